@@ -70,9 +70,8 @@ void run_kernel(const char* name, Where where, Kernel kernel, int64_t blocks, Ar
 {
     Launch launch{name, [&] { kernel(arguments...); }, nullptr};
     try {
-        on_host(name, Op::RUN_KERNEL, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)),
-                static_cast<int64_t>(reinterpret_cast<intptr_t>(&run_block)),
-                static_cast<int64_t>(reinterpret_cast<intptr_t>(&launch)), blocks);
+        on_host(name, Op::RUN_KERNEL, where, reinterpret_cast<intptr_t>(name), reinterpret_cast<intptr_t>(&run_block),
+                reinterpret_cast<intptr_t>(&launch), blocks);
     } catch (const std::runtime_error&) {
         if (launch.thrown) std::rethrow_exception(launch.thrown);
         throw;
@@ -90,7 +89,7 @@ inline void* GmAlloc(size_t size, Where where = Where::here())
 
 inline void GmFree(void* address, Where where = Where::here())
 {
-    lngrad::on_host("GmFree", lngrad::Op::GM_FREE, where, static_cast<int64_t>(reinterpret_cast<intptr_t>(address)));
+    lngrad::on_host("GmFree", lngrad::Op::GM_FREE, where, reinterpret_cast<intptr_t>(address));
 }
 
 inline void SetKernelMode(KernelMode) {}

@@ -49,10 +49,7 @@ inline void ask_host(const char* name, void* out, std::size_t bytes, const ge::S
                      std::initializer_list<int64_t> numbers = {}, Where where = Where::here())
 {
     Call& call = issue(Op::ASK_HOST, where);
-    put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)));
-    put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(out)));
-    put(call, static_cast<int64_t>(bytes));
-    put(call, static_cast<int64_t>(shape.GetDimNum()));
+    put_each(call, reinterpret_cast<intptr_t>(name), reinterpret_cast<intptr_t>(out), bytes, shape.GetDimNum());
     for (int64_t one : shape.GetDims()) put(call, one);
     for (int64_t one : numbers) put(call, one);
     try {

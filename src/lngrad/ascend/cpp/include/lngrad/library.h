@@ -64,7 +64,7 @@ inline int64_t library(const char* name, Where where, double real, std::initiali
 {
     Call& call = issue(Op::LIBRARY, where);
     for (const Operand& one : tensors) put(call, one);
-    put(call, static_cast<int64_t>(reinterpret_cast<intptr_t>(name)));
+    put(call, reinterpret_cast<intptr_t>(name));
     for (int64_t one : numbers) put(call, one);
     call.real = real;
     return finish(call).result;
@@ -87,76 +87,66 @@ struct Rows {
     }
 };
 
+template <typename T>
+int64_t whole_blocks(int64_t columns)
+{
+    const int64_t width = 32 / sizeof(T);
+    return (columns + width - 1) / width * width;
+}
+// Whether DropOut's mask has bits in place of bytes.
+inline bool has_bits(uint32_t mode, const AscendC::DropOutShapeInfo& info)
+{
+    return mode > 2 || (mode == 0 && info.maskLastAxis < info.srcLastAxis);
+}
+template <bool simulated>
+constexpr double zero_if()
+{
+    static_assert(simulated, "lngrad: the format NZ is not simulated, ReducePattern::AR is, and rstd is written");
+    return 0;
+}
+
 } // namespace lngrad
 
 namespace AscendC {
 
 using Buffer = LocalTensor<uint8_t>;
 
-#define LNGRAD_ROWS lngrad::Rows at(shape, tiling)
-// A form, whose last parameters are __VA_ARGS__ of it, without a temporary buffer and with one.
-#define LNGRAD_BOTH(Form, ...) Form(__VA_ARGS__, ) Form(__VA_ARGS__, const Buffer&, )
-
-// Functions of dst, sum, max and src, with a temporary buffer or without.
-#define LNGRAD_SOFTMAX(Name, ...) \
-    template <typename T, bool isReuseSource = false, bool isBasicBlock = false, bool isDataFormatNZ = false, \
-              const auto& config = SOFTMAX_DEFAULT_CFG, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& sum, const LocalTensor<U>& max, const LocalTensor<T>& src, \
-              __VA_ARGS__ const SoftMaxTiling& tiling, const SoftMaxShapeInfo& shape = {}, Where where = Where::here()) \
+// A function by its name in the table of Python: the types of its template, its parameters, the real number, the tensors
+// and the whole numbers. LNGRAD_LIBRARY: in two forms, with a temporary buffer between its parameters and without.
+#define LNGRAD_FUNCTION(Name, api, Types, Parameters, real, tensors, numbers) \
+    template <LNGRAD_LIST Types> \
+    void Name(LNGRAD_LIST Parameters, Where where = Where::here()) \
     { \
-        static_assert(!isDataFormatNZ, "lngrad: the format NZ is not simulated"); \
-        LNGRAD_ROWS; \
-        lngrad::library(#Name, where, 0, {dst, sum, max, src}, {at.rows, at.columns, at.real}); \
+        lngrad::library(api, where, real, {LNGRAD_LIST tensors}, {LNGRAD_LIST numbers}); \
     }
-LNGRAD_BOTH(LNGRAD_SOFTMAX, SoftMax)
-LNGRAD_BOTH(LNGRAD_SOFTMAX, SimpleSoftMax)
+#define LNGRAD_LIBRARY(Name, api, Types, Front, Back, real, tensors, numbers) \
+    LNGRAD_FUNCTION(Name, api, Types, (LNGRAD_LIST Front, LNGRAD_LIST Back), real, tensors, numbers) \
+    LNGRAD_FUNCTION(Name, api, Types, (LNGRAD_LIST Front, const Buffer&, LNGRAD_LIST Back), real, tensors, numbers)
 
-template <typename T, bool isReuseSource = false, bool isDataFormatNZ = false, typename U>
-void LogSoftMax(const LocalTensor<T>& dst, const LocalTensor<U>& sum, const LocalTensor<U>& max,
-                const LocalTensor<T>& src, const Buffer&, const LogSoftMaxTiling& tiling,
-                const SoftMaxShapeInfo& shape = {}, Where where = Where::here())
-{
-    static_assert(!isDataFormatNZ, "lngrad: the format NZ is not simulated");
-    LNGRAD_ROWS;
-    lngrad::library("LogSoftMax", where, 0, {dst, sum, max, src}, {at.rows, at.columns, at.real});
-}
-
-#define LNGRAD_SOFTMAX_SHORT(Name, ...) \
-    template <typename T, bool isReuseSource = false, bool isBasicBlock = false, const auto& config = SOFTMAX_DEFAULT_CFG> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, __VA_ARGS__ const SoftMaxTiling& tiling, \
-                 const SoftMaxShapeInfo& shape = {}, Where where = Where::here()) \
-    { \
-        LNGRAD_ROWS; \
-        lngrad::library(#Name, where, 0, {dst, src}, {at.rows, at.columns, at.real}); \
-    }
-LNGRAD_BOTH(LNGRAD_SOFTMAX_SHORT, SoftMax)
-
-#define LNGRAD_SOFTMAX_GRAD(Name, front, ...) \
-    template <typename T, bool isBasicBlock = false, bool isDataFormatNZ = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& grad, const LocalTensor<T>& src, \
-              __VA_ARGS__, const SoftMaxShapeInfo& shape = {}, Where where = Where::here()) \
-    { \
-        LNGRAD_ROWS; \
-        lngrad::library("SoftmaxGrad", where, 0, {dst, grad, src}, {at.rows, at.columns, at.real, front}); \
-    }
-#define LNGRAD_SOFTMAX_GRADS(nothing, ...) \
-    LNGRAD_SOFTMAX_GRAD(SoftmaxGrad, isFront, __VA_ARGS__ const SoftMaxTiling& tiling, bool isFront = false) \
-    LNGRAD_SOFTMAX_GRAD(SoftmaxGradFront, 1, __VA_ARGS__ const SoftMaxTiling& tiling)
-LNGRAD_BOTH(LNGRAD_SOFTMAX_GRADS, )
-
-#define LNGRAD_FLASH(Name, ...) \
-    template <typename T, bool isUpdate = false, bool isReuseSource = false, bool isBasicBlock = false, \
-              bool isDataFormatNZ = false, const auto& config = SOFTMAX_DEFAULT_CFG, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& sum, const LocalTensor<U>& max, \
-                        const LocalTensor<T>& src, const LocalTensor<T>& expMax, const LocalTensor<U>& inSum, \
-                        const LocalTensor<U>& inMax, __VA_ARGS__ const SoftMaxTiling& tiling, \
-                        const SoftMaxShapeInfo& shape = {}, Where where = Where::here()) \
-    { \
-        LNGRAD_ROWS; \
-        lngrad::library(#Name, where, 0, {dst, sum, max, src, expMax, inSum, inMax}, \
-                        {at.rows, at.columns, at.real, isUpdate}); \
-    }
-LNGRAD_BOTH(LNGRAD_FLASH, SoftmaxFlashV2)
+#define LNGRAD_ROWS lngrad::Rows(shape, tiling).rows, lngrad::Rows(shape, tiling).columns, lngrad::Rows(shape, tiling).real
+#define LNGRAD_SOFTMAX_TYPES \
+    typename T, bool isReuseSource = false, bool isBasicBlock = false, bool isDataFormatNZ = false, \
+    const auto& config = SOFTMAX_DEFAULT_CFG, typename U
+#define LNGRAD_OF_ROWS const LocalTensor<T>& dst, const LocalTensor<U>& sum, const LocalTensor<U>& max, const LocalTensor<T>& src
+#define LNGRAD_SHAPE const SoftMaxTiling& tiling, const SoftMaxShapeInfo& shape = {}
+LNGRAD_LIBRARY(SoftMax, "SoftMax", (LNGRAD_SOFTMAX_TYPES), (LNGRAD_OF_ROWS), (LNGRAD_SHAPE), lngrad::zero_if<!isDataFormatNZ>(),
+               (dst, sum, max, src), (LNGRAD_ROWS))
+LNGRAD_LIBRARY(SimpleSoftMax, "SimpleSoftMax", (LNGRAD_SOFTMAX_TYPES), (LNGRAD_OF_ROWS), (LNGRAD_SHAPE), lngrad::zero_if<!isDataFormatNZ>(),
+               (dst, sum, max, src), (LNGRAD_ROWS))
+LNGRAD_FUNCTION(LogSoftMax, "LogSoftMax", (typename T, bool isReuseSource = false, bool isDataFormatNZ = false, typename U),
+                (LNGRAD_OF_ROWS, const Buffer&, LNGRAD_SHAPE), lngrad::zero_if<!isDataFormatNZ>(), (dst, sum, max, src), (LNGRAD_ROWS))
+LNGRAD_LIBRARY(SoftMax, "SoftMax", (typename T, bool isReuseSource = false, bool isBasicBlock = false, const auto& config = SOFTMAX_DEFAULT_CFG),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& src), (LNGRAD_SHAPE), 0, (dst, src), (LNGRAD_ROWS))
+#define LNGRAD_GRAD_TYPES typename T, bool isBasicBlock = false, bool isDataFormatNZ = false
+#define LNGRAD_GRAD const LocalTensor<T>& dst, const LocalTensor<T>& grad, const LocalTensor<T>& src
+LNGRAD_LIBRARY(SoftmaxGrad, "SoftmaxGrad", (LNGRAD_GRAD_TYPES), (LNGRAD_GRAD),
+               (const SoftMaxTiling& tiling, bool isFront = false, const SoftMaxShapeInfo& shape = {}), 0, (dst, grad, src), (LNGRAD_ROWS, isFront))
+LNGRAD_LIBRARY(SoftmaxGradFront, "SoftmaxGrad", (LNGRAD_GRAD_TYPES), (LNGRAD_GRAD), (LNGRAD_SHAPE), 0, (dst, grad, src), (LNGRAD_ROWS, 1))
+LNGRAD_LIBRARY(SoftmaxFlashV2, "SoftmaxFlashV2",
+               (typename T, bool isUpdate = false, bool isReuseSource = false, bool isBasicBlock = false,
+                bool isDataFormatNZ = false, const auto& config = SOFTMAX_DEFAULT_CFG, typename U),
+               (LNGRAD_OF_ROWS, const LocalTensor<T>& expMax, const LocalTensor<U>& inSum, const LocalTensor<U>& inMax),
+               (LNGRAD_SHAPE), 0, (dst, sum, max, src, expMax, inSum, inMax), (LNGRAD_ROWS, isUpdate))
 
 template <typename T, typename U, bool isDataFormatNZ = false, uint8_t stepSizeMode = 0>
 bool AdjustSoftMaxRes(const LocalTensor<T>& softMaxRes, const LocalTensor<U>& max, const uint32_t from,
@@ -166,107 +156,56 @@ bool AdjustSoftMaxRes(const LocalTensor<T>& softMaxRes, const LocalTensor<U>& ma
                            {shape.srcM, shape.srcK, shape.srcK, int64_t(from)}) != 0;
 }
 
-#define LNGRAD_SUM(Name, ...) \
-    template <typename T, int32_t reduceDim = -1, bool isReuseSource = false, bool isBasicBlock = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, __VA_ARGS__ const SumParams& params, \
-              Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, src}, {params.outter, params.inner, params.n}); \
-    }
-LNGRAD_BOTH(LNGRAD_SUM, Sum)
-LNGRAD_BOTH(LNGRAD_SUM, Mean)
+#define LNGRAD_SUM(Name) \
+    LNGRAD_LIBRARY(Name, #Name, (typename T, int32_t reduceDim = -1, bool isReuseSource = false, bool isBasicBlock = false), \
+                   (const LocalTensor<T>& dst, const LocalTensor<T>& src), (const SumParams& params), 0, (dst, src), \
+                   (params.outter, params.inner, params.n))
+LNGRAD_SUM(Sum)
+LNGRAD_SUM(Mean)
 
 // Along an axis of a matrix.
-#define LNGRAD_ALONG(Name, ...) \
-    template <class T, class pattern, bool isReuseSource = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, __VA_ARGS__ const uint32_t srcShape[], \
-              bool srcInnerPad, Where where = Where::here()) \
-    { \
-        const int64_t width = 32 / sizeof(T); \
-        const int64_t columns = srcInnerPad ? srcShape[1] : (srcShape[1] + width - 1) / width * width; \
-        lngrad::library(#Name, where, 0, {dst, src}, \
-                        {srcShape[0], columns, srcShape[1], std::is_same_v<pattern, Pattern::Reduce::AR>}); \
-    }
-LNGRAD_BOTH(LNGRAD_ALONG, ReduceSum)
-LNGRAD_BOTH(LNGRAD_ALONG, ReduceMax)
-LNGRAD_BOTH(LNGRAD_ALONG, ReduceMin)
-LNGRAD_BOTH(LNGRAD_ALONG, ReduceProd)
-LNGRAD_BOTH(LNGRAD_ALONG, ReduceMean)
-
-#define LNGRAD_CUMSUM(Name, ...) \
-    template <typename T, const CumSumConfig& config = DEFAULT_CUMSUM_CONFIG> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& lastRow, const LocalTensor<T>& src, \
-                __VA_ARGS__ const CumSumInfo& info, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, lastRow, src}, \
-                        {info.outter, info.inner, info.inner, config.isLastAxis, config.outputLastRow}); \
-    }
-LNGRAD_BOTH(LNGRAD_CUMSUM, CumSum)
-
-#define LNGRAD_FMA(Name, ...) \
-    template <const auto& config = DEFAULT_LIBRARY_CONFIG, typename T> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, \
-             const LocalTensor<T>& src2, __VA_ARGS__ const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, src0, src1, src2}, {count}); \
-    }
-LNGRAD_BOTH(LNGRAD_FMA, Fma)
-
-template <typename T>
-void Arange(const LocalTensor<T>& dst, const lngrad::same<T> firstValue, const lngrad::same<T> diffValue,
-            const int32_t count, Where where = Where::here())
-{
-    lngrad::library("Arange", where, 0, {dst},
-                    {lngrad::double_bits(lngrad::real(firstValue)), lngrad::double_bits(lngrad::real(diffValue)), count});
-}
-template <typename T>
-void ArithProgression(const LocalTensor<T>& dst, const lngrad::same<T> firstValue, const lngrad::same<T> diffValue,
-                      const int32_t count, Where where = Where::here())
-{
-    Arange(dst, firstValue, diffValue, count, where);
-}
-
-#define LNGRAD_QUANT(Name, ...) \
-    template <typename T, bool isReuseSource = false> \
-    void Name(const LocalTensor<int8_t>& dst, const LocalTensor<T>& src, __VA_ARGS__ const float scale, \
-                     const float offset, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, scale, {dst, src}, {lngrad::double_bits(offset), count}); \
-    } \
-    template <typename T, bool isReuseSource = false> \
-    void Name(const LocalTensor<int8_t>& dst, const LocalTensor<T>& src, __VA_ARGS__ const float scale, \
-                     const float offset, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, scale, {dst, src}, {lngrad::double_bits(offset), int64_t(src.GetSize())}); \
-    }
-LNGRAD_BOTH(LNGRAD_QUANT, AscendQuant)
-
-#define LNGRAD_DROPOUT(Name, ...) \
-    template <typename T, bool isInitBitMode = false, uint32_t dropOutMode = 0> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint8_t>& mask, \
-                 __VA_ARGS__ const float keepProb, const DropOutShapeInfo& info, Where where = Where::here()) \
-    { \
-        const bool bits = dropOutMode > 2 || (dropOutMode == 0 && info.maskLastAxis < info.srcLastAxis); \
-        lngrad::library(#Name, where, keepProb, {dst, src, mask}, \
-                        {info.firstAxis, info.srcLastAxis, int64_t(info.maskLastAxis) * (bits ? 8 : 1), bits}); \
-    }
-LNGRAD_BOTH(LNGRAD_DROPOUT, DropOut)
+#define LNGRAD_ALONG(Name) \
+    LNGRAD_LIBRARY(Name, #Name, (class T, class pattern, bool isReuseSource = false), \
+                   (const LocalTensor<T>& dst, const LocalTensor<T>& src), (const uint32_t srcShape[], bool srcInnerPad), 0, \
+                   (dst, src), (srcShape[0], srcInnerPad ? srcShape[1] : lngrad::whole_blocks<T>(srcShape[1]), srcShape[1], \
+                                std::is_same_v<pattern, Pattern::Reduce::AR>))
+LNGRAD_ALONG(ReduceSum)
+LNGRAD_ALONG(ReduceMax)
+LNGRAD_ALONG(ReduceMin)
+LNGRAD_ALONG(ReduceProd)
+LNGRAD_ALONG(ReduceMean)
+LNGRAD_LIBRARY(CumSum, "CumSum", (typename T, const CumSumConfig& config = DEFAULT_CUMSUM_CONFIG),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& lastRow, const LocalTensor<T>& src), (const CumSumInfo& info), 0,
+               (dst, lastRow, src), (info.outter, info.inner, info.inner, config.isLastAxis, config.outputLastRow))
+LNGRAD_LIBRARY(Fma, "Fma", (const auto& config = DEFAULT_LIBRARY_CONFIG, typename T),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const LocalTensor<T>& src2),
+               (const uint32_t count), 0, (dst, src0, src1, src2), (count))
+#define LNGRAD_ARANGE(Name) \
+    LNGRAD_FUNCTION(Name, "Arange", (typename T), \
+                    (const LocalTensor<T>& dst, const lngrad::same<T> firstValue, const lngrad::same<T> diffValue, const int32_t count), \
+                    0, (dst), (lngrad::double_bits(lngrad::real(firstValue)), lngrad::double_bits(lngrad::real(diffValue)), count))
+LNGRAD_ARANGE(Arange)
+LNGRAD_ARANGE(ArithProgression)
+#define LNGRAD_QUANT(Parameters, count) \
+    LNGRAD_LIBRARY(AscendQuant, "AscendQuant", (typename T, bool isReuseSource = false), \
+                   (const LocalTensor<int8_t>& dst, const LocalTensor<T>& src), Parameters, scale, (dst, src), \
+                   (lngrad::double_bits(offset), count))
+LNGRAD_QUANT((const float scale, const float offset, const uint32_t count), count)
+LNGRAD_QUANT((const float scale, const float offset), src.GetSize())
+LNGRAD_LIBRARY(DropOut, "DropOut", (typename T, bool isInitBitMode = false, uint32_t dropOutMode = 0),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint8_t>& mask),
+               (const float keepProb, const DropOutShapeInfo& info), keepProb, (dst, src, mask),
+               (info.firstAxis, info.srcLastAxis, int64_t(info.maskLastAxis) * (lngrad::has_bits(dropOutMode, info) ? 8 : 1),
+                lngrad::has_bits(dropOutMode, info)))
 
 // A byte that is not 0 chooses the second of the two.
-template <typename T, typename U, bool isReuseMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, lngrad::same<T> src1, const LocalTensor<U>& mask,
-            const Buffer&, const SelectWithBytesMaskShapeInfo& info, Where where = Where::here())
-{
-    lngrad::library("Select", where, lngrad::real(src1), {dst, src0, mask},
-                    {info.firstAxis, info.srcLastAxis, info.maskLastAxis, 1});
-}
-template <typename T, typename U, bool isReuseMask = true>
-void Select(const LocalTensor<T>& dst, lngrad::same<T> src0, const LocalTensor<T>& src1, const LocalTensor<U>& mask,
-            const Buffer&, const SelectWithBytesMaskShapeInfo& info, Where where = Where::here())
-{
-    lngrad::library("Select", where, lngrad::real(src0), {dst, src1, mask},
-                    {info.firstAxis, info.srcLastAxis, info.maskLastAxis, 0});
-}
+#define LNGRAD_SELECT(One, Other, tensor, scalar, first) \
+    LNGRAD_FUNCTION(Select, "Select", (typename T, typename U, bool isReuseMask = true), \
+                    (const LocalTensor<T>& dst, One src0, Other src1, const LocalTensor<U>& mask, const Buffer&, \
+                     const SelectWithBytesMaskShapeInfo& info), \
+                    lngrad::real(scalar), (dst, tensor, mask), (info.firstAxis, info.srcLastAxis, info.maskLastAxis, first))
+LNGRAD_SELECT(const LocalTensor<T>&, lngrad::same<T>, src0, src1, 1)
+LNGRAD_SELECT(lngrad::same<T>, const LocalTensor<T>&, src1, src0, 0)
 
 // Of tensors or scalars; 950 has it.
 template <typename T>
@@ -290,14 +229,11 @@ void with_either(const char* name, Where where, const Operand& dst, const Operan
                  const Either<T>& other)
 {
     lngrad::Call& call = lngrad::issue(Op::LIBRARY, where);
-    lngrad::put(call, dst);
-    lngrad::put(call, src);
+    lngrad::put_each(call, dst, src);
     if (one.is_tensor) lngrad::put(call, one.tensor);
     if (other.is_tensor) lngrad::put(call, other.tensor);
-    for (int64_t value : {static_cast<int64_t>(reinterpret_cast<intptr_t>(name)), count, int64_t(one.is_tensor),
-                          int64_t(other.is_tensor), lngrad::double_bits(one.scalar), lngrad::double_bits(other.scalar)}) {
-        lngrad::put(call, value);
-    }
+    lngrad::put_each(call, reinterpret_cast<intptr_t>(name), count, one.is_tensor, other.is_tensor, lngrad::double_bits(one.scalar),
+                     lngrad::double_bits(other.scalar));
     lngrad::finish(call);
 }
 template <typename T, typename U, typename V>
@@ -306,21 +242,16 @@ void Clamp(const LocalTensor<T>& dst, const LocalTensor<T>& src, const U& min, c
     with_either<T>("Clamp", where, dst, src, count, either<T>(min), either<T>(max));
 }
 #define LNGRAD_TEST(Name) \
-    template <typename T, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, src}, {count}); \
-    }
+    LNGRAD_FUNCTION(Name, #Name, (typename T, typename U), (const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint32_t count), \
+                    0, (dst, src), (count))
 LNGRAD_TEST(IsFinite)
 LNGRAD_TEST(IsInf)
 LNGRAD_TEST(IsNan)
 LNGRAD_TEST(LogicalNot)
 #define LNGRAD_LOGICAL(Name) \
-    template <typename T, typename U> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, src0, src1}, {count}); \
-    }
+    LNGRAD_FUNCTION(Name, #Name, (typename T, typename U), \
+                    (const LocalTensor<T>& dst, const LocalTensor<U>& src0, const LocalTensor<U>& src1, const uint32_t count), 0, \
+                    (dst, src0, src1), (count))
 LNGRAD_LOGICAL(LogicalAnd)
 LNGRAD_LOGICAL(LogicalOr)
 LNGRAD_LOGICAL(LogicalXor)
@@ -333,42 +264,27 @@ void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmp
     const uint64_t low = mask.bits ? mask.bits[0] : lngrad::ones(mask.first), high = mask.bits ? mask.bits[1] : lngrad::ones(mask.first - 64);
     lngrad::library("Compare", where, 0, {src0, src1}, {int64_t(cmpMode), int64_t(low), int64_t(high), p.src0BlkStride, p.src1BlkStride});
 }
-template <typename T>
-void GetCmpMask(const LocalTensor<T>& dst, Where where = Where::here())
-{
-    lngrad::library("GetCmpMask", where, 0, {dst}, {});
-}
+LNGRAD_FUNCTION(GetCmpMask, "GetCmpMask", (typename T), (const LocalTensor<T>& dst), 0, (dst), ())
 
 #define LNGRAD_PAIR(Name) \
-    template <typename T> \
-    void Name(const LocalTensor<T>& dst0, const LocalTensor<T>& dst1, const LocalTensor<T>& src0, \
-              const LocalTensor<T>& src1, const int32_t count, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst0, dst1, src0, src1}, {count}); \
-    }
+    LNGRAD_FUNCTION(Name, #Name, (typename T), \
+                    (const LocalTensor<T>& dst0, const LocalTensor<T>& dst1, const LocalTensor<T>& src0, const LocalTensor<T>& src1, \
+                     const int32_t count), 0, (dst0, dst1, src0, src1), (count))
 LNGRAD_PAIR(Interleave)
 LNGRAD_PAIR(DeInterleave)
 
-// Back from whole numbers: one scale a column, or one for all; with a temporary buffer or without.
+// Back from whole numbers: one scale a column, or one for all.
 struct DequantParams {
     uint32_t m;
     uint32_t n;
     uint32_t calCount;
 };
-#define LNGRAD_DEQUANT(Name, ...) \
-    template <typename T, typename S> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<int32_t>& src, const LocalTensor<S>& deqScale, \
-                       __VA_ARGS__ DequantParams p, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, 0, {dst, src, deqScale}, {p.m, p.n, p.calCount, 0}); \
-    } \
-    template <typename T, typename S> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<int32_t>& src, const S deqScale, \
-                       __VA_ARGS__ DequantParams p, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, lngrad::real(deqScale), {dst, src}, {p.m, p.n, p.calCount, 1}); \
-    }
-LNGRAD_BOTH(LNGRAD_DEQUANT, AscendDequant)
+#define LNGRAD_DEQUANT(Scale, real, tensors, scalar) \
+    LNGRAD_LIBRARY(AscendDequant, "AscendDequant", (typename T, typename S), \
+                   (const LocalTensor<T>& dst, const LocalTensor<int32_t>& src, Scale deqScale), (DequantParams p), real, tensors, \
+                   (p.m, p.n, p.calCount, scalar))
+LNGRAD_DEQUANT(const LocalTensor<S>&, 0, (dst, src, deqScale), 0)
+LNGRAD_DEQUANT(const S, lngrad::real(deqScale), (dst, src), 1)
 template <typename U, typename T, bool isTranspose>
 void AscendAntiQuant(const LocalTensor<T>& dst, const LocalTensor<U>& src, const LocalTensor<T>& offset,
                      const LocalTensor<T>& scale, const Buffer&, const uint32_t k, Where where = Where::here())
@@ -386,15 +302,10 @@ void AscendAntiQuant(const LocalTensor<T>& dst, const LocalTensor<U>& src, const
     lngrad::library("AscendAntiQuant", where, 0, {dst, src},
                     {src.GetSize(), lngrad::double_bits(lngrad::real(offset)), lngrad::double_bits(lngrad::real(scale))});
 }
-#define LNGRAD_RMS_NORM(Name, ...) \
-    template <typename T, bool isBasicBlock = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& gamma, \
-                 __VA_ARGS__ const lngrad::same<T> epsilon, const RmsNormTiling& tiling, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, lngrad::real(epsilon), {dst, src, gamma}, \
-                        {int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength}); \
-    }
-LNGRAD_BOTH(LNGRAD_RMS_NORM, RmsNorm)
+LNGRAD_LIBRARY(RmsNorm, "RmsNorm", (typename T, bool isBasicBlock = false),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& gamma),
+               (const lngrad::same<T> epsilon, const RmsNormTiling& tiling), lngrad::real(epsilon), (dst, src, gamma),
+               (int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength))
 
 struct WelfordUpdateConfig {
     bool isInplace = false;
@@ -406,16 +317,12 @@ struct WelfordUpdateParam {
     uint32_t abComputeLength;
     float nRec;
 };
-#define LNGRAD_WELFORD_UPDATE(Name, ...) \
-    template <typename T, typename U, bool isReuseSource = false, const WelfordUpdateConfig& config = WFUPDATE_DEFAULT_CFG> \
-    void Name(const LocalTensor<U>& outputMean, const LocalTensor<U>& outputVariance, \
-                       const LocalTensor<U>& inputMean, const LocalTensor<U>& inputVariance, const LocalTensor<T>& inputX, \
-                       __VA_ARGS__ const WelfordUpdateParam& para, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, para.nRec, {outputMean, outputVariance, inputMean, inputVariance, inputX}, \
-                        {para.abLength, para.abComputeLength, config.isInplace}); \
-    }
-LNGRAD_BOTH(LNGRAD_WELFORD_UPDATE, WelfordUpdate)
+LNGRAD_LIBRARY(WelfordUpdate, "WelfordUpdate",
+               (typename T, typename U, bool isReuseSource = false, const WelfordUpdateConfig& config = WFUPDATE_DEFAULT_CFG),
+               (const LocalTensor<U>& outputMean, const LocalTensor<U>& outputVariance, const LocalTensor<U>& inputMean,
+                const LocalTensor<U>& inputVariance, const LocalTensor<T>& inputX),
+               (const WelfordUpdateParam& para), para.nRec, (outputMean, outputVariance, inputMean, inputVariance, inputX),
+               (para.abLength, para.abComputeLength, config.isInplace))
 
 struct WelfordFinalizeConfig {
     bool isCorrection = false;
@@ -432,21 +339,17 @@ struct WelfordFinalizePara {
     float rRec;
     float rRecWithCorrection;
 };
-#define LNGRAD_WELFORD_FINALIZE(counts, ...) \
-    template <bool isReuseSource = false, const WelfordFinalizeConfig& config = WFFINALIZE_DEFAULT_CFG> \
-    void WelfordFinalize(const LocalTensor<float>& outputMean, const LocalTensor<float>& outputVariance, \
-                         const LocalTensor<float>& inputMean, const LocalTensor<float>& inputVariance, \
-                         __VA_ARGS__ const WelfordFinalizePara& p, Where where = Where::here()) \
-    { \
-        lngrad::library("WelfordFinalize", where, 0, {outputMean, outputVariance, inputMean, inputVariance counts}, \
-                        {p.rnLength, p.abLength, p.headCount, p.headCountLength, p.tailCount, p.tailCountLength, \
-                         lngrad::double_bits(p.abRec), lngrad::double_bits(p.rRec), \
-                         lngrad::double_bits(config.isCorrection ? p.rRecWithCorrection : p.rRec)}); \
-    }
-#define LNGRAD_COUNTS , counts
-LNGRAD_BOTH(LNGRAD_WELFORD_FINALIZE, )
-LNGRAD_WELFORD_FINALIZE(LNGRAD_COUNTS, const LocalTensor<int32_t>& counts, )
-LNGRAD_WELFORD_FINALIZE(LNGRAD_COUNTS, const LocalTensor<int32_t>& counts, const Buffer&, )
+#define LNGRAD_WELFORD_FINALIZE(Counts, tensors) \
+    LNGRAD_LIBRARY(WelfordFinalize, "WelfordFinalize", \
+                   (bool isReuseSource = false, const WelfordFinalizeConfig& config = WFFINALIZE_DEFAULT_CFG), \
+                   (const LocalTensor<float>& outputMean, const LocalTensor<float>& outputVariance, \
+                    const LocalTensor<float>& inputMean, const LocalTensor<float>& inputVariance LNGRAD_LIST Counts), \
+                   (const WelfordFinalizePara& p), 0, tensors, \
+                   (p.rnLength, p.abLength, p.headCount, p.headCountLength, p.tailCount, p.tailCountLength, \
+                    lngrad::double_bits(p.abRec), lngrad::double_bits(p.rRec), \
+                    lngrad::double_bits(config.isCorrection ? p.rRecWithCorrection : p.rRec)))
+LNGRAD_WELFORD_FINALIZE((), (outputMean, outputVariance, inputMean, inputVariance))
+LNGRAD_WELFORD_FINALIZE((, const LocalTensor<int32_t>& counts), (outputMean, outputVariance, inputMean, inputVariance, counts))
 
 struct NormalizeConfig {
     ReducePattern reducePattern = ReducePattern::AR;
@@ -461,43 +364,26 @@ struct NormalizePara {
     uint32_t rLength;
     uint32_t rLengthWithPadding;
 };
-#define LNGRAD_NORMALIZE(Name, ...) \
-    template <typename U, typename T, bool isReuseSource = false, const NormalizeConfig& config = NLCFG_NORM> \
-    void Name(const LocalTensor<T>& output, const LocalTensor<float>& outputRstd, const LocalTensor<float>& inputMean, \
-                   const LocalTensor<float>& inputVariance, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma, \
-                   const LocalTensor<U>& beta, __VA_ARGS__ const float epsilon, const NormalizePara& para, \
-                   Where where = Where::here()) \
-    { \
-        static_assert(config.reducePattern == ReducePattern::AR && !config.isOnlyOutput, \
-                      "lngrad: ReducePattern::AR is simulated, and rstd is written"); \
-        lngrad::library(#Name, where, epsilon, {output, outputRstd, inputMean, inputVariance, inputX, gamma, beta}, \
-                        {para.aLength, para.rLengthWithPadding, para.rLength, config.isNoGamma, config.isNoBeta}); \
-    }
-LNGRAD_BOTH(LNGRAD_NORMALIZE, Normalize)
+LNGRAD_LIBRARY(Normalize, "Normalize", (typename U, typename T, bool isReuseSource = false, const NormalizeConfig& config = NLCFG_NORM),
+               (const LocalTensor<T>& output, const LocalTensor<float>& outputRstd, const LocalTensor<float>& inputMean,
+                const LocalTensor<float>& inputVariance, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma, const LocalTensor<U>& beta),
+               (const float epsilon, const NormalizePara& para),
+               epsilon + lngrad::zero_if<config.reducePattern == ReducePattern::AR && !config.isOnlyOutput>(),
+               (output, outputRstd, inputMean, inputVariance, inputX, gamma, beta),
+               (para.aLength, para.rLengthWithPadding, para.rLength, config.isNoGamma, config.isNoBeta))
+LNGRAD_LIBRARY(DeepNorm, "DeepNorm", (typename T, bool isReuseSrc = false, bool isBasicBlock = false),
+               (const LocalTensor<T>& dst, const LocalTensor<T>& mean, const LocalTensor<T>& rstd, const LocalTensor<T>& src,
+                const LocalTensor<T>& gx, const LocalTensor<T>& beta, const LocalTensor<T>& gamma),
+               (const lngrad::same<T> alpha, const lngrad::same<T> epsilon, const DeepNormTiling& tiling), lngrad::real(epsilon),
+               (dst, mean, rstd, src, gx, beta, gamma),
+               (int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength, lngrad::double_bits(lngrad::real(alpha))))
 
-#define LNGRAD_DEEP_NORM(Name, ...) \
-    template <typename T, bool isReuseSrc = false, bool isBasicBlock = false> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& mean, const LocalTensor<T>& rstd, \
-                  const LocalTensor<T>& src, const LocalTensor<T>& gx, const LocalTensor<T>& beta, \
-                  const LocalTensor<T>& gamma, __VA_ARGS__ const lngrad::same<T> alpha, const lngrad::same<T> epsilon, \
-                  const DeepNormTiling& tiling, Where where = Where::here()) \
-    { \
-        lngrad::library(#Name, where, lngrad::real(epsilon), {dst, mean, rstd, src, gx, beta, gamma}, \
-                        {int64_t(tiling.bLength) * tiling.sLength, tiling.hLength, tiling.originalHLength, \
-                         lngrad::double_bits(lngrad::real(alpha))}); \
-    }
-LNGRAD_BOTH(LNGRAD_DEEP_NORM, DeepNorm)
-
-template <typename T>
-void Gatherb(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<uint32_t>& offset, const uint8_t repeatTime, const GatherRepeatParams& p, Where where = Where::here())
-{
-    lngrad::library("Gatherb", where, 0, {dst, src0, offset}, {repeatTime, p.dstBlkStride, p.dstRepStride});
-}
-template <typename T>
-void Transpose(const LocalTensor<T>& dst, const LocalTensor<T>& src, const Buffer&, const TransposeParamsExt& p, Where where = Where::here())
-{
-    lngrad::library("Transpose", where, 0, {dst, src}, {p.nSize, p.cSize, p.hSize, p.wSize, int64_t(p.transposeType)});
-}
+LNGRAD_FUNCTION(Gatherb, "Gatherb", (typename T),
+                (const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<uint32_t>& offset, const uint8_t repeatTime,
+                 const GatherRepeatParams& p), 0, (dst, src0, offset), (repeatTime, p.dstBlkStride, p.dstRepStride))
+LNGRAD_FUNCTION(Transpose, "Transpose", (typename T),
+                (const LocalTensor<T>& dst, const LocalTensor<T>& src, const Buffer&, const TransposeParamsExt& p), 0, (dst, src),
+                (p.nSize, p.cSize, p.hSize, p.wSize, int64_t(p.transposeType)))
 
 } // namespace AscendC
 

@@ -26,113 +26,41 @@ void SetVectorMask(int32_t len)
     }
 }
 
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, const int32_t& count, Where where = Where::here())
-{
-    lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::counted(count), {}, dst.operand());
-}
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue, lngrad::MaskArg mask, const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::here())
-{
-    lngrad::vector(Op::Duplicate, where, lngrad::real(scalarValue), lngrad::masked<T, isSetMask>(mask, repeatTime), {dstBlockStride, 1, 1, dstRepeatStride, 8, 8}, dst.operand());
-}
-
-template <typename T>
-void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue, uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::counted(count), {}, dst.operand());
-}
-template <typename T, bool isSetMask = true>
-void CreateVecIndex(const LocalTensor<T>& dst, const lngrad::same<T>& firstValue, lngrad::MaskArg mask, const uint8_t repeatTime, uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::here())
-{
-    lngrad::vector(Op::CreateVecIndex, where, lngrad::real(firstValue), lngrad::masked<T, isSetMask>(mask, repeatTime), {dstBlkStride, 1, 1, dstRepStride, 8, 8}, dst.operand());
-}
-
-template <typename T, typename U>
-void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Cast, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), {}, int64_t(roundMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode, lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Cast, where, 0, lngrad::masked<lngrad::Wider<T, U>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand(), {}, int64_t(roundMode));
-}
-
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Copy, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand());
-}
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, lngrad::MaskArg mask, const uint8_t repeatTime, const CopyRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Copy, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {p.dstStride, p.srcStride, 1, p.dstRepeatSize, p.srcRepeatSize, 8}, dst.operand(), src.operand());
-}
+LNGRAD_INSTRUCTION(Duplicate, Duplicate, (typename T, bool isSetMask = true), (typename T), (T),
+                   (const LocalTensor<T>& dst, const lngrad::same<T>& scalarValue), (const uint16_t dstBlockStride, const uint8_t dstRepeatStride),
+                   ({dstBlockStride, 1, 1, dstRepeatStride, 8, 8}), lngrad::real(scalarValue), dst)
+LNGRAD_INSTRUCTION(CreateVecIndex, CreateVecIndex, (typename T), (typename T), (T),
+                   (const LocalTensor<T>& dst, const lngrad::same<T>& firstValue), (uint16_t dstBlkStride, uint8_t dstRepStride),
+                   ({dstBlkStride, 1, 1, dstRepStride, 8, 8}), lngrad::real(firstValue), dst)
+LNGRAD_INSTRUCTION(Cast, Cast, (typename T, typename U), (typename T, typename U), (T, U),
+                   (const LocalTensor<T>& dst, const LocalTensor<U>& src, const RoundMode& roundMode),
+                   (const UnaryRepeatParams& p), (lngrad::strides(p)), 0, dst, src, {}, int64_t(roundMode))
+LNGRAD_INSTRUCTION(Copy, Copy, (typename T, bool isSetMask = true), (typename T), (T),
+                   (const LocalTensor<T>& dst, const LocalTensor<T>& src), (const CopyRepeatParams& p),
+                   ({p.dstStride, p.srcStride, 1, p.dstRepeatSize, p.srcRepeatSize, 8}), 0, dst, src)
+LNGRAD_INSTRUCTION(Compare, Compare, (typename T, typename U), (typename T, typename U), (T),
+                   (const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode),
+                   (const BinaryRepeatParams& p), (lngrad::strides(p)), 0, dst, src0, src1, int64_t(cmpMode))
+#define LNGRAD_COMPARE_SCALAR(Name) \
+    LNGRAD_INSTRUCTION(Name, CompareScalar, (typename T, typename U), (typename T, typename U), (T), \
+                       (const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode), \
+                       (const UnaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(src1Scalar), dst, src0, {}, int64_t(cmpMode))
+LNGRAD_COMPARE_SCALAR(CompareScalar)
+LNGRAD_COMPARE_SCALAR(Compares)
+LNGRAD_INSTRUCTION(Select, Select, (typename T, typename U), (typename T, typename U), (T),
+                   (const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode),
+                   (const BinaryRepeatParams& p), (lngrad::strides(p)), 0, dst, selMask, src0, int64_t(selMode), src1)
+LNGRAD_INSTRUCTION(Select, SelectScalar, (typename T, typename U), (typename T, typename U), (T),
+                   (const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode),
+                   (const BinaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(src1), dst, selMask, src0, int64_t(selMode))
+LNGRAD_INSTRUCTION(Gather, Gather, (typename T), (typename T), (T),
+                   (const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset),
+                   (const uint16_t dstRepStride), ({1, 1, 1, dstRepStride, 8, 8}), 0, dst, src, srcOffset, int64_t(srcBaseOffset))
 
 template <typename T>
 void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t repeatTime, const BrcbRepeatParams& p, Where where = Where::here())
 {
-    lngrad::vector(Op::Brcb, where, 0, {1, 0, 0, repeatTime}, {p.dstBlkStride, 1, 1, p.dstRepStride, 8, 8},
-                   dst.operand(), src.operand());
-}
-
-template <typename T, typename U>
-void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Compare, where, 0, lngrad::counted(count), {}, dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Compare, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand(), int64_t(cmpMode));
-}
-
-#define LNGRAD_COMPARE_SCALAR(Name) \
-    template <typename T, typename U> \
-    void Name(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, const uint32_t count, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::counted(count), {}, dst.operand(), src0.operand(), {}, int64_t(cmpMode)); \
-    } \
-    template <typename T, typename U, bool isSetMask = true> \
-    void Name(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const lngrad::same<T> src1Scalar, CMPMODE cmpMode, lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::CompareScalar, where, lngrad::real(src1Scalar), lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), {}, int64_t(cmpMode)); \
-    }
-LNGRAD_COMPARE_SCALAR(CompareScalar)
-LNGRAD_COMPARE_SCALAR(Compares)
-
-template <typename T, typename U>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Select, where, 0, lngrad::counted(count), {}, dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
-}
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, const LocalTensor<T>& src1, SELMODE selMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::Select, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode), src1.operand());
-}
-
-template <typename T, typename U>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::counted(count), {}, dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
-}
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode, lngrad::MaskArg mask, const uint8_t repeatTime, const BinaryRepeatParams& p, Where where = Where::here())
-{
-    lngrad::vector(Op::SelectScalar, where, lngrad::real(src1), lngrad::masked<T, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), selMask.operand(), src0.operand(), int64_t(selMode));
-}
-
-template <typename T>
-void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset, const uint32_t count, Where where = Where::here())
-{
-    lngrad::vector(Op::Gather, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
-}
-template <typename T, bool isSetMask = true>
-void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset, lngrad::MaskArg mask, const uint8_t repeatTime, const uint16_t dstRepStride, Where where = Where::here())
-{
-    lngrad::vector(Op::Gather, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, 1, 1, dstRepStride, 8, 8}, dst.operand(), src.operand(), srcOffset.operand(), int64_t(srcBaseOffset));
+    lngrad::vector(Op::Brcb, where, 0, {1, 0, 0, repeatTime}, {p.dstBlkStride, 1, 1, p.dstRepStride, 8, 8}, dst, src);
 }
 
 // The reductions by their newer names: what they compute is an argument of the template.
@@ -168,7 +96,7 @@ void ReducePairElem(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad
 template <typename T>
 void Transpose(const LocalTensor<T>& dst, const LocalTensor<T>& src, Where where = Where::here())
 {
-    lngrad::perform(Op::TRANSPOSE, where, dst.operand(), src.operand());
+    lngrad::perform(Op::TRANSPOSE, where, dst, src);
 }
 
 template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false>
@@ -176,7 +104,7 @@ void BroadCast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint3
                const uint32_t srcShape[dim], Where where = Where::here())
 {
     lngrad::Call& call = lngrad::issue(Op::BROADCAST, where);
-    lngrad::put_each(call, dst.operand(), src.operand(), dim);
+    lngrad::put_each(call, dst, src, dim);
     for (int i = 0; i < 2 * dim; ++i) lngrad::put(call, i < dim ? dstShape[i] : srcShape[i - dim]);
     lngrad::finish(call);
 }
@@ -201,13 +129,13 @@ template <typename T, typename U, GatherMaskMode mode = GatherMaskMode::VERSION_
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<U>& src1Pattern,
                 const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), src1Pattern.operand(), 0, reduceMode, mask, p).result;
+    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, 0, reduceMode, mask, p).result;
 }
 template <typename T, GatherMaskMode mode = GatherMaskMode::VERSION_V2>
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const uint8_t src1Pattern,
                 const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst.operand(), src0.operand(), src1Pattern, reduceMode, mask, p).result;
+    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, reduceMode, mask, p).result;
 }
 
 // What the last reduction by count has left in the registers.

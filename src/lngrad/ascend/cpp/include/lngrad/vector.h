@@ -74,71 +74,75 @@ double real(const T& scalar)
 }
 
 // The one of two types that has more bytes: its repeats count.
-template <typename T, typename U>
+template <typename T, typename U = T>
 using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
 
 } // namespace lngrad
 
 #define LNGRAD_LIST(...) __VA_ARGS__
 
+// An instruction by count of elements, and with a mask and repeats: the parameters of both, those of the second alone,
+// the strides of the second, and what `lngrad::vector` takes: the scalar, the tensors and what is particular.
+#define LNGRAD_INSTRUCTION(Name, OpName, CountTypes, MaskTypes, MaskType, Parameters, RepeatParameters, repeats, scalar, ...) \
+    template <LNGRAD_LIST CountTypes> \
+    void Name(LNGRAD_LIST Parameters, const int32_t& count, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::OpName, where, scalar, lngrad::counted(count), {}, __VA_ARGS__); \
+    } \
+    template <LNGRAD_LIST MaskTypes, bool isSetMask = true> \
+    void Name(LNGRAD_LIST Parameters, lngrad::MaskArg mask, const uint8_t repeatTime, LNGRAD_LIST RepeatParameters, Where where = Where::here()) \
+    { \
+        lngrad::vector(Op::OpName, where, scalar, lngrad::masked<lngrad::Wider<LNGRAD_LIST MaskType>, isSetMask>(mask, repeatTime), LNGRAD_LIST repeats, __VA_ARGS__); \
+    }
+
+#define LNGRAD_UNARY(Name) \
+    LNGRAD_INSTRUCTION(Name, Name, (typename T), (typename T), (T), (const LocalTensor<T>& dst, const LocalTensor<T>& src), \
+                       (const UnaryRepeatParams& p), (lngrad::strides(p)), 0, dst, src)
+#define LNGRAD_SCALAR(Name) \
+    LNGRAD_INSTRUCTION(Name, Name, (typename T, bool isSetMask = true), (typename T), (T), \
+                       (const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T>& scalarValue), \
+                       (const UnaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(scalarValue), dst, src)
+#define LNGRAD_MIXED_SCALAR(Name) \
+    LNGRAD_INSTRUCTION(Name, Name, (typename T, typename U), (typename T, typename U), (T, U), \
+                       (const LocalTensor<T>& dst, const LocalTensor<U>& src, const lngrad::same<U>& scalarValue), \
+                       (const UnaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(scalarValue), dst, src)
+
 // Two tensors. The type of the mask is deduced, so that the form with repeats fits plain pointers to functions.
 #define LNGRAD_TWO_SOURCES(Name, Source, ...) \
     template <__VA_ARGS__> \
     void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, const int32_t& count, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst.operand(), src0.operand(), src1.operand()); \
+        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst, src0, src1); \
     } \
     template <__VA_ARGS__, bool isSetMask = true, typename Mask> \
     void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, Mask mask, const uint8_t repeatTime, const BinaryRepeatParams& p) \
     { \
-        lngrad::vector(Op::Name, p.where, 0, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src0.operand(), src1.operand()); \
+        lngrad::vector(Op::Name, p.where, 0, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
     }
 #define LNGRAD_BINARY(Name) LNGRAD_TWO_SOURCES(Name, T, typename T)
 #define LNGRAD_MIXED_BINARY(Name) LNGRAD_TWO_SOURCES(Name, U, typename T, typename U)
 
-// One tensor, and a scalar or none.
-#define LNGRAD_ONE_SOURCE(Name, Source, ScalarParameter, scalar, CountTypes, ...) \
-    template <LNGRAD_LIST CountTypes> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src, ScalarParameter const int32_t& count, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, scalar, lngrad::counted(count), {}, dst.operand(), src.operand()); \
-    } \
-    template <__VA_ARGS__, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src, ScalarParameter lngrad::MaskArg mask, const uint8_t repeatTime, const UnaryRepeatParams& p, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, scalar, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst.operand(), src.operand()); \
-    }
-#define LNGRAD_SCALAR_OF(Source) const lngrad::same<Source>& scalarValue,
-#define LNGRAD_SCALAR(Name) \
-    LNGRAD_ONE_SOURCE(Name, T, LNGRAD_SCALAR_OF(T), lngrad::real(scalarValue), (typename T, bool isSetMask = true), typename T)
-#define LNGRAD_MIXED_SCALAR(Name) \
-    LNGRAD_ONE_SOURCE(Name, U, LNGRAD_SCALAR_OF(U), lngrad::real(scalarValue), (typename T, typename U), typename T, typename U)
-#define LNGRAD_UNARY(Name) LNGRAD_ONE_SOURCE(Name, T, , 0, (typename T), typename T)
-
-// Of each repeat: the first with the mask before repeatTime and an order of the results.
-#define LNGRAD_REPEAT_REDUCE(Name) \
+// Of each repeat: results in an order behind the mask and repeatTime; or of blocks and pairs, with repeatTime first.
+#define LNGRAD_EACH_REPEAT(Name, Masks, Order, extra) \
     template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here()) \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, LNGRAD_LIST Masks, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, Order Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand(), {}, int64_t(order)); \
+        lngrad::vector(Op::Name, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst, src, {}, extra); \
     }
-#define LNGRAD_GROUP_REDUCE(Name) \
-    template <typename T, bool isSetMask = true> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, lngrad::MaskArg mask, const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here()) \
-    { \
-        lngrad::vector(Op::Name, where, 0, lngrad::masked<T, isSetMask>(mask, repeatTime), {1, srcBlkStride, 1, dstRepStride, srcRepStride, 8}, dst.operand(), src.operand()); \
-    }
+#define LNGRAD_ORDER ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX,
+#define LNGRAD_REPEAT_REDUCE(Name) LNGRAD_EACH_REPEAT(Name, (lngrad::MaskArg mask, const int32_t repeatTime), LNGRAD_ORDER, int64_t(order))
+#define LNGRAD_GROUP_REDUCE(Name) LNGRAD_EACH_REPEAT(Name, (const int32_t repeatTime, lngrad::MaskArg mask), , 0)
 
 #define LNGRAD_REDUCE(Name) \
     template <typename T, bool isSetMask = true> \
     void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& sharedTmpBuffer, const int32_t count, bool calIndex = false, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
+        lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst, src, sharedTmpBuffer, calIndex); \
     } \
     template <typename T> \
     void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& sharedTmpBuffer, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t srcRepStride, bool calIndex = false, Where where = Where::here()) \
     { \
-        lngrad::vector(Op::Name, where, 0, lngrad::masked<T>(mask, repeatTime), {1, 1, 1, 8, srcRepStride, 8}, dst.operand(), src.operand(), sharedTmpBuffer.operand(), calIndex); \
+        lngrad::vector(Op::Name, where, 0, lngrad::masked<T>(mask, repeatTime), {1, 1, 1, 8, srcRepStride, 8}, dst, src, sharedTmpBuffer, calIndex); \
     }
 
 namespace AscendC {

@@ -49,104 +49,69 @@ LNGRAD_SIZES(Clamp)
 LNGRAD_SIZES(Fma)
 LNGRAD_SIZES(LayerNormGrad)
 LNGRAD_SIZES(LayerNormGradBeta)
-#undef LNGRAD_SIZES
-
-inline void GetPowerMaxMinTmpSize(const TensorShape& srcShape1, const TensorShape& srcShape2, const bool typeIsInt,
-                                  const uint32_t typeSize, const bool isReuseSource, uint32_t& maxValue,
-                                  uint32_t& minValue)
-{
-    const bool tensors = srcShape1.GetShapeSize() > 1 && srcShape2.GetShapeSize() > 1;
-    lngrad::ask_sizes("GetPowerMaxMinTmpSize", maxValue, minValue,
-                      srcShape1.GetShapeSize() > 1 ? srcShape1 : srcShape2, {typeSize, isReuseSource, typeIsInt, tensors});
-}
-inline uint32_t GetGeluMaxTmpSize(const TensorShape& srcShape, const uint32_t typeSize)
-{
-    uint32_t largest, smallest;
-    GetGeluMaxMinTmpSize(srcShape, typeSize, false, largest, smallest);
-    return largest;
-}
-inline uint32_t GetGeluMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize)
-{
-    uint32_t largest, smallest;
-    GetGeluMaxMinTmpSize(srcShape, typeSize, false, largest, smallest);
-    return smallest;
-}
-inline void GetGeluMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue, uint32_t& minValue)
-{
-    GetGeluMaxMinTmpSize(srcShape, typeSize, false, maxValue, minValue);
-}
+// A function by its name in Python: its parameters, a shape and numbers. Sizes are the largest and the smallest buffer.
+#define LNGRAD_ASK_SIZES(Name, Parameters, shape, ...) \
+    inline void Get##Name##MaxMinTmpSize(LNGRAD_LIST Parameters, uint32_t& maxValue, uint32_t& minValue) \
+    { \
+        lngrad::ask_sizes("Get" #Name "MaxMinTmpSize", maxValue, minValue, shape, {__VA_ARGS__}); \
+    }
+#define LNGRAD_ASK_ONE_SIZE(Function, Name, which, Parameters, ...) \
+    inline uint32_t Function Parameters \
+    { \
+        uint32_t largest, smallest; \
+        lngrad::ask_sizes("Get" #Name "MaxMinTmpSize", largest, smallest, srcShape, {__VA_ARGS__}); \
+        return which; \
+    }
+#define LNGRAD_ASK_TILING(Function, api, Parameters, ...) \
+    inline bool Function Parameters \
+    { \
+        lngrad::ask_host(api, &tiling, sizeof tiling, srcShape, {__VA_ARGS__}); \
+        return true; \
+    }
+LNGRAD_ASK_SIZES(Power, (const TensorShape& srcShape1, const TensorShape& srcShape2, const bool typeIsInt, const uint32_t typeSize, const bool isReuseSource),
+                 srcShape1.GetShapeSize() > 1 ? srcShape1 : srcShape2, typeSize, isReuseSource, typeIsInt,
+                 srcShape1.GetShapeSize() > 1 && srcShape2.GetShapeSize() > 1)
+LNGRAD_ASK_ONE_SIZE(GetGeluMaxTmpSize, Gelu, largest, (const TensorShape& srcShape, const uint32_t typeSize), typeSize, false)
+LNGRAD_ASK_ONE_SIZE(GetGeluMinTmpSize, Gelu, smallest, (const TensorShape& srcShape, const uint32_t typeSize), typeSize, false)
+LNGRAD_ASK_SIZES(Gelu, (const TensorShape& srcShape, const uint32_t typeSize), srcShape, typeSize, false)
 inline void GetSwiGLUMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue,
                                    uint32_t& minValue, const bool isReuseSource)
 {
     lngrad::ask_sizes("GetSwiGLUMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource});
 }
-inline void GetSiluTmpSize(const TensorShape&, const uint32_t, const bool, uint32_t& maxValue, uint32_t& minValue)
-{
-    maxValue = minValue = 0;
-}
-inline void GetSwishTmpSize(const TensorShape&, const uint32_t, const bool, uint32_t& maxValue, uint32_t& minValue)
-{
-    maxValue = minValue = 0;
-}
+#define LNGRAD_NO_BUFFER(Function, ...) \
+    inline void Function(__VA_ARGS__ uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
+LNGRAD_NO_BUFFER(GetSiluTmpSize, const TensorShape&, const uint32_t, const bool, )
+LNGRAD_NO_BUFFER(GetSwishTmpSize, const TensorShape&, const uint32_t, const bool, )
+LNGRAD_NO_BUFFER(GetArangeMaxMinTmpSize, )
+LNGRAD_NO_BUFFER(GetArithProgressionMaxMinTmpSize, )
 
 // SoftMax and its like: the last number is isFront, isUpdate, or nothing.
-#define LNGRAD_SOFTMAX_SIZES(Name, Parameters, first, flag) \
-    inline uint32_t Get##Name##MaxTmpSize Parameters \
-    { \
-        uint32_t largest, smallest; \
-        lngrad::ask_sizes("Get" #Name "MaxMinTmpSize", largest, smallest, srcShape, {first, flag}); \
-        return largest; \
-    } \
-    inline uint32_t Get##Name##MinTmpSize Parameters \
-    { \
-        uint32_t largest, smallest; \
-        lngrad::ask_sizes("Get" #Name "MaxMinTmpSize", largest, smallest, srcShape, {first, flag}); \
-        return smallest; \
-    }
-LNGRAD_SOFTMAX_SIZES(SoftMax, (const TensorShape& srcShape, const uint32_t typeSize, const bool), typeSize, 0)
-LNGRAD_SOFTMAX_SIZES(LogSoftMax, (const TensorShape& srcShape, const uint32_t typeSize, const bool), typeSize, 0)
-LNGRAD_SOFTMAX_SIZES(SoftMaxGrad, (const TensorShape& srcShape, const uint32_t typeSize, const bool isFront, const bool),
-                     typeSize, isFront)
-#undef LNGRAD_SOFTMAX_SIZES
-inline void SoftMaxTilingFunc(const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize,
-                              SoftMaxTiling& tiling)
-{
-    lngrad::ask_host("SoftMaxTilingFunc", &tiling, sizeof tiling, srcShape, {typeSize, workSize, 0, 0});
-}
-inline void LogSoftMaxTilingFunc(const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize,
-                                 LogSoftMaxTiling& tiling)
-{
-    SoftMaxTilingFunc(srcShape, typeSize, workSize, tiling);
-}
-inline void SoftMaxGradTilingFunc(const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize,
-                                  SoftMaxTiling& tiling, const bool isFront = false)
-{
-    lngrad::ask_host("SoftMaxTilingFunc", &tiling, sizeof tiling, srcShape, {typeSize, workSize, isFront, 1});
-}
-inline void GetSumMaxMinTmpSize(const uint32_t n, const uint32_t typeSize, const bool, uint32_t& maxValue, uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetSumMaxMinTmpSize", maxValue, minValue, {}, {n, typeSize});
-}
-inline void GetCumSumMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isLastAxis, const bool,
-                                   uint32_t& maxValue, uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetCumSumMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isLastAxis});
-}
-inline void GetDropOutMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool, uint32_t& maxValue,
-                                    uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetDropOutMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, 0});
-}
-inline void GetAscendQuantMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue,
-                                        uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetAscendQuantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, 0});
-}
-inline void GetAscendDequantMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, uint32_t& maxValue,
-                                          uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetAscendDequantMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize});
-}
+#define LNGRAD_SOFTMAX_SIZES(Name, Parameters, flag) \
+    LNGRAD_ASK_ONE_SIZE(Get##Name##MaxTmpSize, Name, largest, Parameters, typeSize, flag) \
+    LNGRAD_ASK_ONE_SIZE(Get##Name##MinTmpSize, Name, smallest, Parameters, typeSize, flag)
+LNGRAD_SOFTMAX_SIZES(SoftMax, (const TensorShape& srcShape, const uint32_t typeSize, const bool), 0)
+LNGRAD_SOFTMAX_SIZES(LogSoftMax, (const TensorShape& srcShape, const uint32_t typeSize, const bool), 0)
+LNGRAD_SOFTMAX_SIZES(SoftMaxGrad, (const TensorShape& srcShape, const uint32_t typeSize, const bool isFront, const bool), isFront)
+LNGRAD_ASK_TILING(SoftMaxTilingFunc, "SoftMaxTilingFunc",
+                  (const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize, SoftMaxTiling& tiling), typeSize, workSize, 0, 0)
+LNGRAD_ASK_TILING(LogSoftMaxTilingFunc, "SoftMaxTilingFunc",
+                  (const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize, LogSoftMaxTiling& tiling), typeSize, workSize, 0, 0)
+LNGRAD_ASK_TILING(SoftMaxGradTilingFunc, "SoftMaxTilingFunc",
+                  (const TensorShape& srcShape, const uint32_t typeSize, const uint32_t workSize, SoftMaxTiling& tiling, const bool isFront = false),
+                  typeSize, workSize, isFront, 1)
+LNGRAD_ASK_ONE_SIZE(GetSoftMaxFlashV2MinTmpSize, SoftMaxFlashV2, smallest,
+                    (const TensorShape& srcShape, const uint32_t typeSize, const uint32_t typeSize2, const bool, const bool isBasicBlock = false),
+                    typeSize, typeSize2, isBasicBlock)
+LNGRAD_ASK_TILING(SoftMaxFlashV2TilingFunc, "SoftMaxFlashV2TilingFunc",
+                  (const TensorShape& srcShape, const uint32_t typeSize, const uint32_t typeSize2, const uint32_t workSize, SoftMaxTiling& tiling,
+                   const bool, const bool isBasicBlock = false), typeSize, typeSize2, workSize, isBasicBlock)
+
+LNGRAD_ASK_SIZES(Sum, (const uint32_t n, const uint32_t typeSize, const bool), {}, n, typeSize)
+LNGRAD_ASK_SIZES(CumSum, (const TensorShape& srcShape, const uint32_t typeSize, const bool isLastAxis, const bool), srcShape, typeSize, isLastAxis)
+LNGRAD_ASK_SIZES(DropOut, (const TensorShape& srcShape, const uint32_t typeSize, const bool), srcShape, typeSize, 0)
+LNGRAD_ASK_SIZES(AscendQuant, (const TensorShape& srcShape, const uint32_t typeSize), srcShape, typeSize, 0)
+LNGRAD_ASK_SIZES(AscendDequant, (const TensorShape& srcShape, const uint32_t typeSize), srcShape, typeSize)
 template <typename DataType>
 void GetAscendAntiQuantMaxMinTmpSize(const TensorShape& srcShape, const TensorShape& scaleShape, bool, DataType,
                                      DataType outputDataType, uint32_t& maxValue, uint32_t& minValue)
@@ -154,101 +119,44 @@ void GetAscendAntiQuantMaxMinTmpSize(const TensorShape& srcShape, const TensorSh
     lngrad::ask_sizes("GetAscendAntiQuantMaxMinTmpSize", maxValue, minValue, srcShape,
                       {scaleShape.GetShapeSize(), outputDataType == DataType::DT_FLOAT16});
 }
-inline void GetSelectMaxMinTmpSize(const TensorShape& src0Shape, const TensorShape& src1Shape, const uint32_t srcTypeSize,
-                                   const TensorShape& maskShape, const uint32_t maskTypeSize, const bool isReuseMask,
-                                   uint32_t& maxValue, uint32_t& minValue)
-{
-    const TensorShape& src = src0Shape.GetShapeSize() > 1 ? src0Shape : src1Shape;
-    lngrad::ask_sizes("GetSelectMaxMinTmpSize", maxValue, minValue, src,
-                      {srcTypeSize, maskTypeSize, isReuseMask, maskShape.GetDim(maskShape.GetDimNum() - 1)});
-}
-inline uint32_t GetSoftMaxFlashV2MinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const uint32_t typeSize2,
-                                            const bool, const bool isBasicBlock = false)
-{
-    uint32_t largest, smallest;
-    lngrad::ask_sizes("GetSoftMaxFlashV2MaxMinTmpSize", largest, smallest, srcShape, {typeSize, typeSize2, isBasicBlock});
-    return smallest;
-}
-inline void SoftMaxFlashV2TilingFunc(const TensorShape& srcShape, const uint32_t typeSize, const uint32_t typeSize2,
-                                     const uint32_t workSize, SoftMaxTiling& tiling, const bool,
-                                     const bool isBasicBlock = false)
-{
-    lngrad::ask_host("SoftMaxFlashV2TilingFunc", &tiling, sizeof tiling, srcShape,
-                     {typeSize, typeSize2, workSize, isBasicBlock});
-}
-inline void GetArangeMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
-inline void GetArithProgressionMaxMinTmpSize(uint32_t& maxValue, uint32_t& minValue) { maxValue = minValue = 0; }
-
-inline void GetWelfordUpdateMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeT, const uint32_t typeSizeU,
-                                          const bool isReuseSource, const bool isInplace, uint32_t& maxValue,
-                                          uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetWelfordUpdateMaxMinTmpSize", maxValue, minValue, srcShape,
-                      {typeSizeT, typeSizeU, isReuseSource, isInplace});
-}
-inline void GetWelfordFinalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
-                                            uint32_t& maxValue, uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetWelfordFinalizeMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource});
-}
-inline void GetNormalizeMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSizeU, const uint32_t typeSizeT,
-                                      const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput,
-                                      uint32_t& maxValue, uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetNormalizeMaxMinTmpSize", maxValue, minValue, srcShape,
-                      {typeSizeU, typeSizeT, isReuseSource, isComputeRstd, isOnlyOutput});
-}
+LNGRAD_ASK_SIZES(Select,
+                 (const TensorShape& src0Shape, const TensorShape& src1Shape, const uint32_t srcTypeSize, const TensorShape& maskShape,
+                  const uint32_t maskTypeSize, const bool isReuseMask),
+                 src0Shape.GetShapeSize() > 1 ? src0Shape : src1Shape, srcTypeSize, maskTypeSize, isReuseMask,
+                 maskShape.GetDim(maskShape.GetDimNum() - 1))
+LNGRAD_ASK_SIZES(WelfordUpdate,
+                 (const TensorShape& srcShape, const uint32_t typeSizeT, const uint32_t typeSizeU, const bool isReuseSource, const bool isInplace),
+                 srcShape, typeSizeT, typeSizeU, isReuseSource, isInplace)
+LNGRAD_ASK_SIZES(WelfordFinalize, (const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource), srcShape, typeSize, isReuseSource)
+LNGRAD_ASK_SIZES(Normalize,
+                 (const TensorShape& srcShape, const uint32_t typeSizeU, const uint32_t typeSizeT, const bool isReuseSource,
+                  const bool isComputeRstd, const bool isOnlyOutput),
+                 srcShape, typeSizeU, typeSizeT, isReuseSource, isComputeRstd, isOnlyOutput)
 inline bool GetDeepNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
                                      const bool isBasicBlock, uint32_t& maxValue, uint32_t& minValue)
 {
     lngrad::ask_sizes("GetDeepNormMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource, isBasicBlock});
     return true;
 }
-inline bool GetDeepNormTilingInfo(const TensorShape& srcShape, const TensorShape& originSrcShape,
-                                  const uint32_t stackBufferSize, const uint32_t typeSize, const bool isReuseSource,
-                                  const bool isBasicBlock, DeepNormTiling& tiling)
-{
-    lngrad::ask_host("GetDeepNormTilingInfo", &tiling, sizeof tiling, srcShape,
-                     {originSrcShape.GetDim(2), stackBufferSize, typeSize, isReuseSource, isBasicBlock});
-    return true;
-}
+LNGRAD_ASK_TILING(GetDeepNormTilingInfo, "GetDeepNormTilingInfo",
+                  (const TensorShape& srcShape, const TensorShape& originSrcShape, const uint32_t stackBufferSize, const uint32_t typeSize,
+                   const bool isReuseSource, const bool isBasicBlock, DeepNormTiling& tiling),
+                  originSrcShape.GetDim(2), stackBufferSize, typeSize, isReuseSource, isBasicBlock)
 
-inline void GetLayerNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
-                                      uint32_t& maxValue, uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetLayerNormMaxMinTmpSize", maxValue, minValue, srcShape, {typeSize, isReuseSource});
-}
-inline void GetLayerNormMaxMinTmpSize(const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource,
-                                      const bool isComputeRstd, const bool isOnlyOutput, uint32_t& maxValue,
-                                      uint32_t& minValue)
-{
-    lngrad::ask_sizes("GetLayerNormMaxMinTmpSize", maxValue, minValue, srcShape,
-                      {typeSize, isReuseSource, isComputeRstd, isOnlyOutput});
-}
-inline void GetLayerNormNDTilingInfo(const TensorShape& srcShape, const uint32_t stackBufferSize, const uint32_t typeSize,
-                                     const bool isReuseSource, LayerNormTiling& tiling)
-{
-    lngrad::ask_host("GetLayerNormNDTilingInfo", &tiling, sizeof tiling, srcShape, {stackBufferSize, typeSize, isReuseSource});
-}
-inline void GetLayerNormNDTilingInfo(const TensorShape& srcShape, const uint32_t stackBufferSize, const uint32_t typeSize,
-                                     const bool isReuseSource, const bool isComputeRstd, LayerNormSeparateTiling& tiling)
-{
-    lngrad::ask_host("GetLayerNormNDTilingInfo", &tiling, sizeof tiling, srcShape,
-                     {stackBufferSize, typeSize, isReuseSource, isComputeRstd});
-}
-inline void GetLayerNormGradNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize, const uint32_t typeSize,
-                                         const bool isReuseSource, LayerNormGradTiling& tiling)
-{
-    lngrad::ask_host("GetLayerNormGradNDTilingInfo", &tiling, sizeof tiling, srcShape,
-                     {stackBufferSize, typeSize, isReuseSource});
-}
-inline void GetLayerNormGradBetaNDTilingInfo(const TensorShape srcShape, const uint32_t stackBufferSize,
-                                             const uint32_t typeSize, const bool isReuseSource,
-                                             LayerNormGradBetaTiling& tiling)
-{
-    lngrad::ask_host("GetLayerNormGradBetaNDTilingInfo", &tiling, sizeof tiling, srcShape,
-                     {stackBufferSize, typeSize, isReuseSource});
-}
+LNGRAD_ASK_SIZES(LayerNorm, (const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource), srcShape, typeSize, isReuseSource)
+LNGRAD_ASK_SIZES(LayerNorm,
+                 (const TensorShape& srcShape, const uint32_t typeSize, const bool isReuseSource, const bool isComputeRstd, const bool isOnlyOutput),
+                 srcShape, typeSize, isReuseSource, isComputeRstd, isOnlyOutput)
+#define LNGRAD_ND_TILING(Name, Tiling) \
+    LNGRAD_ASK_TILING(Name, #Name, \
+                      (const TensorShape& srcShape, const uint32_t stackBufferSize, const uint32_t typeSize, const bool isReuseSource, \
+                       Tiling& tiling), stackBufferSize, typeSize, isReuseSource)
+LNGRAD_ND_TILING(GetLayerNormNDTilingInfo, LayerNormTiling)
+LNGRAD_ND_TILING(GetLayerNormGradNDTilingInfo, LayerNormGradTiling)
+LNGRAD_ND_TILING(GetLayerNormGradBetaNDTilingInfo, LayerNormGradBetaTiling)
+LNGRAD_ASK_TILING(GetLayerNormNDTilingInfo, "GetLayerNormNDTilingInfo",
+                  (const TensorShape& srcShape, const uint32_t stackBufferSize, const uint32_t typeSize, const bool isReuseSource,
+                   const bool isComputeRstd, LayerNormSeparateTiling& tiling), stackBufferSize, typeSize, isReuseSource, isComputeRstd)
 
 } // namespace AscendC
 

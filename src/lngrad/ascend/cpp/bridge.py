@@ -43,7 +43,7 @@ from lngrad.typing import Address, Array, Bytes
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
 REMARK = "lngrad: remark: "  # before each, in a program's stderr
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
-_Run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
+_Callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
 
 class _Thread(threading.local):
@@ -103,7 +103,7 @@ def _ask_host(name: int, out: int, size: int, axes: int, *rest: int) -> None:
 
 def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     """Run a closure of the program once a block."""
-    call = _Run(block)
+    call = _Callback(block)
 
     def kernel() -> None:
         session = Session(running("ICPU_RUN_KF"))
@@ -200,7 +200,7 @@ def _file(address: int) -> str:
     return ctypes.string_at(address).decode(errors="replace")
 
 
-def _run(address: int) -> int:
+def _answer(address: int) -> int:
     """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
     op, line, file, dst, src0, src1, src2, locals_used, real, _ = protocol.read_head(record)
@@ -248,4 +248,4 @@ def _placed(error: BaseException, site: Site, op: int) -> BaseException:
     return error
 
 
-RUN = _Run(_run)
+RUN = _Callback(_answer)

@@ -14,6 +14,7 @@ import numpy as np
 
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, position_of
+from lngrad.ascend.device import sync, system
 from lngrad.ascend.device.copies import (
     DataCopy,
     DataCopyExtParams,
@@ -33,30 +34,6 @@ from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.running import Site, site_text
-from lngrad.ascend.device.sync import (
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    IBSet,
-    IBWait,
-    MutexLock,
-    MutexUnlock,
-    PipeBarrier,
-    SetFlag,
-    SyncAll,
-    WaitFlag,
-)
-from lngrad.ascend.device.system import (
-    AtomicAdd,
-    AtomicCas,
-    InitOutput,
-    SetAtomicAdd,
-    SetAtomicMax,
-    SetAtomicMin,
-    SetAtomicNone,
-    SetDeqScale,
-    SetPadValue,
-    accumulated,
-)
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -201,8 +178,8 @@ def _gather_mask(c: KernelCall) -> int:
 
 def _scalar_atomic(c: KernelCall) -> np.generic:
     if c.n[3]:  # the value that is expected, and the new one
-        return AtomicCas(c.remote("AtomicCas"), c.n[4], c.n[5])
-    return AtomicAdd(c.remote("AtomicAdd"), c.value(c.dtype(2), 4))
+        return system.AtomicCas(c.remote("AtomicCas"), c.n[4], c.n[5])
+    return system.AtomicAdd(c.remote("AtomicAdd"), c.value(c.dtype(2), 4))
 
 
 def _library(c: KernelCall) -> int:
@@ -248,27 +225,27 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
     Op.TRANS_DATA_TO_5HD: _transpose,
-    Op.SET_FLAG: lambda c: SetFlag(HardEvent(c.n[0]), c.n[1]),
-    Op.WAIT_FLAG: lambda c: WaitFlag(HardEvent(c.n[0]), c.n[1]),
-    Op.PIPE_BARRIER: lambda c: PipeBarrier(pipe_t(c.n[0])),
-    Op.SYNC_ALL: lambda c: SyncAll(),
-    Op.CROSS_SET_FLAG: lambda c: CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
-    Op.CROSS_WAIT_FLAG: lambda c: CrossCoreWaitFlag(c.n[2]),
-    Op.ATOMIC_ADD: lambda c: SetAtomicAdd(c.dtype(0)),
-    Op.ATOMIC_MAX: lambda c: SetAtomicMax(c.dtype(0)),
-    Op.ATOMIC_MIN: lambda c: SetAtomicMin(c.dtype(0)),
-    Op.PAD_VALUE: lambda c: SetPadValue(c.real),
-    Op.IB_SET: lambda c: IBSet(c.n[0], c.n[1]),
-    Op.IB_WAIT: lambda c: IBWait(c.n[0], c.n[1]),
+    Op.SET_FLAG: lambda c: sync.SetFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.WAIT_FLAG: lambda c: sync.WaitFlag(HardEvent(c.n[0]), c.n[1]),
+    Op.PIPE_BARRIER: lambda c: sync.PipeBarrier(pipe_t(c.n[0])),
+    Op.SYNC_ALL: lambda c: sync.SyncAll(),
+    Op.CROSS_SET_FLAG: lambda c: sync.CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
+    Op.CROSS_WAIT_FLAG: lambda c: sync.CrossCoreWaitFlag(c.n[2]),
+    Op.ATOMIC_ADD: lambda c: system.SetAtomicAdd(c.dtype(0)),
+    Op.ATOMIC_MAX: lambda c: system.SetAtomicMax(c.dtype(0)),
+    Op.ATOMIC_MIN: lambda c: system.SetAtomicMin(c.dtype(0)),
+    Op.PAD_VALUE: lambda c: system.SetPadValue(c.real),
+    Op.IB_SET: lambda c: sync.IBSet(c.n[0], c.n[1]),
+    Op.IB_WAIT: lambda c: sync.IBWait(c.n[0], c.n[1]),
     Op.POP_STACK: lambda c: rest_of_buffer(c.core, position_of("PopStackBuffer", c.n[0]), c.dtype(1)),
     Op.UB_BYTES: lambda c: c.core.soc.ub_bytes,
     Op.SCALAR_ATOMIC: _scalar_atomic,
-    Op.MUTEX_LOCK: lambda c: MutexLock(pipe_t(c.n[0]), c.n[1]),
-    Op.MUTEX_UNLOCK: lambda c: MutexUnlock(pipe_t(c.n[0]), c.n[1]),
-    Op.ATOMIC_NONE: lambda c: SetAtomicNone(),
-    Op.INIT_OUTPUT: lambda c: InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
-    Op.ACCUMULATED: lambda c: accumulated(c.n[0]),
-    Op.DEQ_SCALE: lambda c: SetDeqScale(c.real),
+    Op.MUTEX_LOCK: lambda c: sync.MutexLock(pipe_t(c.n[0]), c.n[1]),
+    Op.MUTEX_UNLOCK: lambda c: sync.MutexUnlock(pipe_t(c.n[0]), c.n[1]),
+    Op.ATOMIC_NONE: lambda c: system.SetAtomicNone(),
+    Op.INIT_OUTPUT: lambda c: system.InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
+    Op.ACCUMULATED: lambda c: system.accumulated(c.n[0]),
+    Op.DEQ_SCALE: lambda c: system.SetDeqScale(c.real),
     Op.LOCAL_AT: lambda c: memory_at(c.core, position_of("LocalTensor", c.n[0]), c.dtype(1), c.n[2], c.n[3]),
     Op.BROADCAST: _broadcast,
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),

@@ -84,7 +84,7 @@ def launch(
     def run(index: int) -> None:
         core = Core(target, index=index, count=block_num, rules=rules, order=order)
         core.regions, core.tiling_key, core.schedule = regions, tiling_key, schedule
-        _run(kernel, core, arguments)
+        _run_block(kernel, core, arguments)
         reports[index] = core.report()
         if timeline:
             kept[index] = core
@@ -112,7 +112,7 @@ def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list
     return addresses
 
 
-def _run(kernel: Callable[..., None], core: Core, arguments: list[Any]) -> None:
+def _run_block(kernel: Callable[..., None], core: Core, arguments: list[Any]) -> None:
     token = current_core.set(core)
     core.quiet = True
     try:

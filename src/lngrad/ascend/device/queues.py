@@ -34,7 +34,7 @@ BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
 QUEUE_PIPES = {TPosition.VECIN: (MTE2, V), TPosition.VECOUT: (V, MTE3), TPosition.VECCALC: (MTE2, MTE3)}
 
 
-class _Memory:
+class _Buffered:
     """What InitBuffer gives memory to."""
 
     word = ""
@@ -68,7 +68,7 @@ class _Memory:
         return self._core
 
 
-class TQue(_Memory):
+class TQue(_Buffered):
     """A queue of tensors (``TQue<TPosition, depth>``).
 
     Args:
@@ -204,14 +204,14 @@ class TQue(_Memory):
 
     def _own(self, api: str, tensor: LocalTensor) -> Core:
         core = self._bound(api)
-        if all(slot is not tensor.allocation for slot in self._slots):
+        if tensor.allocation not in self._slots:
             raise QueueFault(f"{api}: {tensor.describe()} does not come from {self.name} [ErrorBuffer3]")
         if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
         return core
 
 
-class TBuf(_Memory):
+class TBuf(_Buffered):
     """Memory without a queue, for temporary data (``TBuf<TPosition>``).
 
     Args:

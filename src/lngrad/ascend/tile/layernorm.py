@@ -306,48 +306,67 @@ def LayerNorm(
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
-    soc, T = output.core.soc, output.dtype
+    tensors = (output, outputMean, outputVariance, inputX, gamma, beta)
     if isinstance(tiling, LayerNormTiling):
-        rows, H = tiling.bLength * tiling.sLength, tiling.hLength
-        operands = {
-            "output": (output, rows * H), "outputMean": (outputMean, rows), "outputVariance": (outputVariance, rows),
-            "inputX": (inputX, rows * H), "gamma": (gamma, H), "beta": (beta, H),
-        }  # fmt: skip
-        call = TileCall(API, ForwardTensors, operands, 3, sharedTmpBuffer)
-        call.check(H, isReuseSource, 0 if soc.regbase else tiling.tmpBufSize * 4)
-        if tiling.originalHLength < H and not exact_padding:
-            warn_at_kernel(
-                f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
-                + ("mean and the variance" if soc.regbase else "variance as (0 - mean)²")
-                + ". exact_padding=True leaves them out"
-            )
-        eps = float(T.type(epsilon))
-        if soc.regbase:
-            call.run(lambda t: variance_form_3510(t, eps, tiling, exact_padding))
-            return
-        call.run(lambda t: variance_form_common(t, eps, tiling, isReuseSource, exact_padding))
-        if isReuseSource:
-            text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
-            call.mark_overwritten("inputX", rows * H, text)
+        _call_with_variance(tensors, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
+    else:
+        _call_with_rstd(tensors, epsilon, tiling, para, sharedTmpBuffer, isReuseSource, config or LayerNormConfig())
+
+
+Six = tuple[LocalTensor, LocalTensor, LocalTensor, LocalTensor, LocalTensor, LocalTensor]
+
+
+def _call_with_variance(
+    tensors: Six, epsilon: float, tiling: LayerNormTiling, shared: LocalTensor | None, reuse: bool, exact: bool
+) -> None:
+    soc, rows, H = tensors[0].core.soc, tiling.bLength * tiling.sLength, tiling.hLength
+    roles = ("output", "outputMean", "outputVariance", "inputX", "gamma", "beta")
+    sizes = (rows * H, rows, rows, rows * H, H, H)
+    operands = dict(zip(roles, zip(tensors, sizes, strict=True), strict=True))
+    call = TileCall(API, ForwardTensors, operands, 3, shared)
+    call.check(H, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4)
+    if tiling.originalHLength < H and not exact:
+        warn_at_kernel(
+            f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
+            + ("mean and the variance" if soc.regbase else "variance as (0 - mean)²")
+            + ". exact_padding=True leaves them out"
+        )
+    eps = float(tensors[0].dtype.type(epsilon))
+    if soc.regbase:
+        call.run(lambda t: variance_form_3510(t, eps, tiling, exact))
         return
-    switches = config or LayerNormConfig()
-    sizes = _check_rstd_form(para, tiling, switches, soc)
+    call.run(lambda t: variance_form_common(t, eps, tiling, reuse, exact))
+    if reuse:
+        text = "inputX was overwritten by LayerNorm with isReuseSource=true and is read again"
+        call.mark_overwritten("inputX", rows * H, text)
+
+
+def _call_with_rstd(
+    tensors: Six,
+    epsilon: float,
+    tiling: LayerNormSeparateTiling,
+    para: LayerNormPara | None,
+    shared: LocalTensor | None,
+    reuse: bool,
+    config: LayerNormConfig,
+) -> None:
+    output, mean, rstd, x, gamma, beta = tensors
+    soc, T = output.core.soc, output.dtype
+    sizes = _check_rstd_form(para, tiling, config, soc)
     A, row = sizes.aLength, sizes.rLengthWithPadding
     operands = {
-        "output": (output, A * row), "outputMean": (outputMean, A), "outputRstd": (outputVariance, A),
-        "inputX": (inputX, A * row),
+        "output": (output, A * row), "outputMean": (mean, A), "outputRstd": (rstd, A), "inputX": (x, A * row),
     }  # fmt: skip
-    call = TileCall(
-        API,
-        lambda y, mean, rstd, x, temp: ForwardTensors(y, mean, rstd, x, gamma, beta, temp),
-        operands,
-        3,
-        sharedTmpBuffer,
-    )
-    stack_bytes = 0 if soc.regbase else tiling.tmpBufSize * 4
-    call.check(row, isReuseSource, stack_bytes, wide=("outputMean", "outputRstd"))
+
+    def named(
+        y: LocalTensor, mean: LocalTensor, rstd: LocalTensor, x: LocalTensor, temp: LocalTensor
+    ) -> ForwardTensors:
+        return ForwardTensors(y, mean, rstd, x, gamma, beta, temp)
+
+    call = TileCall(API, named, operands, 3, shared)
+    call.check(row, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4, wide=("outputMean", "outputRstd"))
     if gamma.dtype != beta.dtype or gamma.dtype not in (T, FLOAT):
         raise DtypeError(
             f"LayerNorm: gamma and beta must both be {T} or both float, got {gamma.dtype} and {beta.dtype}"
         )
-    call.run(lambda t: rstd_form(t, epsilon, sizes, tiling, switches))
+    call.run(lambda t: rstd_form(t, epsilon, sizes, tiling, config))

@@ -71,7 +71,7 @@ public:
 
     void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
     static constexpr int64_t position() { return static_cast<int64_t>(pos); }
-    static constexpr int64_t most_waiting() { return depth; }
+    static constexpr int64_t max_waiting() { return depth; }
 
 private:
     template <typename T>
@@ -202,7 +202,7 @@ public:
     template <TPosition pos, int32_t depth, auto mask>
     bool InitBuffer(TQue<pos, depth, mask>& que, uint8_t num, uint32_t len, Where where = Where::here())
     {
-        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, handle_, que.position(), que.most_waiting(), num, len).result);
+        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, handle_, que.position(), que.max_waiting(), num, len).result);
         return true;
     }
     template <TPosition pos>

@@ -14,9 +14,9 @@ from lngrad.ascend.device.descriptors import BLOCK_BYTES, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.pipes import MTE2, MTE3, V
+from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
 from lngrad.ascend.device.running import Site, caller
-from lngrad.ascend.device.unified_buffer import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, TPosition
+from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
 from lngrad.errors import DtypeError

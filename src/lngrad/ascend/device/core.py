@@ -20,13 +20,13 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, PipeClock, S, Snapshot, V
+from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, READ_V, WRITE_V, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport
 from lngrad.ascend.device.running import Instruction, Site, kernel_site, site_text, warn_at_kernel
 from lngrad.ascend.device.schedule import BlockSchedule
-from lngrad.ascend.device.unified_buffer import READ_V, UNUSED, WRITE_V, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
 from lngrad.typing import Dtype
 

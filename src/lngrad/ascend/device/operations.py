@@ -29,7 +29,7 @@ from lngrad.ascend.device.mathematics import (
     sigmoid,
 )
 from lngrad.ascend.device.numerics import CPP_NAMES
-from lngrad.ascend.device.unified_buffer import READ_V, WRITE_V
+from lngrad.ascend.device.pipes import READ_V, WRITE_V
 from lngrad.typing import Array
 
 _SOURCES = {

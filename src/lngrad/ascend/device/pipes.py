@@ -16,6 +16,8 @@ ALL_PIPES = (S, V, MTE2, MTE3)
 PIPE_NAMES = ("S", "V", "MTE2", "MTE3")
 PIPE_WORDS = ("the scalar unit", "the vector unit", "the copy from global memory", "the copy to global memory")
 
+READ_V, WRITE_V, WRITE_MTE2, READ_MTE3 = 1, 2, 4, 8  # one bit for each unit and direction
+
 
 class pipe_t(enum.IntEnum):
     """The pipes as kernels name them. M, MTE1 and FIX belong to the cube, which is not simulated.

@@ -10,7 +10,7 @@ import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import DTYPES
-from lngrad.ascend.device.pipes import Snapshot
+from lngrad.ascend.device.pipes import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, Snapshot
 from lngrad.ascend.device.races import Span, Spans
 from lngrad.ascend.device.running import Instruction, warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
@@ -49,9 +49,6 @@ class State(enum.Enum):
 
 UNUSED = (State.FREE, State.BUFFER)
 MAX_ORIGINS = 60_000
-
-# What may be forbidden: one bit for each unit and direction.
-READ_V, WRITE_V, WRITE_MTE2, READ_MTE3 = 1, 2, 4, 8
 
 # EnQue and DeQue are what makes one unit wait for another. What works without them only by luck:
 _FORBIDDEN = {

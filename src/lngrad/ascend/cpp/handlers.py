@@ -34,6 +34,7 @@ from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.running import Site, site_text
+from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -99,11 +100,21 @@ class KernelCall(NamedTuple):
 
 
 def _init_queue(c: KernelCall) -> int:
-    _, position, depth, number, length = c.n
-    place = position_of("InitBuffer", position)
-    queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}")
+    _, source, target, depth, number, length = c.n
+    binds = None if target < 0 else (position_of("InitBuffer", source, True), position_of("InitBuffer", target, True))
+    if binds is None:
+        place = position_of("InitBuffer", source)
+    else:  # a queue between two positions of the Unified Buffer has no side of its own
+        local = [one for one in binds if one is not TPosition.GM]
+        place = local[0] if len(local) == 1 else TPosition.VECCALC
+    queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}", binds=binds)
     c.pipe.InitBuffer(queue, number, length)
     return c.session.new_owner(queue)
+
+
+def _enque(c: KernelCall) -> bool:
+    positions = (position_of("EnQue", c.n[1], True), position_of("EnQue", c.n[2], True)) if len(c.n) > 1 else None
+    return c.queue("EnQue").EnQue(c.local("EnQue"), positions)
 
 
 def _init_buffer(c: KernelCall) -> int:
@@ -200,7 +211,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.EVENT_RELEASE: lambda c: c.pipe.ReleaseEventID(HardEvent(c.n[1]), c.n[2]),
     Op.EVENT_FETCH: lambda c: c.pipe.FetchEventID(HardEvent(c.n[1])),
     Op.QUEUE_ALLOC: lambda c: c.queue("AllocTensor").AllocTensor(c.dtype(1)),
-    Op.QUEUE_ENQUE: lambda c: c.queue("EnQue").EnQue(c.local("EnQue")),
+    Op.QUEUE_ENQUE: _enque,
     Op.QUEUE_DEQUE: lambda c: c.queue("DeQue").DeQue(c.dtype(1)),
     Op.QUEUE_FREE: lambda c: c.queue("FreeTensor").FreeTensor(c.local("FreeTensor")),
     Op.QUEUE_VACANT: lambda c: c.queue("VacantInQue").VacantInQue(),

@@ -147,12 +147,14 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
         raise DeviceFault(f"{name}: {exception()}")
 
 
-def position_of(api: str, number: int) -> TPosition:
-    """The position of CANN's number.
+def position_of(api: str, number: int, gm: bool = False) -> TPosition:
+    """The position of CANN's number; ``gm``: it may be global memory.
 
     Raises:
         DeviceFault: It is not one of a vector core.
     """
+    if gm and number == 0:
+        return TPosition.GM
     if number not in _POSITIONS:
         names = ", ".join(f"{position.value} ({code})" for code, position in _POSITIONS.items())
         raise DeviceFault(f"{api}: expected a position of the vector core, {names}, got {number}")

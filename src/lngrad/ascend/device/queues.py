@@ -30,8 +30,14 @@ from lngrad.ascend.faults import (
 
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
 BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
-# EnQue's flag goes from the first pipe to the second, FreeTensor's back.
-QUEUE_PIPES = {TPosition.VECIN: (MTE2, V), TPosition.VECOUT: (V, MTE3), TPosition.VECCALC: (MTE2, MTE3)}
+Positions = tuple[TPosition, TPosition]  # from where to where a queue goes
+# What a queue binds that names one position.
+_BOUND = {TPosition.VECIN: (TPosition.GM, TPosition.VECIN), TPosition.VECOUT: (TPosition.VECOUT, TPosition.GM)}
+
+
+def queue_pipes(positions: Positions) -> tuple[int, int]:
+    """Return from which pipe to which EnQue's flag goes; FreeTensor's goes back."""
+    return V if positions[0] is TPosition.VECOUT else MTE2, V if positions[1] is TPosition.VECIN else MTE3
 
 
 class _Buffered:
@@ -75,24 +81,30 @@ class TQue(_Buffered):
         position: VECIN, VECOUT or VECCALC.
         depth: How many tensors may wait in the queue at a time.
         name: For the texts of errors; C++ has no such thing.
+        binds: From where to where tensors go, as ``TQueBind<source, target, depth>`` says; default: by the position.
     """
 
     word = "queue"
 
-    def __init__(self, position: TPosition, depth: int = 1, *, name: str | None = None) -> None:
+    def __init__(
+        self, position: TPosition, depth: int = 1, *, name: str | None = None, binds: Positions | None = None
+    ) -> None:
         super().__init__(position, name)
         if depth < 1:
             raise QueueFault(f"TQue: depth must be at least 1, got {depth}")
         self.depth = depth
+        self._pipes = queue_pipes(binds or _BOUND.get(position, (position, position)))
+        self._turn = 0  # whose turn it is: buffers are handed out one after the other
         self._waiting: deque[LocalTensor] = deque()
 
     def unbind(self) -> None:
         """Give the memory back."""
         super().unbind()
         self._waiting.clear()
+        self._turn = 0
 
     def AllocTensor(self, dtype: DTypeLike) -> LocalTensor:
-        """Take a free buffer of the queue. Its content is undefined: reading it before writing is an error.
+        """Take the next free buffer in turn. Its content is undefined: reading it before writing is an error.
 
         C prototype: ``template <typename T> LocalTensor<T> AllocTensor()``. Python's ``float`` and ``int`` are C++'s,
         32 bits wide.
@@ -101,7 +113,8 @@ class TQue(_Buffered):
             QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
         """
         core, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
-        slot = next((slot for slot in self._slots if slot.state is State.FREE), None)
+        in_turn = self._slots[self._turn :] + self._slots[: self._turn]
+        slot = next((slot for slot in in_turn if slot.state is State.FREE), None)
         if slot is None:
             raise QueueFault(
                 f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
@@ -112,13 +125,17 @@ class TQue(_Buffered):
             _check_position_limit(core, self.position)
             place = site_text(core.site or caller())
             core.ub.forget(slot.start, slot.start + slot.size, f"was not written since AllocTensor at {place}")
+        self._turn = (self._slots.index(slot) + 1) % len(self._slots)
         slot.enter(State.ALLOCATED, checked)
         core.ub.new_handle(slot)
-        self._wait(slot, 0)
+        _wait(core, slot)
         return LocalTensor(core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
 
-    def EnQue(self, tensor: LocalTensor) -> bool:
-        """Put a tensor into the queue. C prototype: ``bool EnQue(const LocalTensor<T>& tensor)``.
+    def EnQue(self, tensor: LocalTensor, positions: Positions | None = None) -> bool:
+        """Put a tensor into the queue.
+
+        C prototypes: ``bool EnQue(const LocalTensor<T>& tensor)`` and, where the positions say what DeQue waits for,
+        ``template <TPosition source, TPosition target, typename T> bool EnQue(const LocalTensor<T>& tensor)``
 
         Returns:
             True.
@@ -132,7 +149,7 @@ class TQue(_Buffered):
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
         tensor.allocation.enter(State.ENQUED, core.checked)
-        tensor.allocation.flag = core.clock.release(QUEUE_PIPES[self.position][0])
+        _raise(core, tensor.allocation, *(queue_pipes(positions) if positions else self._pipes))
         self._waiting.append(tensor)
         return True
 
@@ -153,7 +170,7 @@ class TQue(_Buffered):
         tensor = self._waiting.popleft()
         slot = tensor.allocation
         slot.enter(State.DEQUED, core.checked)
-        self._wait(slot, 1)
+        _wait(core, slot)
         return tensor if dtype is None else tensor.ReinterpretCast(dtype)
 
     def FreeTensor(self, tensor: LocalTensor) -> None:
@@ -170,15 +187,15 @@ class TQue(_Buffered):
         elif slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
         slot.enter(State.FREE, core.checked)
-        slot.flag = core.clock.release(QUEUE_PIPES[self.position][1])
+        _raise(core, slot, *reversed(self._pipes))
         slot.handle = -1
 
     def FreeAllEvent(self) -> None:
         """Wait for the flags that FreeTensor has set. C prototype: ``void FreeAllEvent()``."""
-        self._bound("FreeAllEvent")
+        core = self._bound("FreeAllEvent")
         for slot in self._slots:
             if slot.state is State.FREE:
-                self._wait(slot, 0)
+                _wait(core, slot)
 
     def GetTensorCountInQue(self) -> int:
         """Return how many tensors wait. C prototype: ``int32_t GetTensorCountInQue()``."""
@@ -196,12 +213,6 @@ class TQue(_Buffered):
         """Return whether AllocTensor would find a buffer. C prototype: ``bool HasIdleBuffer()``."""
         return any(slot.state is State.FREE for slot in self._slots)
 
-    def _wait(self, slot: Allocation, side: int) -> None:
-        """Let the pipe that fills (0) or empties (1) the queue's tensors wait for the flag of the other one."""
-        if slot.flag is not None and self._core is not None:
-            self._core.clock.acquire(QUEUE_PIPES[self.position][side], slot.flag)
-            slot.flag = None
-
     def _own(self, api: str, tensor: LocalTensor) -> Core:
         core = self._bound(api)
         if tensor.allocation not in self._slots:
@@ -209,6 +220,17 @@ class TQue(_Buffered):
         if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
         return core
+
+
+def _raise(core: Core, slot: Allocation, source: int, target: int) -> None:
+    slot.flag, slot.waits = core.clock.release(source), target
+
+
+def _wait(core: Core, slot: Allocation) -> None:
+    """Let the pipe that the flag of a buffer goes to wait for it."""
+    if slot.flag is not None:
+        core.clock.acquire(slot.waits, slot.flag)
+        slot.flag = None
 
 
 class TBuf(_Buffered):

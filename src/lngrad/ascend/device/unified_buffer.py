@@ -68,6 +68,7 @@ class Allocation:
             number is one that was freed.
         forbidden: Bits of what no unit may do in its present state.
         flag: What EnQue's flag says to be finished, until DeQue has waited for it; or FreeTensor's, until AllocTensor has.
+        waits: The pipe that waits for it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Allocation:
     handle: int = -1
     forbidden: int = 0
     flag: Snapshot | None = None
+    waits: int = 0
 
     def enter(self, state: State, checked: bool = True) -> None:
         """Change the state; ``checked``: whether the order of the queue is enforced."""

@@ -10,7 +10,8 @@ namespace AscendC {
 
 class TPipe;
 
-template <TPosition pos, int32_t depth, auto mask = 0>
+// `target` of TQueBind, which names both positions that tensors go between.
+template <TPosition pos, int32_t depth, auto mask = 0, TPosition target = TPosition::MAX>
 class TQue {
 public:
     template <typename T>
@@ -33,10 +34,10 @@ public:
     {
         return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_).result != 0;
     }
-    template <TPosition source, TPosition target, typename T>
+    template <TPosition from, TPosition to, typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
     {
-        return EnQue(tensor, where);
+        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_, from, to).result != 0;
     }
     template <typename T>
     LocalTensor<T> DeQue(Where where = Where::here())
@@ -58,7 +59,7 @@ public:
         }
     };
     Taken DeQue(Where where = Where::here()) { return {DeQue<uint8_t>(where).operand()}; }
-    template <TPosition source, TPosition target, typename T>
+    template <TPosition from, TPosition to, typename T>
     LocalTensor<T> DeQue(Where where = Where::here())
     {
         return DeQue<T>(where);
@@ -70,15 +71,18 @@ public:
     void FreeAllEvent(Where where = Where::here()) { query(Op::QUEUE_FREE_EVENTS, where); }
 
     void bind(int64_t handle) { handle_ = static_cast<int32_t>(handle); }
-    static constexpr int64_t position() { return static_cast<int64_t>(pos); }
-    static constexpr int64_t max_waiting() { return depth; }
+    int64_t init(int64_t pipe, uint8_t num, uint32_t len, Where where) const
+    {
+        const int64_t other = target == TPosition::MAX ? -1 : static_cast<int64_t>(target);
+        return lngrad::perform(Op::PIPE_INIT_QUEUE, where, pipe, pos, other, depth, num, len).result;
+    }
 
 private:
     template <typename T>
     LocalTensor<T> taken(Op op, Where where)
     {
         LocalTensor<T> tensor(lngrad::perform(op, where, handle_, lngrad::type_of<T>()).local[0]);
-        tensor.SetPosition(pos);
+        tensor.SetPosition(pos == TPosition::GM ? target : pos);
         return tensor;
     }
     int64_t query(Op op, Where where) { return lngrad::perform(op, where, handle_).result; }
@@ -87,7 +91,7 @@ private:
 };
 
 template <TPosition source, TPosition target, int32_t depth, auto mask = 0>
-using TQueBind = TQue<source, depth, mask>;
+using TQueBind = TQue<source, depth, mask, target>;
 
 template <TPosition pos = TPosition::LCM>
 class TBuf {
@@ -199,10 +203,10 @@ public:
     }
     void Reset(Where where = Where::here()) { lngrad::perform(Op::PIPE_RESET, where, handle_); }
 
-    template <TPosition pos, int32_t depth, auto mask>
-    bool InitBuffer(TQue<pos, depth, mask>& que, uint8_t num, uint32_t len, Where where = Where::here())
+    template <TPosition pos, int32_t depth, auto mask, TPosition target>
+    bool InitBuffer(TQue<pos, depth, mask, target>& que, uint8_t num, uint32_t len, Where where = Where::here())
     {
-        que.bind(lngrad::perform(Op::PIPE_INIT_QUEUE, where, handle_, que.position(), que.max_waiting(), num, len).result);
+        que.bind(que.init(handle_, num, len, where));
         return true;
     }
     template <TPosition pos>

@@ -4,6 +4,19 @@
 
 #include "lngrad/special.h"
 
+namespace lngrad {
+
+template <typename T, typename Address>
+void transpose_blocks(const Address dst[16], const Address src[16], const AscendC::TransDataTo5HDParams& p, Where where)
+{
+    Call& call = issue(Op::TRANS_DATA_TO_5HD, where);
+    put_each(call, type_of<T>(), p.dstHighHalf, p.srcHighHalf, p.repeatTimes, p.dstRepStride, p.srcRepStride);
+    for (int i = 0; i < 32; ++i) put(call, (int64_t)(i < 16 ? dst[i] : src[i - 16]));
+    finish(call);
+}
+
+} // namespace lngrad
+
 namespace AscendC {
 
 template <HardEvent event>
@@ -126,23 +139,15 @@ inline void ReleaseMutexID(uint8_t id) { mutexes &= ~(1u << id); }
 inline void WaitPreTaskEnd() {}
 inline void SetNextTaskStart() {}
 
-template <typename T, typename Address>
-void transpose_blocks(const Address dst[16], const Address src[16], const TransDataTo5HDParams& p, Where where)
-{
-    lngrad::Call& call = lngrad::issue(Op::TRANS_DATA_TO_5HD, where);
-    lngrad::put_each(call, lngrad::type_of<T>(), p.dstHighHalf, p.srcHighHalf, p.repeatTimes, p.dstRepStride, p.srcRepStride);
-    for (int i = 0; i < 32; ++i) lngrad::put(call, (int64_t)(i < 16 ? dst[i] : src[i - 16]));
-    lngrad::finish(call);
-}
 template <typename T>
 void TransDataTo5HD(uint64_t dstList[16], uint64_t srcList[16], const TransDataTo5HDParams& p, Where where = Where::here())
 {
-    transpose_blocks<T>(dstList, srcList, p, where);
+    lngrad::transpose_blocks<T>(dstList, srcList, p, where);
 }
 template <typename T>
 void TransDataTo5HDImpl(__ubuf__ T* dstList[16], __ubuf__ T* srcList[16], const TransDataTo5HDParams& p, Where where = Where::here())
 {
-    transpose_blocks<T>(dstList, srcList, p, where);
+    lngrad::transpose_blocks<T>(dstList, srcList, p, where);
 }
 template <typename T>
 void TransDataTo5HD(const LocalTensor<T> (&dstList)[16], const LocalTensor<T> (&srcList)[16],

@@ -415,18 +415,9 @@ def _deep_norm(c: LibraryCall) -> None:
 
 
 _ONLY_950 = (
-    "Clamp",
-    "DeInterleave",
-    "Fma",
-    "Interleave",
-    "IsFinite",
-    "IsInf",
-    "IsNan",
-    "LogicalAnd",
-    "LogicalOr",
-    "LogicalXor",
+    "Clamp", "DeInterleave", "Fma", "Interleave", "IsFinite", "IsInf", "IsNan", "LogicalAnd", "LogicalOr", "LogicalXor",
     "LogicalNot",
-)
+)  # fmt: skip
 
 LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "SoftMax": _softmax,

@@ -15,36 +15,21 @@ void put(lngrad::Call& call, const Params& p)
     lngrad::put_each(call, p.blockCount, p.blockLen, p.srcStride, p.dstStride);
 }
 
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const uint32_t count, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_IN, where, dst.operand(), src, count / LocalTensor<T>::per_byte);
-}
-template <typename T>
-void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_OUT, where, src.operand(), dst, count / LocalTensor<T>::per_byte);
-}
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_LOCAL, where, dst.operand(), src.operand(), count / LocalTensor<T>::per_byte);
-}
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_IN_BLOCKS, where, dst.operand(), src, p);
-}
-template <typename T>
-void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_OUT_BLOCKS, where, src.operand(), dst, p);
-}
-template <typename T>
-void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& p, Where where = Where::here())
-{
-    lngrad::perform(Op::COPY_LOCAL_BLOCKS, where, dst.operand(), src.operand(), p);
-}
+// By a count of elements, or in blocks: the local tensors of the call come first.
+#define LNGRAD_DATA_COPY(Dst, Src, first, second, count_op, blocks_op) \
+    template <typename T> \
+    void DataCopy(const Dst<T>& dst, const Src<T>& src, const uint32_t count, Where where = Where::here()) \
+    { \
+        lngrad::perform(count_op, where, first.operand(), second, count / LocalTensor<T>::per_byte); \
+    } \
+    template <typename T> \
+    void DataCopy(const Dst<T>& dst, const Src<T>& src, const DataCopyParams& p, Where where = Where::here()) \
+    { \
+        lngrad::perform(blocks_op, where, first.operand(), second, p); \
+    }
+LNGRAD_DATA_COPY(LocalTensor, GlobalTensor, dst, src, Op::COPY_IN, Op::COPY_IN_BLOCKS)
+LNGRAD_DATA_COPY(GlobalTensor, LocalTensor, src, dst, Op::COPY_OUT, Op::COPY_OUT_BLOCKS)
+LNGRAD_DATA_COPY(LocalTensor, LocalTensor, dst, src, Op::COPY_LOCAL, Op::COPY_LOCAL_BLOCKS)
 
 // In two forms; the last number says which.
 template <typename T, PaddingMode mode = PaddingMode::Normal>

@@ -42,11 +42,7 @@ struct DropOutShapeInfo {
     uint32_t srcLastAxis = 0;
     uint32_t maskLastAxis = 0;
 };
-struct SelectWithBytesMaskShapeInfo {
-    uint32_t firstAxis = 0;
-    uint32_t srcLastAxis = 0;
-    uint32_t maskLastAxis = 0;
-};
+using SelectWithBytesMaskShapeInfo = DropOutShapeInfo;
 namespace Pattern {
 namespace Reduce {
 struct AR {};
@@ -82,9 +78,7 @@ struct Rows {
     int64_t rows, columns, real;
     Rows(const AscendC::SoftMaxShapeInfo& shape, const SoftMaxTiling& tiling)
         : rows(shape.srcM ? shape.srcM : tiling.srcM), columns(shape.srcK ? shape.srcK : tiling.srcK),
-          real(shape.oriSrcK ? shape.oriSrcK : columns)
-    {
-    }
+          real(shape.oriSrcK ? shape.oriSrcK : columns) {}
 };
 
 template <typename T>

@@ -114,9 +114,7 @@ public:
         return Get<T>(-1, where);
     }
     template <typename T>
-    void FreeTensor(LocalTensor<T>&)
-    {
-    }
+    void FreeTensor(LocalTensor<T>&) {}
     template <typename T>
     bool EnQue(const LocalTensor<T>&)
     {

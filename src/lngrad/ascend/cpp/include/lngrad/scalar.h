@@ -74,9 +74,7 @@ struct Scalar16 {
 
     Scalar16() = default; // trivial: a union may hold one
     template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
-    Scalar16(T value) : bits(Narrow(static_cast<float>(value)))
-    {
-    }
+    Scalar16(T value) : bits(Narrow(static_cast<float>(value))) {}
     operator float() const { return Widen(bits); }
     Scalar16& operator+=(float other) { return *this = Scalar16(*this + other); }
     Scalar16& operator-=(float other) { return *this = Scalar16(*this - other); }

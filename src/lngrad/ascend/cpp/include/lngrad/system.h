@@ -25,9 +25,7 @@ inline void SetSysWorkspace(GM_ADDR) {}
 // What a device has to be told and the simulator does not: the state of the chip, caches, hints.
 inline void InitSocState() {}
 template <MemDsbT what>
-void DataSyncBarrier()
-{
-}
+void DataSyncBarrier() {}
 inline int64_t GetSystemCycle() { return 0; } // instructions take no time here
 template <typename T>
 void Fill(GlobalTensor<T> memory, uint64_t size, T value, Where where = Where::here())
@@ -35,13 +33,9 @@ void Fill(GlobalTensor<T> memory, uint64_t size, T value, Where where = Where::h
     InitOutput(memory, static_cast<uint32_t>(size), value, where);
 }
 template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
-void DataCacheCleanAndInvalid(const GlobalTensor<T>&)
-{
-}
+void DataCacheCleanAndInvalid(const GlobalTensor<T>&) {}
 template <typename T>
-void DataCachePreload(const GlobalTensor<T>&, int64_t)
-{
-}
+void DataCachePreload(const GlobalTensor<T>&, int64_t) {}
 inline void ICachePreLoad(int64_t) {}
 inline void SetHF32Mode(bool) {}
 template <typename T>
@@ -158,10 +152,7 @@ int64_t ScalarGetCountOfValue(uint64_t value)
     return wanted == 1 ? set : 64 - set;
 }
 template <int wanted>
-int64_t GetBitCount(uint64_t value)
-{
-    return ScalarGetCountOfValue<wanted>(value);
-}
+constexpr auto GetBitCount = ScalarGetCountOfValue<wanted>;
 inline int64_t ScalarCountLeadingZero(uint64_t value) { return value == 0 ? 64 : __builtin_clzll(value); }
 inline int64_t CountLeadingZero(uint64_t value) { return ScalarCountLeadingZero(value); }
 template <int wanted>
@@ -171,10 +162,7 @@ int64_t ScalarGetSFFValue(uint64_t value)
     return value == 0 ? -1 : __builtin_ctzll(value);
 }
 template <int wanted>
-int64_t GetSFFValue(uint64_t value)
-{
-    return ScalarGetSFFValue<wanted>(value);
-}
+constexpr auto GetSFFValue = ScalarGetSFFValue<wanted>;
 inline int64_t CountBitsCntSameAsSignBit(int64_t value) { return __builtin_clrsbll(value); }
 
 template <typename T, typename U>
@@ -206,13 +194,9 @@ void PRINTF(const char* format, Values... values)
     ::printf(format, values...);
 }
 template <typename T>
-void DumpTensor(const T&, uint32_t, uint32_t)
-{
-}
+void DumpTensor(const T&, uint32_t, uint32_t) {}
 template <typename T, typename Shape>
-void DumpTensor(const T&, uint32_t, uint32_t, const Shape&)
-{
-}
+void DumpTensor(const T&, uint32_t, uint32_t, const Shape&) {}
 
 inline float ToFloat(const bfloat16_t& value) { return static_cast<float>(value); }
 inline float Cast(const bfloat16_t& value) { return static_cast<float>(value); }

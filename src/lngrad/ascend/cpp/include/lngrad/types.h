@@ -138,9 +138,7 @@ struct DataCopyParams {
         uint16_t dstGap;
     };
     DataCopyParams(uint16_t count = 1, uint16_t length = 0, uint16_t source = 0, uint16_t target = 0)
-        : blockCount(count), blockLen(length), srcStride(source), dstStride(target)
-    {
-    }
+        : blockCount(count), blockLen(length), srcStride(source), dstStride(target) {}
 };
 
 struct DataCopyExtParams {
@@ -151,21 +149,7 @@ struct DataCopyExtParams {
     uint32_t rsv = 0;
     DataCopyExtParams() = default;
     DataCopyExtParams(uint16_t count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
-        : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved)
-    {
-    }
-};
-
-struct DataCopyPadParams {
-    bool isPad = false;
-    uint8_t leftPadding = 0;
-    uint8_t rightPadding = 0;
-    uint64_t paddingValue = 0;
-    DataCopyPadParams() = default;
-    DataCopyPadParams(bool pad, uint8_t left, uint8_t right, uint64_t value)
-        : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value)
-    {
-    }
+        : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved) {}
 };
 
 template <typename T>
@@ -176,10 +160,10 @@ struct DataCopyPadExtParams {
     T paddingValue = T(0);
     DataCopyPadExtParams() = default;
     DataCopyPadExtParams(bool pad, uint8_t left, uint8_t right, T value)
-        : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value)
-    {
-    }
+        : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value) {}
 };
+
+using DataCopyPadParams = DataCopyPadExtParams<uint64_t>; // the older form, with the value's bits
 
 struct CopyRepeatParams {
     uint16_t dstStride = 0;
@@ -188,9 +172,7 @@ struct CopyRepeatParams {
     uint16_t srcRepeatSize = 8;
     CopyRepeatParams() = default;
     CopyRepeatParams(uint16_t target, uint16_t source, uint16_t target_repeat, uint16_t source_repeat)
-        : dstStride(target), srcStride(source), dstRepeatSize(target_repeat), srcRepeatSize(source_repeat)
-    {
-    }
+        : dstStride(target), srcStride(source), dstRepeatSize(target_repeat), srcRepeatSize(source_repeat) {}
 };
 
 // The forms with a mask are also called through plain function pointers, so the place of the call
@@ -210,9 +192,7 @@ struct BinaryRepeatParams {
     BinaryRepeatParams(uint8_t target, uint8_t source0, uint8_t source1, uint8_t target_repeat, uint8_t source0_repeat,
                        uint8_t source1_repeat, Where place = Where::here())
         : dstBlkStride(target), src0BlkStride(source0), src1BlkStride(source1), dstRepStride(target_repeat),
-          src0RepStride(source0_repeat), src1RepStride(source1_repeat), where(place)
-    {
-    }
+          src0RepStride(source0_repeat), src1RepStride(source1_repeat), where(place) {}
 };
 
 struct UnaryRepeatParams {
@@ -225,9 +205,7 @@ struct UnaryRepeatParams {
     UnaryRepeatParams() = default;
     UnaryRepeatParams(uint16_t target, uint16_t source, uint8_t target_repeat, uint8_t source_repeat, bool half = false)
         : dstBlkStride(target), srcBlkStride(source), dstRepStride(target_repeat), srcRepStride(source_repeat),
-          halfBlock(half)
-    {
-    }
+          halfBlock(half) {}
 };
 
 struct BrcbRepeatParams {
@@ -246,9 +224,7 @@ struct TransDataTo5HDParams {
     TransDataTo5HDParams() = default;
     TransDataTo5HDParams(bool target_high, bool source_high, uint8_t repeats, uint16_t target, uint16_t source)
         : dstHighHalf(target_high), srcHighHalf(source_high), repeatTimes(repeats), dstRepStride(target),
-          srcRepStride(source)
-    {
-    }
+          srcRepStride(source) {}
 };
 
 struct GatherRepeatParams {
@@ -278,9 +254,7 @@ struct GatherMaskParams {
     uint8_t src1RepeatStride = 0;
     GatherMaskParams() = default;
     GatherMaskParams(uint8_t block, uint16_t repeats, uint16_t source, uint8_t pattern)
-        : src0BlockStride(block), repeatTimes(repeats), src0RepeatStride(source), src1RepeatStride(pattern)
-    {
-    }
+        : src0BlockStride(block), repeatTimes(repeats), src0RepeatStride(source), src1RepeatStride(pattern) {}
 };
 
 struct SyncAllConfig {

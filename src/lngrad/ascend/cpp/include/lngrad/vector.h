@@ -29,9 +29,7 @@ struct MaskArg {
     const uint64_t* bits = nullptr;
     MaskArg(const uint64_t* words) : bits(words) {}
     template <typename N, std::enable_if_t<std::is_convertible_v<N, uint64_t>, int> = 0>
-    MaskArg(N count) : first(static_cast<uint64_t>(count))
-    {
-    }
+    MaskArg(N count) : first(static_cast<uint64_t>(count)) {}
 };
 
 template <typename T, bool set = true>

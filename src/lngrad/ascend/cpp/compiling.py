@@ -228,7 +228,7 @@ def _keep(folder: Path, key: str, content: bytes, files: dict[str, str]) -> Path
     library = _library_of(folder, key, made_of)
     keep(library, content)
     keep(_list_of(folder, key), made_of)
-    for old in folder.glob(_library_name(key, "*")):
+    for old in folder.glob(f"ascendc-{key}-*.so"):
         if old != library:
             old.unlink(missing_ok=True)  # who has loaded it keeps it
     return library
@@ -240,11 +240,7 @@ def _list_of(folder: Path, key: str) -> Path:
 
 def _library_of(folder: Path, key: str, made_of: bytes) -> Path:
     """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
-    return folder / _library_name(key, _digest(made_of)[:16])
-
-
-def _library_name(key: str, made_of: str) -> str:
-    return f"ascendc-{key}-{made_of}.so"
+    return folder / f"ascendc-{key}-{_digest(made_of)[:16]}.so"
 
 
 _temporary: list[Path] = []  # the folder of this process, where nothing can be kept

@@ -47,20 +47,6 @@ class Blocks(NamedTuple):
     undefined: bool = False
 
 
-class _Way(NamedTuple):
-    """One direction of a copy: its pipe, the local operand, where that may lie, and what is done to it."""
-
-    inward: bool
-    pipe: int
-    role: str
-    positions: tuple[TPosition, ...]
-    bit: int
-
-
-_OUT = _Way(False, MTE3, "src", (TPosition.VECOUT, TPosition.VECCALC), READ_MTE3)
-_IN = _Way(True, MTE2, "dst", (TPosition.VECIN, TPosition.VECCALC), WRITE_MTE2)
-
-
 def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, inward: bool) -> None:
     """Check and execute one copy from global memory (``inward``, on MTE2) or to it (on MTE3).
 
@@ -70,16 +56,17 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     region, first, end = remote.window(api, 0, remote.GetSize())
     if b.blocks == 0 or b.nbytes == 0:
         return
-    core, way = local.core, _IN if inward else _OUT
+    core, side = local.core, TPosition.VECIN if inward else TPosition.VECOUT
+    pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
-    _check_position(api, local, way)
+    _check_position(api, local, role, side)
     stop = local.start + (b.blocks - 1) * b.local_step + filled
-    check_place(api, f"{way.role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
+    check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
     _check_region(api, region, end - first, b, local.dtype.itemsize, writing=not inward)
-    instruction = (api, way.pipe, core.index, core.site or site)
+    instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
-    core.touch(instruction, way.role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), way.bit)
+    core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
     if core.rules.ordering:
@@ -97,11 +84,11 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     core.log.append(instruction)
 
 
-def _check_position(api: str, local: LocalTensor, way: _Way) -> None:
+def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) -> None:
     core, position = local.core, local.allocation.position
-    if core.checked and api == "DataCopy" and position not in way.positions:
-        table = " or ".join(one.value for one in way.positions)
-        text = f"{api}: {way.role} ({local.describe()}) must be at {table}, it is at {position.value} [ErrorBuffer1]"
+    if core.checked and api == "DataCopy" and position not in (side, TPosition.VECCALC):
+        table = f"{side.value} or VECCALC"
+        text = f"{api}: {role} ({local.describe()}) must be at {table}, it is at {position.value} [ErrorBuffer1]"
         if not core.rules.ordering:
             raise PositionFault(text)
         core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows

@@ -73,8 +73,12 @@ def _softmax(c: LibraryCall) -> None:
     total = e.sum(axis=1, keepdims=True)
     c.write(0, e / total, "dst")
     if len(c.tensors) == 4:
-        c.write_statistic(1, total, "sum")
-        c.write_statistic(2, largest, "max")
+        _write_sums(c, total, largest)
+
+
+def _write_sums(c: LibraryCall, total: Any, largest: Any) -> None:
+    c.write_statistic(1, total, "sum")
+    c.write_statistic(2, largest, "max")
 
 
 def _simple_softmax(c: LibraryCall) -> None:
@@ -89,8 +93,7 @@ def _log_softmax(c: LibraryCall) -> None:
     x, largest, e = _parts(c, 3)
     total = e.sum(axis=1, keepdims=True)
     c.write(0, (x - largest - np.log(total)) / np.log(10), "dst")
-    c.write_statistic(1, total, "sum")
-    c.write_statistic(2, largest, "max")
+    _write_sums(c, total, largest)
 
 
 def _softmax_grad(c: LibraryCall) -> None:
@@ -116,8 +119,7 @@ def _softmax_flash_v2(c: LibraryCall) -> None:
         e, total = np.exp(x - largest), scale * c.statistic(5, rows, "inSum")
         c.write_statistic(4, scale, "expMax")
     c.write(0, e, "dst")
-    c.write_statistic(1, total + e.sum(axis=1, keepdims=True), "sum")
-    c.write_statistic(2, largest, "max")
+    _write_sums(c, total + e.sum(axis=1, keepdims=True), largest)
 
 
 def _adjust_softmax(c: LibraryCall) -> int:
@@ -133,24 +135,13 @@ def _adjust_softmax(c: LibraryCall) -> int:
     return int(chosen.any())
 
 
-def _sum(c: LibraryCall) -> None:
-    """Tensors: dst, src; n: rows, columns of the memory, columns that count. dst has one number a row."""
-    rows, columns, real = _shape(c)
-    c.write(0, c.rows(1, rows, columns, "src")[:, :real].sum(axis=1), "dst")
-
-
-def _mean(c: LibraryCall) -> None:
-    rows, columns, real = _shape(c)
-    c.write(0, c.rows(1, rows, columns, "src")[:, :real].mean(axis=1), "dst")
-
-
 def _reduce(function: Callable[..., Any]) -> Callable[[LibraryCall], None]:
-    """Along the last axis (n[3]) or the first, of a matrix."""
+    """Tensors: dst, src; n: rows, columns of the memory, columns that count; n[3]: 0: along the first axis."""
 
     def along(c: LibraryCall) -> None:
         rows, columns, real = _shape(c)
         values = c.rows(1, rows, columns, "src")
-        c.write(0, function(values[:, :real], axis=1) if c.n[3] else function(values, axis=0), "dst")
+        c.write(0, function(values, axis=0) if c.n[3:] == (0,) else function(values[:, :real], axis=1), "dst")
 
     return along
 
@@ -276,27 +267,17 @@ def _compared(c: LibraryCall) -> None:
     c.tensors[0].write(c.api, "dst", kept.size // c.tensors[0].dtype.itemsize).view(np.uint8)[...] = kept
 
 
-def _interleave(c: LibraryCall) -> None:
-    """Tensors: two of dst, two of src, of n[0] elements each: src0[0], src1[0], src0[1], …"""
-    one, two = _pair(c)
-    _write_pair(c, np.stack([one, two], axis=1).reshape(-1))
+def _shuffle(order: Callable[[Array], Array]) -> Callable[[LibraryCall], None]:
+    """Tensors: two of dst, two of src, of n[0] elements each: those of both src in another order."""
 
+    def shuffle(c: LibraryCall) -> None:
+        if c.n[0] % 2:
+            raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
+        both = np.concatenate([c.tensors[2 + i].read(c.api, f"src{i}", c.n[0]) for i in range(2)])
+        for place, values in enumerate(np.split(order(both), 2)):
+            c.tensors[place].write(c.api, f"dst{place}", c.n[0])[...] = values
 
-def _deinterleave(c: LibraryCall) -> None:
-    """As Interleave: what is at even places, then what is at odd ones."""
-    both = np.concatenate(_pair(c))
-    _write_pair(c, np.concatenate([both[::2], both[1::2]]))
-
-
-def _pair(c: LibraryCall) -> tuple[Array, Array]:
-    if c.n[0] % 2:
-        raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
-    return tuple(c.tensors[2 + i].read(c.api, f"src{i}", c.n[0]).copy() for i in range(2))  # type: ignore[return-value]
-
-
-def _write_pair(c: LibraryCall, values: Array) -> None:
-    for place in range(2):
-        c.tensors[place].write(c.api, f"dst{place}", c.n[0])[...] = values[place * c.n[0] :][: c.n[0]]
+    return shuffle
 
 
 def _dequantize(c: LibraryCall) -> None:
@@ -426,8 +407,8 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "SoftmaxGrad": _softmax_grad,
     "SoftmaxFlashV2": _softmax_flash_v2,
     "AdjustSoftMaxRes": _adjust_softmax,
-    "Sum": _sum,
-    "Mean": _mean,
+    "Sum": _reduce(np.sum),
+    "Mean": _reduce(np.mean),
     "ReduceSum": _reduce(np.sum),
     "ReduceMax": _reduce(np.max),
     "ReduceMin": _reduce(np.min),
@@ -449,8 +430,8 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalNot": _test(np.logical_not, 1),
     "Compare": _compare_to_register,
     "GetCmpMask": _compared,
-    "Interleave": _interleave,
-    "DeInterleave": _deinterleave,
+    "Interleave": _shuffle(lambda both: both.reshape(2, -1).T.reshape(-1)),  # src0[0], src1[0], src0[1], …
+    "DeInterleave": _shuffle(lambda both: both.reshape(-1, 2).T.reshape(-1)),  # of even places, then of odd ones
     "AscendDequant": _dequantize,
     "AscendAntiQuant": _antiquantize,
     "RmsNorm": _rms_norm,

@@ -357,13 +357,7 @@ def _call_with_rstd(
     operands = {
         "output": (output, A * row), "outputMean": (mean, A), "outputRstd": (rstd, A), "inputX": (x, A * row),
     }  # fmt: skip
-
-    def named(
-        y: LocalTensor, mean: LocalTensor, rstd: LocalTensor, x: LocalTensor, temp: LocalTensor
-    ) -> ForwardTensors:
-        return ForwardTensors(y, mean, rstd, x, gamma, beta, temp)
-
-    call = TileCall(API, named, operands, 3, shared)
+    call = TileCall(API, lambda *five: ForwardTensors(*five[:4], gamma, beta, five[4]), operands, 3, shared)
     call.check(row, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4, wide=("outputMean", "outputRstd"))
     if gamma.dtype != beta.dtype or gamma.dtype not in (T, FLOAT):
         raise DtypeError(

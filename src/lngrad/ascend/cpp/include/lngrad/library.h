@@ -81,6 +81,12 @@ struct Rows {
           real(shape.oriSrcK ? shape.oriSrcK : columns) {}
 };
 
+template <typename T, typename Limit>
+int64_t limit_bits(const Limit& limit) // 0 for a tensor
+{
+    if constexpr (std::is_convertible_v<Limit, T>) return double_bits(real(static_cast<T>(limit)));
+    else return 0;
+}
 template <typename T>
 int64_t whole_blocks(int64_t columns)
 {
@@ -201,39 +207,17 @@ LNGRAD_LIBRARY(DropOut, "DropOut", (typename T, bool isInitBitMode = false, uint
 LNGRAD_SELECT(const LocalTensor<T>&, lngrad::same<T>, src0, src1, 1)
 LNGRAD_SELECT(lngrad::same<T>, const LocalTensor<T>&, src1, src0, 0)
 
-// Of tensors or scalars; 950 has it.
-template <typename T>
-struct Either {
-    bool is_tensor;
-    Operand tensor;
-    double scalar = 0;
-};
-template <typename T>
-Either<T> either(const LocalTensor<T>& tensor)
-{
-    return {true, tensor};
-}
-template <typename T, typename U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
-Either<T> either(const U& scalar)
-{
-    return {false, {}, lngrad::real(static_cast<T>(scalar))};
-}
-template <typename T>
-void with_either(const char* name, Where where, const Operand& dst, const Operand& src, int64_t count, const Either<T>& one,
-                 const Either<T>& other)
-{
-    lngrad::Call& call = lngrad::issue(Op::LIBRARY, where);
-    lngrad::put_each(call, dst, src);
-    if (one.is_tensor) lngrad::put(call, one.tensor);
-    if (other.is_tensor) lngrad::put(call, other.tensor);
-    lngrad::put_each(call, reinterpret_cast<intptr_t>(name), count, one.is_tensor, other.is_tensor, lngrad::double_bits(one.scalar),
-                     lngrad::double_bits(other.scalar));
-    lngrad::finish(call);
-}
+// Between limits that are tensors or scalars; 950 has it.
 template <typename T, typename U, typename V>
 void Clamp(const LocalTensor<T>& dst, const LocalTensor<T>& src, const U& min, const V& max, const uint32_t count, Where where = Where::here())
 {
-    with_either<T>("Clamp", where, dst, src, count, either<T>(min), either<T>(max));
+    lngrad::Call& call = lngrad::issue(Op::LIBRARY, where);
+    lngrad::put_each(call, dst, src);
+    if constexpr (!std::is_convertible_v<U, T>) lngrad::put(call, min);
+    if constexpr (!std::is_convertible_v<V, T>) lngrad::put(call, max);
+    lngrad::put_each(call, reinterpret_cast<intptr_t>("Clamp"), count, !std::is_convertible_v<U, T>, !std::is_convertible_v<V, T>,
+                     lngrad::limit_bits<T>(min), lngrad::limit_bits<T>(max));
+    lngrad::finish(call);
 }
 #define LNGRAD_TEST(Name) \
     LNGRAD_FUNCTION(Name, #Name, (typename T, typename U), (const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint32_t count), \

@@ -64,6 +64,9 @@ void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t re
 }
 
 // The reductions by their newer names: what they compute is an argument of the template.
+#define LNGRAD_REPEATED \
+    const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride, \
+    const int32_t srcBlkStride, const int32_t srcRepStride
 #define LNGRAD_CHOOSE_REDUCE(Kind, ...) \
     if constexpr (reduceType == ReduceType::SUM) { \
         Kind##ReduceSum<T, isSetMask>(__VA_ARGS__); \
@@ -73,21 +76,17 @@ void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t re
         Kind##ReduceMin<T, isSetMask>(__VA_ARGS__); \
     }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
-                  const int32_t srcBlkStride, const int32_t srcRepStride,
-                  ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here())
+void ReduceRepeat(LNGRAD_REPEATED, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX, Where where = Where::here())
 {
     LNGRAD_CHOOSE_REDUCE(Whole, dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, order, where)
 }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
-                     const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
+void ReduceDataBlock(LNGRAD_REPEATED, Where where = Where::here())
 {
     LNGRAD_CHOOSE_REDUCE(Block, dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where)
 }
 template <ReduceType reduceType, typename T, typename U, bool isSetMask = true>
-void ReducePairElem(const LocalTensor<T>& dst, const LocalTensor<U>& src, lngrad::MaskArg mask, const int32_t repeatTime, const int32_t dstRepStride,
-                    const int32_t srcBlkStride, const int32_t srcRepStride, Where where = Where::here())
+void ReducePairElem(LNGRAD_REPEATED, Where where = Where::here())
 {
     static_assert(reduceType == ReduceType::SUM);
     PairReduceSum<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);

@@ -128,15 +128,11 @@ class GlobalTensor {
 public:
     using PrimType = T;
 
-    void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize)
+    // 0 is no size, as in CANN, which checks none: to the end of the memory that the address lies in.
+    void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize = 0)
     {
         address_ = buffer;
-        size_ = bufferSize == 0 ? -1 : static_cast<int64_t>(bufferSize); // as in CANN, which checks none: 0 is no size
-    }
-    void SetGlobalBuffer(__gm__ T* buffer)
-    {
-        address_ = buffer;
-        size_ = -1; // to the end of the memory that the address lies in
+        size_ = bufferSize == 0 ? -1 : static_cast<int64_t>(bufferSize);
     }
 
     const __gm__ T* GetPhyAddr() const { return address_; }
@@ -171,11 +167,7 @@ public:
     GlobalTensor<U> ReinterpretCast() const
     {
         GlobalTensor<U> other;
-        if (size_ < 0) {
-            other.SetGlobalBuffer(reinterpret_cast<U*>(address_));
-        } else {
-            other.SetGlobalBuffer(reinterpret_cast<U*>(address_), uint64_t(size_) * sizeof(T) / sizeof(U));
-        }
+        other.SetGlobalBuffer(reinterpret_cast<U*>(address_), size_ < 0 ? 0 : uint64_t(size_) * sizeof(T) / sizeof(U));
         return other;
     }
     void SetL2CacheHint(CacheMode) {}

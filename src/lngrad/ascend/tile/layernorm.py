@@ -357,7 +357,9 @@ def _call_with_rstd(
     operands = {
         "output": (output, A * row), "outputMean": (mean, A), "outputRstd": (rstd, A), "inputX": (x, A * row),
     }  # fmt: skip
-    call = TileCall(API, lambda *five: ForwardTensors(*five[:4], gamma, beta, five[4]), operands, 3, shared)
+    call = TileCall(
+        API, lambda y, mean, rstd, x, temp: ForwardTensors(y, mean, rstd, x, gamma, beta, temp), operands, 3, shared
+    )
     call.check(row, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4, wide=("outputMean", "outputRstd"))
     if gamma.dtype != beta.dtype or gamma.dtype not in (T, FLOAT):
         raise DtypeError(

@@ -149,7 +149,8 @@ class TQue(_Buffered):
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
         tensor.allocation.enter(State.ENQUED, core.checked)
-        _raise(core, tensor.allocation, *(queue_pipes(positions) if positions else self._pipes))
+        source, target = queue_pipes(positions) if positions else self._pipes
+        tensor.allocation.flag, tensor.allocation.waits = core.clock.release(source), target
         self._waiting.append(tensor)
         return True
 
@@ -187,7 +188,7 @@ class TQue(_Buffered):
         elif slot.state is State.ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
         slot.enter(State.FREE, core.checked)
-        _raise(core, slot, *reversed(self._pipes))
+        slot.flag, slot.waits = core.clock.release(self._pipes[1]), self._pipes[0]
         slot.handle = -1
 
     def FreeAllEvent(self) -> None:
@@ -220,10 +221,6 @@ class TQue(_Buffered):
         if tensor.allocation.handle != tensor.handle:
             raise LifetimeFault(f"{api}: {tensor.describe()} was freed before [ErrorFree]")
         return core
-
-
-def _raise(core: Core, slot: Allocation, source: int, target: int) -> None:
-    slot.flag, slot.waits = core.clock.release(source), target
 
 
 def _wait(core: Core, slot: Allocation) -> None:

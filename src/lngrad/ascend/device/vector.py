@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, ParamSpec, Union
@@ -41,7 +40,7 @@ from lngrad.ascend.device.descriptors import (
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
-from lngrad.ascend.device.running import Site
+from lngrad.ascend.device.running import Site, caller
 from lngrad.errors import DtypeError
 
 P = ParamSpec("P")
@@ -86,8 +85,7 @@ def issue_unary(
         d, s, dr, sr = params_of("repeatParams", UnaryRepeatParams, params)
         form = (*elements_of("mask", count, repeatTime), d, s, 1, dr, sr, 8)
     descriptor = (op, dst.code | src.code << 8, *form, dst.start, dst.end, src.start, src.end, 0, 0, 0, 0, 0)
-    frame = sys._getframe(2)
-    dst.core.issue(site or (frame.f_code, frame.f_lasti), scalar, dst.handle, src.handle, 0, descriptor)
+    dst.core.issue(site or caller(3), scalar, dst.handle, src.handle, 0, descriptor)
 
 
 def _issue(
@@ -102,8 +100,7 @@ def _issue(
         handles[number] = source.handle
     places += [0] * (6 - len(places))
     descriptor = (op, codes, *form, *strides, dst.start, dst.end, *places[:4], extra, *places[4:])
-    frame = sys._getframe(2)
-    dst.core.issue((frame.f_code, frame.f_lasti), scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
+    dst.core.issue(caller(3), scalar, dst.handle, handles[0], handles[1], descriptor, handles[2])
 
 
 def _form(template: Callable[P, None]) -> Callable[[str], Callable[P, None]]:
@@ -136,9 +133,8 @@ def _binary(
         form = (*elements_of("mask", count, repeatTime), *strides)
     codes = dst.code | src0.code << 8 | src1.code << 16
     places = (dst.start, dst.end, src0.start, src0.end, src1.start, src1.end)
-    frame = sys._getframe(1)
     handles = dst.handle, src0.handle, src1.handle
-    dst.core.issue((frame.f_code, frame.f_lasti), 0.0, *handles, (op, codes, *form, *places, 0, 0, 0))
+    dst.core.issue(caller(), 0.0, *handles, (op, codes, *form, *places, 0, 0, 0))
 
 
 @_form

@@ -99,30 +99,15 @@ public:
     static int32_t GetC0Count(const int32_t bytes) { return GetC0Size() / bytes; }
     static int32_t GetDefaultBlockNum() { return DEFAULT_BLK_NUM; }
     template <typename T, bool isSetMask = true>
-    static void SetMask(const uint64_t& high, const uint64_t& low)
-    {
-        if (isSetMask) SetVectorMask<T>(high, low);
-    }
+    static void SetMask(const uint64_t& high, const uint64_t& low) { if (isSetMask) SetVectorMask<T>(high, low); }
     template <typename T, bool isSetMask = true>
-    static void SetMask(int32_t length)
-    {
-        if (isSetMask) SetVectorMask<T>(length);
-    }
+    static void SetMask(int32_t length) { if (isSetMask) SetVectorMask<T>(length); }
     template <typename T>
-    static void SetMaskCount()
-    {
-        AscendC::SetMaskCount();
-    }
+    static void SetMaskCount() { AscendC::SetMaskCount(); }
     template <typename T>
-    static void SetMaskNorm()
-    {
-        AscendC::SetMaskNorm();
-    }
+    static void SetMaskNorm() { AscendC::SetMaskNorm(); }
     template <bool isSetMask = true>
-    static void ResetMask()
-    {
-        if (isSetMask) AscendC::ResetMask();
-    }
+    static void ResetMask() { if (isSetMask) AscendC::ResetMask(); }
 };
 
 // Scalar arithmetic.

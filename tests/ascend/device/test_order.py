@@ -301,3 +301,46 @@ class TestPictures:
         assert len(arrows) == 8
         with pytest.raises(ValueError, match="launch kept no timeline"):
             run(double_by_flags, *arrays).timeline_svg()
+
+
+class TestQueues:
+    def test_buffers_are_handed_out_in_turn_and_a_taken_one_is_passed_over(self):
+        starts = []
+
+        def kernel():
+            pipe, queue = asc.TPipe(), asc.TQue(asc.TPosition.VECIN, 2)
+            pipe.InitBuffer(queue, 3, 32)
+            kept = None
+            for turn in range(5):
+                local = queue.AllocTensor(F)
+                starts.append(local.GetPhyAddr() // 32)
+                if turn == 1:
+                    kept = local
+                else:
+                    queue.FreeTensor(local)
+            queue.FreeTensor(kept)
+
+        run(kernel)
+        assert starts == [0, 1, 2, 0, 2]
+
+    @pytest.mark.parametrize("named", [False, True])
+    def test_a_queue_between_two_positions_orders_the_copies(self, named):
+        P = asc.TPosition
+
+        def kernel(source, target):
+            pipe, queue = asc.TPipe(), asc.TQue(P.VECCALC, 1, binds=(P.VECIN, P.VECOUT))
+            pipe.InitBuffer(queue, 1, 4 * N)
+            local = queue.AllocTensor(F)
+            asc.DataCopy(local, bind(source), N)
+            queue.EnQue(local, (P.GM, P.VECIN) if named else None)
+            local = queue.DeQue()
+            asc.DataCopy(bind(target), local, N)
+            queue.FreeTensor(local)
+
+        x, y = np.random.default_rng(0).standard_normal((2, N)).astype(F)
+        if named:  # MTE2_V orders no copy out
+            with pytest.raises(RaceFault, match="MTE2_MTE3"):
+                run(kernel, x, y)
+        else:
+            run(kernel, x, y)
+            np.testing.assert_array_equal(y, x)

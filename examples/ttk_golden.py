@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.core import reference
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 __golden__ = {

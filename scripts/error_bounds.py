@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 import lngrad
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.error_bound import error_bound
+from lngrad.support.dtypes import numpy_dtype
 
 
 class Kind(NamedTuple):

@@ -30,9 +30,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lngrad import get_num_threads
-from lngrad.core.cache_folder import keep, kept
 from lngrad.cpu import prebuilt
 from lngrad.cpu.processors import CHOICE, CHOSEN, HERE, PROCESSORS, Processor
+from lngrad.support.cache_folder import keep, kept
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ROOT / "build" / "prebuilt"

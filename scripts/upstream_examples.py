@@ -24,7 +24,7 @@ from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.sdk.operator_tests import MODES
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
-from lngrad.core.machine import cxx_compiler
+from lngrad.support.compilers import cxx_compiler
 
 ROOM = "examples/01_simd_cpp_api"
 SOCS = {"2201": "Ascend910B1", "2002": "Ascend310P", "3510": "Ascend950"}  # by the architecture's number

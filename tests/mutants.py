@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.inputs import true_grads
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs, terms_of
 
 

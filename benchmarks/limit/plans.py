@@ -20,9 +20,9 @@ from limit import DTYPES, Arrays, Contestants, random_arrays, timed
 
 import lngrad
 from lngrad.core import plan as core_plan
-from lngrad.core.arrays import address_of
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
+from lngrad.support.addresses import address_of
 
 EVICTING = 12_000_000  # floats, twice
 OWN = "own"

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from lngrad.core import calls
-from lngrad.core.arrays import addresses_of, as_array, empty, scratch
+from lngrad.core.arrays import as_array, empty, scratch
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
@@ -33,6 +33,7 @@ from lngrad.core.problem import (
 )
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import ShapeError, WorkspaceError
+from lngrad.support.addresses import addresses_of
 from lngrad.typing import Shape
 
 _forward, _backward, _rms_forward, _rms_backward = map(calls.Repeats, WITH_RESIDUAL)

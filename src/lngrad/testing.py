@@ -9,8 +9,6 @@ import numpy as np
 from numpy.random import default_rng  # a fork beside NumPy's own first import of it would leave the child waiting
 
 from lngrad.core import reference
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype, rounded
 from lngrad.core.problem import (
     BACKWARD,
     FORWARD,
@@ -26,6 +24,8 @@ from lngrad.core.problem import (
     RmsGrads,
 )
 from lngrad.core.reference import Terms, backward_terms
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype, rounded
 from lngrad.typing import Mask
 
 __all__ = [

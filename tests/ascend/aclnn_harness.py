@@ -6,8 +6,8 @@ import numpy as np
 
 from lngrad.ascend import acl, aclnn
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
 
 NAMES = {

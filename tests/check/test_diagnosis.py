@@ -16,9 +16,9 @@ from lngrad.check.judge import Options, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.diagnosis import diagnose
 from lngrad.check.mistakes.symptoms import describe
-from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
+from lngrad.support.addresses import as_numpy
 
 FROM_X = {"mean": None, "statistic": None}
 GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lngrad.check.implementations import onednn
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, Inputs, check_forward, check_grads, make_inputs
 
 needs_onednn = pytest.mark.skipif(onednn.why_not() is not None, reason=str(onednn.why_not()))

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 import lngrad
 from lngrad import errors
 from lngrad.cli import commands, demo, info, terminal
-from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files import writing
 from lngrad.files.reading import read_tensors
+from lngrad.support.dtypes import DTYPES
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 
 CASE = Case((3, 50), (24,))
@@ -591,8 +591,8 @@ print(set(entries._addresses) == compiled, {"forward_rows_float32_float32", "run
 
 
 def test_info_tells_of_kept_kernels(tmp_path, monkeypatch, capsys):
-    from lngrad.core.cache_folder import kept
     from lngrad.cpu import cache
+    from lngrad.support.cache_folder import kept
 
     lngrad.layer_norm(np.ones((2, 3), np.float32))  # kept from now on, if they were not
     kernels = [file for file in cache.FOLDER.iterdir() if re.match(r"(?!stamps|torch|ascendc)\w+-", file.name)]

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 
 import lngrad
 from lngrad.cli import demo
-from lngrad.core.dtypes import DTYPES
+from lngrad.support.dtypes import DTYPES
 from lngrad.testing import Inputs, check_grads
 
 

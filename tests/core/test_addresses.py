@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.core.arrays import address_of
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.support.addresses import address_of
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 

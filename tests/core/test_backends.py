@@ -12,7 +12,7 @@ import pytest
 
 import lngrad
 import norms
-from lngrad.core.dtypes import DTYPES, numpy_dtype
+from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import (
     CASES,
     Case,

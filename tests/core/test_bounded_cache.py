@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lngrad.core.bounded_cache import BoundedCache
+from lngrad.support.bounded_cache import BoundedCache
 
 
 def test_a_full_table_is_emptied():

@@ -11,8 +11,8 @@ import pytest
 
 import lngrad
 from lngrad.core import calls, numpy_backend, plan
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import OverlapError, ShapeError
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, Normalization, check_forward, check_grads, check_same_bits, make_inputs
 from norms import NORMS, backward, everything, forward
 

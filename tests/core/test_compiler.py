@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lngrad.ascend.cpp.compiling import CompileError, compiler
-from lngrad.core.machine import c_compiler, cxx_compiler
+from lngrad.support.compilers import c_compiler, cxx_compiler
 
 
 def test_a_chosen_compiler_may_have_options(monkeypatch):

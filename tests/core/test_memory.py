@@ -10,7 +10,8 @@ import pytest
 
 import lngrad
 from lngrad.core import memory
-from lngrad.core.arrays import Output, address_of, empty
+from lngrad.core.arrays import Output, empty
+from lngrad.support.addresses import address_of
 
 LARGE = Output.of((1 << 21,), "float32")
 QUEUED = Output.of((1 << 18,), "float32")

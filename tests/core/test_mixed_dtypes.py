@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.core.dtypes import DTYPES, accumulator_for, numpy_dtype, rounded, to_torch
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.dtypes import DTYPES, accumulator_for, numpy_dtype, rounded, to_torch
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
 from norms import backward, forward
 

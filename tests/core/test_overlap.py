@@ -11,10 +11,10 @@ import pytest
 import lngrad
 import norms
 from lngrad import api
-from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import LAYER_NORM, Problem, check_memory
 from lngrad.errors import OverlapError
+from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import CASES, Case, Inputs, check_grads, check_same_bits, make_inputs
 
 GUARD = 4096

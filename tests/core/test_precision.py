@@ -10,9 +10,9 @@ import pytest
 import lngrad
 import norms
 from lngrad.core import reference
-from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.core.plan import BACKENDS
 from lngrad.core.problem import LAYER_NORM
+from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 from norms import NORMS
 

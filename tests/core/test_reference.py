@@ -7,7 +7,7 @@ import pytest
 
 import lngrad
 from lngrad.core import reference
-from lngrad.core.dtypes import UNIT_ROUNDOFF
+from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.testing import CASES, Case, check_forward, check_grads, make_inputs
 from norms import RMS
 

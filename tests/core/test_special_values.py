@@ -13,9 +13,9 @@ import lngrad
 import norms
 from lngrad.api import execute
 from lngrad.core import reference
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import to_torch
 from lngrad.core.problem import Forward, Grads, Problem
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import to_torch
 from lngrad.testing import Case, check_same_bits, make_inputs
 from norms import NORMS
 

@@ -80,7 +80,7 @@ def test_a_forked_child_finds_locks_free_and_what_they_guard_whole():
     program = """
 import os, threading, warnings
 warnings.simplefilter("ignore")
-from lngrad.core.threads import fork_safe_lock
+from lngrad.support.locks import fork_safe_lock
 outer, inner = fork_safe_lock(), fork_safe_lock()
 pair, going = [0, 0], True
 def change():

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from lngrad.core.cache_folder import cache_folder, keep, kept
 from lngrad.cpu import cache, entries
 from lngrad.cpu.processors import HERE
+from lngrad.support.cache_folder import cache_folder, keep, kept
 
 PROGRAM = """
 import hashlib, sys
@@ -128,7 +128,9 @@ def test_numba_settings_are_in_the_key(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path):
     run(tmp_path, program=SMALL)
-    read_only = "from lngrad.core import cache_folder\ndef refuse(*_): raise OSError\ncache_folder.write_whole = refuse"
+    read_only = (
+        "from lngrad.support import cache_folder\ndef refuse(*_): raise OSError\ncache_folder.write_whole = refuse"
+    )
     assert run(tmp_path, read_only, SMALL) == ["0", "True", "False", "False"]
 
 

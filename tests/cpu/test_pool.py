@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from lngrad.core.arrays import address_of
 from lngrad.cpu.entries import entry_function
 from lngrad.cpu.jobs import ARGUMENTS, FUNCTION, MAX_RANGES, TASKS
+from lngrad.support.addresses import address_of
 
 EVERYTHING = 1 << 62
 

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from lngrad.core.cache_folder import keep
 from lngrad.cpu import entries, prebuilt
 from lngrad.cpu.processors import CHOICE, HERE, PROCESSORS, fits, fitting
+from lngrad.support.cache_folder import keep
 
 INTEL = "fpu sse sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3"
 AVX2 = f"{INTEL} abm avx avx2 bmi1 bmi2 f16c fma movbe"

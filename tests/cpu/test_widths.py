@@ -59,7 +59,7 @@ def test_every_level_of_x86_64_gives_all_golden_bits(level, tmp_path):
 
 HALVES = """
 import numpy as np
-from lngrad.core.arrays import address_of
+from lngrad.support.addresses import address_of
 from lngrad.cpu.entries import task_function
 from lngrad.cpu.jobs import Convert, new_job
 from lngrad.cpu.kernels import simd

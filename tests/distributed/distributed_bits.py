@@ -13,7 +13,7 @@ from distributed_world import check, mesh, placed, tensor
 from torch.distributed.tensor import DTensor, Shard
 
 import lngrad.torch as door
-from lngrad.core.arrays import as_numpy
+from lngrad.support.addresses import as_numpy
 from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
 from norms import NORMS
 

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import lngrad
 import lngrad.torch as door
-from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.addresses import as_numpy
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
 from norms import with_own_means
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 
 import lngrad
-from lngrad.core.arrays import as_numpy
+from lngrad.support.addresses import as_numpy
 from lngrad.testing import check_same_bits, error_share
 
 CHECKS: dict[int, dict[str, Callable[[], None]]] = {2: {}, 3: {}, 4: {}, 8: {}}

@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.tensor")
 
-from lngrad.core.arrays import as_numpy  # noqa: E402  # torch may be missing
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.cpu.cut_rows import segment_borders  # noqa: E402
+from lngrad.support.addresses import as_numpy  # noqa: E402  # torch may be missing
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch.calls import accumulator_of  # noqa: E402
 from lngrad.torch.sharded import slices  # noqa: E402

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lngrad.core.dtypes import DTYPES
 from lngrad.errors import FileFormatError
 from lngrad.files import writing
 from lngrad.files.boundary import read_text
@@ -25,6 +24,7 @@ from lngrad.files.formats import npy_header
 from lngrad.files.reading import read_tensors
 from lngrad.files.rowblocks import RowBlocks
 from lngrad.files.writing import new_output, write_tensor
+from lngrad.support.dtypes import DTYPES
 from lngrad.testing import check_same_bits
 
 SUFFIXES = (".npz", ".safetensors", "")

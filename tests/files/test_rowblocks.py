@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.core.dtypes import DTYPES
 from lngrad.core.problem import Grads
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.rowblocks import RowBlocks
+from lngrad.support.dtypes import DTYPES
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 from norms import NORMS, backward
 

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 from lngrad.core import calls  # noqa: E402
 from lngrad.core.arrays import Output  # noqa: E402
-from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.core.plan import Plan  # noqa: E402
 from lngrad.core.problem import FORWARD, LAYER_NORM, Problem  # noqa: E402
 from lngrad.errors import ShapeError  # noqa: E402
@@ -20,6 +19,7 @@ from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
+from lngrad.support.bounded_cache import BoundedCache  # noqa: E402
 
 KERNELS = (
     "forward_tiles", "forward_chunks", "forward_sums", "forward_columns", "backward_tiles", "sum_chunks", "backward_columns",

@@ -20,10 +20,10 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as door  # noqa: E402
-from lngrad.core.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.jax import calls, operators  # noqa: E402
+from lngrad.support.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))

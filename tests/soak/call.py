@@ -13,8 +13,8 @@ import numpy as np
 
 from lngrad.check.case import NORMS
 from lngrad.check.layouts import LAYOUTS, Guarded
-from lngrad.core.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
+from lngrad.support.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.typing import Array, Mask, Shape
 from soak.entries import ENTRIES
 from soak.faults import FAULTS

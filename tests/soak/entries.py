@@ -13,8 +13,8 @@ import numpy as np
 from lngrad.check.case import NORMS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import _ACLNN_BACKWARD, _aclnn_backward, _aclnn_call, _each, public_functions
-from lngrad.core.dtypes import from_torch, to_torch
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import from_torch, to_torch
 from lngrad.typing import Array
 
 

@@ -20,9 +20,9 @@ import lngrad
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.layouts import Guarded
-from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.core.problem import ROLES, Operator, Role
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
+from lngrad.support.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.typing import Array, Shape
 from soak import formula
 from soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, masked, operators, outputs

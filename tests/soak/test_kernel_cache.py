@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from lngrad.core.cache_folder import cache_folder
 from lngrad.cpu.jobs import ENTRIES
+from lngrad.support.cache_folder import cache_folder
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals, limits"),

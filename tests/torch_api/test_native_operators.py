@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from native_ways import python_alone  # noqa: E402  # torch may be missing
 
 import lngrad.torch as door  # noqa: E402
-from lngrad.core.dtypes import to_torch  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, LngradError, NumberError, ShapeError  # noqa: E402
+from lngrad.support.dtypes import to_torch  # noqa: E402
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import native, operators  # noqa: E402
 

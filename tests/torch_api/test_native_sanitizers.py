@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lngrad.core.machine import cxx_compiler  # torch may be missing
+from lngrad.support.compilers import cxx_compiler  # torch may be missing
 from lngrad.torch import native
 from lngrad.torch.native import building
 

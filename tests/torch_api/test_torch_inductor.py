@@ -16,8 +16,8 @@ from torch._inductor import config  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402
-from lngrad.core.dtypes import to_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
+from lngrad.support.dtypes import to_torch  # noqa: E402
 from lngrad.testing import Case, Normalization, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import inductor  # noqa: E402
 

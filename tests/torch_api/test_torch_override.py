@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 import norms  # noqa: E402
 from lngrad.core import reference  # noqa: E402
-from lngrad.core.arrays import as_numpy  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
+from lngrad.support.addresses import as_numpy  # noqa: E402
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import aten  # noqa: E402
 

@@ -16,11 +16,11 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.report import LaunchReport
 from lngrad.ascend.tile.backward_kernel import BackwardTiling, backward_rows, combine, largest_row, plan_backward
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.plan import Plan
 from lngrad.core.problem import BACKWARD, LAYER_NORM, Problem
 from lngrad.errors import BackendUnavailable
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Dtype
 
 TILE_DTYPES = ("float16", "float32")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lngrad.core.dtypes import bytes_of
 from lngrad.core.threads import get_num_threads
+from lngrad.support.dtypes import bytes_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 QUICK_ROUNDS = 3

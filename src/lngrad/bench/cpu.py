@@ -16,14 +16,15 @@ from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, autograd, jitted, overridden
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
-from lngrad.core.arrays import Output, address_of, empty
-from lngrad.core.bounded_cache import cached_property
+from lngrad.core.arrays import Output, empty
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import task_function
 from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
 from lngrad.cpu.workers import run_chain
+from lngrad.support.addresses import address_of
+from lngrad.support.bounded_cache import cached_property
 
 # From small to large rows, with tiny and odd N among them.
 SHAPES = (
@@ -63,7 +64,7 @@ start = time.perf_counter()
 import lngrad
 imported = time.perf_counter() - start
 import numpy as np
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.support.dtypes import numpy_dtype
 x = np.random.default_rng(0).standard_normal((70, 300)).astype(numpy_dtype({dtype!r}))
 statistics = np.ones(70, np.float32)
 start = time.perf_counter()

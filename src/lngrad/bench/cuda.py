@@ -15,8 +15,8 @@ from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
 from lngrad.core import reference
-from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.addresses import as_numpy
 from lngrad.testing import (
     GradientError,
     Inputs,

@@ -16,9 +16,9 @@ from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
-from lngrad.core.dtypes import to_torch
 from lngrad.core.problem import Grads, RmsGrads
 from lngrad.core.threads import get_num_threads
+from lngrad.support.dtypes import to_torch
 from lngrad.testing import check_grads
 from lngrad.typing import Tensor
 

@@ -26,9 +26,10 @@ from lngrad.bench.measure import Context
 from lngrad.bench.runner import check_first_rows, first_rows
 from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall, onednn
 from lngrad.check.implementations.libraries import tensors
-from lngrad.core.arrays import Output, as_numpy, empty
+from lngrad.core.arrays import Output, empty
 from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
+from lngrad.support.addresses import as_numpy
 from lngrad.testing import check_grads, check_same_bits
 from lngrad.typing import Tensor
 

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from lngrad.check.layouts import LAYOUTS
-from lngrad.core.dtypes import DTYPES, accumulator_for
 from lngrad.core.problem import LAYER_NORM, RMS_NORM, Normalization
 from lngrad.errors import FileFormatError
+from lngrad.support.dtypes import DTYPES, accumulator_for
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
 ADDED = ("residual", "dtotal")  # inputs besides, where x has a residual

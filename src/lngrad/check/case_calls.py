@@ -14,9 +14,9 @@ from lngrad.check.comparison import Comparison, Piece
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw
-from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.machine import available_bytes
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import error_share, gradient_scales
 
 # How often the outputs are in memory, beside the inputs: the kernel's, its copy as it returned, and what came through the pipe.

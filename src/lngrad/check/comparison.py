@@ -13,8 +13,8 @@ from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
 from lngrad.check.result import OutputResult, RuleResult, WorstElement
 from lngrad.check.standards import STANDARDS, Compared, Sums, Tolerances
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import gradient_scales
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.formats.reading import DUMP_INPUTS, MANIFEST, case_folder, file_name
 from lngrad.check.inputs import draw, true_grads
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.writing import whole, write_tensor, write_tensors
+from lngrad.support.dtypes import numpy_dtype
 
 Format = Literal["bin", "npy", "npz", "safetensors"]
 

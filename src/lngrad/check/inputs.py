@@ -17,11 +17,11 @@ import numpy as np
 
 from lngrad.check.case import ADDED, INPUTS, CheckCase
 from lngrad.core import reference
-from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import inside
 from lngrad.files.reading import read_tensor, read_tensors
+from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import Inputs
 
 TENSORS = ("dy", "x", *ADDED)  # of x's shape

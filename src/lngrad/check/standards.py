@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.core.bounded_cache import cached_property
-from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of, numpy_dtype
+from lngrad.support.bounded_cache import cached_property
+from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of, numpy_dtype
 from lngrad.testing import error_share
 
 FAR_ULP = 32

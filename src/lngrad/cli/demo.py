@@ -19,9 +19,9 @@ from typer import Option
 
 import lngrad
 from lngrad.cli.terminal import FAILED, fail, need, new_table, say
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 HIDDEN, BATCH = 128, 64

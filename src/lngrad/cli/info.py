@@ -38,7 +38,8 @@ def info(
     Example: lngrad info
     """
     from lngrad.core.fallbacks import last_run
-    from lngrad.core.machine import c_compiler, caches, cxx_compiler, huge_pages, processor, versions
+    from lngrad.core.machine import caches, huge_pages, processor, versions
+    from lngrad.support.compilers import c_compiler, cxx_compiler
 
     if warm:
         _warm()
@@ -100,8 +101,8 @@ def _kernels() -> str:
 def _kernel_cache() -> str:
     if find_spec("numba") is None:
         return "none, without numba"
-    from lngrad.core.cache_folder import kept
     from lngrad.cpu import cache
+    from lngrad.support.cache_folder import kept
 
     reason = cache.why_not()
     if cache.FOLDER is None or (reason and not cache.FOLDER.is_dir()):

@@ -235,7 +235,7 @@ def _work(tasks: Connection, request: _Request) -> None:
 
 def _array(text: str) -> tuple[str, Any]:
     """An argument: its name and its array."""
-    from lngrad.core.dtypes import DTYPES
+    from lngrad.support.dtypes import DTYPES
 
     name, equal, value = text.partition("=")
     if not name or not equal:

@@ -93,11 +93,11 @@ def run(
     from rich.console import Console
 
     from lngrad.check.case import NORMS
-    from lngrad.core.dtypes import bytes_of
     from lngrad.core.plan import make_plan
     from lngrad.files.reading import read_tensors
     from lngrad.files.rowblocks import NAMES, RowBlocks
     from lngrad.files.writing import new_output
+    from lngrad.support.dtypes import bytes_of
 
     if threads is not None:
         set_num_threads(threads)

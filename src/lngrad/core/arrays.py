@@ -5,18 +5,18 @@ Nothing here imports a framework: a torch tensor in the caller's hands proves th
 
 from __future__ import annotations
 
-import ctypes
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.core.dtypes import DTYPES, bytes_of, dtype_name, from_torch, to_torch, torch_dtype
 from lngrad.core.memory import KEPT_FROM, allocated, block_maker
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.support.addresses import address_of
+from lngrad.support.dtypes import DTYPES, bytes_of, dtype_name, to_torch, torch_dtype
 
 ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
 
@@ -108,42 +108,6 @@ def spec_of(name: str, array: Any) -> ArraySpec:
     return array if type(array) is ArraySpec else ArraySpec(array.shape, dtype, array.strides, "cpu", "numpy")
 
 
-def _data_offset() -> int | None:
-    """Where CPython's NumPy array object keeps its data pointer: the first field behind the object header."""
-    if sys.implementation.name != "cpython" or WORDS is None:
-        return None
-    probe = np.empty(1)
-    offsets = (offset for offset in range(16, 64, 8) if WORDS[id(probe) + offset >> 3] == probe.ctypes.data)
-    return next(offsets, None)
-
-
-# The process's whole memory as words, for a look at single ones: 0.15 µs where a ctypes object at the address takes 0.35.
-_SPACE = 1 << 57  # bytes that an address can name, at most
-WORDS: Any = memoryview((ctypes.c_char * _SPACE).from_address(0)).cast("B").cast("q") if sys.maxsize > _SPACE else None
-DATA_OFFSET = _data_offset()
-
-
-def address_of(array: Any) -> int:
-    """The address of an array's first element."""
-    if isinstance(array, np.ndarray):
-        if DATA_OFFSET is None:
-            return array.ctypes.data
-        word: int = WORDS[id(array) + DATA_OFFSET >> 3]  # where array.ctypes.data takes 1 µs; a call asks ten times
-        return word
-    return array.data_ptr()  # type: ignore[no-any-return]
-
-
-def addresses_of(arrays: Iterable[Any]) -> list[int]:
-    """The address of each array's first element, 0 for None."""
-    offset = DATA_OFFSET
-    if offset is None:
-        return [0 if array is None else address_of(array) for array in arrays]
-    return [
-        WORDS[id(array) + offset >> 3] if type(array) is np.ndarray else 0 if array is None else address_of(array)
-        for array in arrays
-    ]
-
-
 # Unsigned integers of an element's size: NumPy's interface has no name for bfloat16; NumPy 2.1.0 crashes on raw bytes (|V2).
 _UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
 
@@ -229,13 +193,6 @@ def has_memory(tensor: Any, span: int) -> bool:
     except (RuntimeError, NotImplementedError):
         return False
     return bool(address) and there >= tensor.storage_offset() * tensor.element_size() + span
-
-
-def as_numpy(array: Any) -> np.ndarray[Any, Any]:
-    """A NumPy view of a CPU array's memory, whatever its kind."""
-    if isinstance(array, np.ndarray):
-        return array
-    return from_torch(array)
 
 
 class Output(NamedTuple):

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
-from lngrad.core.arrays import DATA_OFFSET, addresses_of, empty, has_memory, key_of_tensor, maker, scratch, spanned
-from lngrad.core.bounded_cache import BoundedCache
-from lngrad.core.dtypes import bytes_of
+from lngrad.core.arrays import empty, has_memory, key_of_tensor, maker, scratch, spanned
 from lngrad.core.plan import KnownCalls, Makers, Plan, RunOnAddresses
 from lngrad.core.problem import WITH_RESIDUAL, Normalization, Operator, Problem, check_elements, check_memory
 from lngrad.core.threads import get_num_threads, torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import BackendUnavailable
+from lngrad.support.addresses import DATA_OFFSET, addresses_of
+from lngrad.support.bounded_cache import BoundedCache
+from lngrad.support.dtypes import bytes_of
 
 _MOST = 512  # each keeps a little memory of its own
 _MOST_PLACES = 64

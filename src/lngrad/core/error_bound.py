@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 from lngrad.core.column_tree import CHUNK
-from lngrad.core.dtypes import DTYPES, UNIT_ROUNDOFF, accumulator_for
 from lngrad.errors import DtypeError, NumberError, ShapeError
+from lngrad.support.dtypes import DTYPES, UNIT_ROUNDOFF, accumulator_for
 
 COMPENSATED_FROM, _SEGMENT, _LANES = 8.0, 512, 8  # as lngrad.cpu.jobs has them, which a test compares
 _SPREAD = 3.0  # a bound over what is expected: docs/precision.md says what random and structured problems come to

@@ -14,7 +14,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lngrad.core.cache_folder import cache_folder, write_whole
+from lngrad.support.cache_folder import cache_folder, write_whole
 
 MOST_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
 

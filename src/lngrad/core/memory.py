@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.core.threads import fork_safe_lock
+from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes, Shape
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks that are not in a queue stay with the allocator, which keeps them

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.core.arrays import as_numpy
 from lngrad.core.column_tree import CHUNK, ColumnTree
-from lngrad.core.dtypes import numpy_dtype, rounded
 from lngrad.core.error_bound import COMPENSATED_FROM
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import Problem
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype, rounded
 
 Array = np.ndarray[Any, Any]
 

@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from lngrad.core.arrays import ArraySpec, array_at
-from lngrad.core.bounded_cache import BoundedCache, cached_property
-from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.problem import Problem
-from lngrad.core.threads import get_num_threads, importing
+from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
+from lngrad.support.bounded_cache import BoundedCache, cached_property
+from lngrad.support.dtypes import bytes_of, contiguous_strides
+from lngrad.support.locks import importing
 from lngrad.typing import Words
 
 # Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; then the operator's numbers.

@@ -16,20 +16,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.arrays import (
-    ArraySpec,
-    Output,
-    address_of,
-    array_at,
-    as_array,
-    as_numpy,
-    key_of,
-    require_memory,
-    spec_of,
-)
-from lngrad.core.bounded_cache import BoundedCache, cached_property
-from lngrad.core.dtypes import UNIT_ROUNDOFF, accumulator_for
+from lngrad.core.arrays import ArraySpec, Output, array_at, as_array, key_of, require_memory, spec_of
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
+from lngrad.support.addresses import address_of, as_numpy
+from lngrad.support.bounded_cache import BoundedCache, cached_property
+from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
 Described: TypeAlias = "AnyArray | ArraySpec"  # an array, or facts that stand for one

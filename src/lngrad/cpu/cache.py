@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lngrad.core import column_tree
-from lngrad.core.cache_folder import cache_folder, distrust, keep, kept, trusted_folder
 from lngrad.core.machine import processor_identity
 from lngrad.cpu.jobs import ENTRIES
 from lngrad.cpu.processors import CHOICE
+from lngrad.support.cache_folder import cache_folder, distrust, keep, kept, trusted_folder
 
 LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
 _KERNEL = "kernel "  # before the name of a row of a table of kernels

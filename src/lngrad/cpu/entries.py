@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lngrad.core.cache_folder import keep, kept
-from lngrad.core.dtypes import ACCUMULATORS
-from lngrad.core.machine import c_compiler
-from lngrad.core.threads import fork_safe_lock, hold_while_forking
 from lngrad.cpu import cache, prebuilt
 from lngrad.cpu.jobs import ENTRIES
 from lngrad.errors import BackendUnavailable
+from lngrad.support.cache_folder import keep, kept
+from lngrad.support.dtypes import ACCUMULATORS
+from lngrad.support.locks import fork_safe_lock, hold_while_forking
 from lngrad.typing import Address
 
 # Without libraries: a kernel needs a few functions of the C library, which this process has, and linking takes 5 ms, not 35.
@@ -174,8 +173,10 @@ def _link(code: bytes) -> bytes | None:
     """The shared library of an object file, by the system's linker; None where there is none."""
     if not _LINKS:
         return None
-    import subprocess  # these two take 10 ms, and a call with kept kernels does not need them
+    import subprocess  # these three take 15 ms, and a call with kept kernels does not need them
     from tempfile import TemporaryDirectory
+
+    from lngrad.support.compilers import c_compiler
 
     try:
         with TemporaryDirectory() as folder:

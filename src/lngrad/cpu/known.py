@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import DATA_OFFSET, WORDS, address_of, spanned
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.arrays import spanned
 from lngrad.core.memory import allocated
 from lngrad.core.plan import Makers, Plan
 from lngrad.core.threads import granted_threads, setting_address
@@ -24,6 +23,8 @@ from lngrad.cpu import workers
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import MOST_DIMENSIONS, MOST_FACTS, SLOT_WORDS, TABLE_SLOTS, KnownCall, Objects, Place
 from lngrad.cpu.run import CpuSteps, Memory
+from lngrad.support.addresses import DATA_OFFSET, WORDS, address_of
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Address, Words
 
 MOST, MOST_BYTES = (

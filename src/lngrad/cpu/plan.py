@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, address_of
+from lngrad.core.arrays import ArraySpec
 from lngrad.core.column_tree import CHUNK
-from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.cpu.entries import copy_function, task_function
@@ -64,6 +63,8 @@ from lngrad.cpu.run import (
     table_of,
 )
 from lngrad.cpu.workers import run_chain
+from lngrad.support.addresses import address_of
+from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 
 TASKS_PER_THREAD = 8  # enough for balance; more would only add partial sums
 TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out

@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from lngrad.core.dtypes import bytes_of
 from lngrad.core.machine import cache_bytes, processor_facts, processor_flags
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import BACKWARD_ROWS, CACHE_LINE, FORWARD_ROWS, GROUP, LANES, MIXED_COLUMNS, STREAM_ALIGNMENT
 from lngrad.cpu.makes import AHEAD_BYTES, FETCHED_FROM, OTHER, ROWS_BYTES, SETS_BYTES, Held, Make, make_of
+from lngrad.support.dtypes import bytes_of
 
 SHORT_BYTES = 1 << 8  # of a row, below which more of them go together
 COUNTED_BYTES = 32 << 20  # of a last-level cache: virtual machines are told of all of the host's

@@ -10,9 +10,9 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from lngrad.core.cache_folder import kept
 from lngrad.cpu.cache import SETTINGS, sources
 from lngrad.cpu.processors import Processor, fitting
+from lngrad.support.cache_folder import kept
 
 FOLDER = Path(__file__).parent / "prebuilt"
 INSTALL = "pip install 'lngrad[numba]'"

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, address_of, addresses_of, array_at
-from lngrad.core.dtypes import bytes_of, numpy_dtype
+from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.memory import allocated
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
 from lngrad.cpu.workers import run_chain
+from lngrad.support.addresses import address_of, addresses_of
+from lngrad.support.dtypes import bytes_of, numpy_dtype
 from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
 
 LINE = 64  # bytes of a cache line

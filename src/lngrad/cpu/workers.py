@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.core.arrays import address_of
 from lngrad.core.threads import MOST_THREADS, lent_parallel_for
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import (
@@ -35,6 +34,7 @@ from lngrad.cpu.jobs import (
     WORKER,
     Worker,
 )
+from lngrad.support.addresses import address_of
 from lngrad.typing import Address, Words
 
 _ACTIVE_NS = 100_000  # that a worker waits before it sleeps; OpenMP's runtimes wait ten times as long

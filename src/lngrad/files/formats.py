@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lngrad.core.dtypes import bytes_of, numpy_dtype
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import as_format_error, map_file, one_line, parse_json
+from lngrad.support.dtypes import bytes_of, numpy_dtype
 from lngrad.typing import Array, Shape
 
 Buffer: TypeAlias = "bytes | mmap.mmap | memoryview"

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.errors import MISSING, FileFormatError
 from lngrad.files.boundary import as_format_error, check_regular, map_file, one_line
 from lngrad.files.formats import Buffer, npy_array, npz_arrays, safetensors_arrays
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array, Shape
 
 

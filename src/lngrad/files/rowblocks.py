@@ -16,7 +16,6 @@ import numpy as np
 from lngrad.api import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from lngrad.core.arrays import Output, empty
 from lngrad.core.column_tree import CHUNK, ColumnTree
-from lngrad.core.dtypes import UNIT_ROUNDOFF, bytes_of, numpy_dtype
 from lngrad.core.problem import (
     BACKWARD,
     LAYER_NORM,
@@ -32,6 +31,7 @@ from lngrad.core.problem import (
 )
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.boundary import check_whole
+from lngrad.support.dtypes import UNIT_ROUNDOFF, bytes_of, numpy_dtype
 from lngrad.typing import Array, Mask
 
 NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal")

@@ -20,13 +20,13 @@ import torch
 import triton.language as tl
 
 from lngrad.core.arrays import ArraySpec
-from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
 from lngrad.gpu.run import Launch, Steps, run, signature
+from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.typing import Shape
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lngrad.core.dtypes import ACCUMULATORS, bytes_of
+from lngrad.support.dtypes import ACCUMULATORS, bytes_of
 
 
 @dataclass(frozen=True)

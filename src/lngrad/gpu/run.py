@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lngrad.core.bounded_cache import BoundedCache
 from lngrad.core.plan import Plan
 from lngrad.gpu import kernels
+from lngrad.support.bounded_cache import BoundedCache
 from lngrad.typing import Tensor
 
 

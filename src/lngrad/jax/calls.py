@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 
 from lngrad.core.arrays import ArraySpec
-from lngrad.core.bounded_cache import BoundedCache
-from lngrad.core.dtypes import bytes_of, contiguous_strides
 from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import (
@@ -39,6 +37,8 @@ from lngrad.core.problem import (
     Role,
     describe,
 )
+from lngrad.support.bounded_cache import BoundedCache
+from lngrad.support.dtypes import bytes_of, contiguous_strides
 from lngrad.typing import Mask
 
 # --- Call frames ----------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 from lngrad.core.problem import Grads, Normalization, RmsGrads, describe
 from lngrad.errors import DtypeError, install_command
+from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
 try:
     import jax

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from lngrad.core import formulas
-from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import (
     ADD_BACKWARD,
     ADD_FORWARD,
@@ -34,6 +33,7 @@ from lngrad.core.problem import (
 )
 from lngrad.jax import calls, slices
 from lngrad.jax.meshes import result, vary_together
+from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype, Mask
 
 Four: TypeAlias = tuple[Any, Any, Any, Any]  # arrays, or None

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, address_of, array_at
-from lngrad.core.dtypes import ACCUMULATORS, bytes_of, contiguous_strides, numpy_dtype
+from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.problem import RMS_BACKWARD, SLICE_BACKWARD, Normalization
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.cut_rows import (
@@ -29,6 +28,8 @@ from lngrad.cpu.jobs import LANES, SEGMENT
 from lngrad.cpu.plan import run_slices
 from lngrad.jax import calls
 from lngrad.jax.meshes import result, vary_together
+from lngrad.support.addresses import address_of
+from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides, numpy_dtype
 
 TARGET = "lngrad_slices"  # in XLA's table of CPU functions
 

@@ -17,8 +17,8 @@ import torch
 
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
-from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError
+from lngrad.support.locks import fork_safe_lock
 from lngrad.torch import calls, native, operators
 
 FORWARD, BACKWARD, RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from lngrad.core.arrays import bytes_spanned, has_memory, require_memory
-from lngrad.core.bounded_cache import BoundedCache
-from lngrad.core.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.core.plan import Plan, RunOnAddresses, make_plan
 from lngrad.core.problem import Forward, Grads, Normalization, Operator, Problem, describe
 from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
 from lngrad.errors import LngradError
+from lngrad.support.bounded_cache import BoundedCache
+from lngrad.support.dtypes import ACCUMULATORS, torch_dtype
 from lngrad.torch.memory import empty
 from lngrad.typing import Mask, Shape, Tensor
 

@@ -16,7 +16,7 @@ import torch
 
 from lngrad.core import memory
 from lngrad.core.memory import advise_huge
-from lngrad.core.threads import fork_safe_lock
+from lngrad.support.locks import fork_safe_lock
 
 KEPT_FROM = 1 << 19  # bytes; smaller blocks stay with glibc, which keeps them
 KEPT_BYTES = 1 << 29  # of all remembered storages together, in use or not

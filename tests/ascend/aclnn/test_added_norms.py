@@ -14,8 +14,8 @@ from aclnn_harness import SENTINEL, empty_tensor, strided, tensor
 
 from lngrad.ascend import acl, aclnn, soc
 from lngrad.core import reference
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import (
     CASES,
     Case,

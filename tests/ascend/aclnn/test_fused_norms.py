@@ -13,8 +13,8 @@ from aclnn_harness import SENTINEL, empty_tensor, strided, tensor
 
 from lngrad.ascend import acl, aclnn, soc
 from lngrad.core import reference
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, check_grads, check_same_bits, error_share, make_inputs
 
 NULLPTR, INVALID = aclnn.ACLNN_ERR_PARAM_NULLPTR, aclnn.ACLNN_ERR_PARAM_INVALID

@@ -10,8 +10,8 @@ import pytest
 from aclnn_harness import SENTINEL, empty_tensor, strided, tensor
 
 from lngrad.ascend import acl, aclnn, soc
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import RmsForward, RmsGrads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import CASES, Case, Normalization, check_forward, check_grads, check_same_bits, make_inputs
 
 NULLPTR, INVALID = aclnn.ACLNN_ERR_PARAM_NULLPTR, aclnn.ACLNN_ERR_PARAM_INVALID

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lngrad.ascend.cpp import compiling
-from lngrad.core.cache_folder import kept
+from lngrad.support.cache_folder import kept
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compiler of these tests is a shell script")
 
@@ -97,7 +97,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from lngrad.ascend.cpp import compiling
-from lngrad.core.cache_folder import kept
+from lngrad.support.cache_folder import kept
 for _ in range(2):
     library = compiling.build(Path(sys.argv[1]), "kernel", [], [], {})
     print(kept(library).decode(), library.parent.parent, sep="|")

@@ -262,7 +262,7 @@ def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
         "        ((bfloat16_t*)brains)[i] = bfloat16_t(((float*)values)[i]);\n"
         "        ((float*)values)[i] = (float)((half*)halves)[i] + (float)((bfloat16_t*)brains)[i];\n    }\n}\n"
     )
-    from lngrad.core.dtypes import numpy_dtype
+    from lngrad.support.dtypes import numpy_dtype
 
     rng = np.random.default_rng(0)
     every = np.arange(1 << 16, dtype=np.uint16)

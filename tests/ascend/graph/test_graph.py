@@ -8,9 +8,9 @@ import lngrad
 from lngrad.ascend import soc
 from lngrad.ascend.graph import LayerNormGrad, LayerNormGradV3, PdOutputs, strategy
 from lngrad.ascend.graph.layer_norm_grad import DTYPE_ROWS, dtype_name
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 
 OPS = (LayerNormGrad, LayerNormGradV3)

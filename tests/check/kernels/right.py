@@ -173,7 +173,7 @@ def torch_autograd(dy, x, gamma, normalized_shape, eps):
     """torch's own derivative of its own forward."""
     import torch
 
-    from lngrad.core.dtypes import from_torch, to_torch
+    from lngrad.support.dtypes import from_torch, to_torch
 
     if x.dtype.itemsize == 2:
         raise NotImplementedError("torch sums columns in 16 bits")

@@ -20,7 +20,7 @@ from lngrad.ascend.acl.interface import (
     returns_aclError,
     returns_value,
 )
-from lngrad.core.threads import fork_safe_lock
+from lngrad.support.locks import fork_safe_lock
 
 DEVICES = 1
 VERSION = (1, 17, 0)  # of acl.h whose declarations these are

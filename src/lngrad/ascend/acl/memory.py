@@ -18,8 +18,8 @@ from lngrad.ascend import soc
 from lngrad.ascend.acl.device import on_release, require_device
 from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
 from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_aclError, returns_value
-from lngrad.core.arrays import address_of, as_numpy
-from lngrad.core.threads import fork_safe_lock
+from lngrad.support.addresses import address_of, as_numpy
+from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 FIRST_ADDRESS = 0x12C0_0000_0000

@@ -21,7 +21,7 @@ from lngrad.ascend.acl.interface import (
     returns_value,
 )
 from lngrad.ascend.acl.memory import Region, region_of
-from lngrad.core.dtypes import contiguous_strides, numpy_dtype
+from lngrad.support.dtypes import contiguous_strides, numpy_dtype
 from lngrad.typing import Array, Dtype, Shape
 
 # Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface refuses.

@@ -14,7 +14,7 @@ from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argu
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Unusable
 from lngrad.ascend.soc import Target
-from lngrad.core.dtypes import contiguous_strides
+from lngrad.support.dtypes import contiguous_strides
 
 Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong

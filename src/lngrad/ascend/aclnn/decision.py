@@ -25,11 +25,12 @@ from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy
 from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
-from lngrad.core.arrays import ArraySpec, address_of
-from lngrad.core.dtypes import contiguous_strides
+from lngrad.core.arrays import ArraySpec
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import ROLES, Role, check_memory, same_array, shares_memory
 from lngrad.errors import BackendUnavailable, OverlapError
+from lngrad.support.addresses import address_of
+from lngrad.support.dtypes import contiguous_strides
 from lngrad.typing import Array, Bytes, Dtype, Shape
 
 ALIGNMENT = 64

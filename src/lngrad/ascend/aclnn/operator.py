@@ -17,8 +17,8 @@ from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
-from lngrad.core.bounded_cache import cached_property
 from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.support.bounded_cache import cached_property
 from lngrad.typing import Array, Shape
 
 FLOAT = aclDataType.ACL_FLOAT

@@ -35,9 +35,9 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.running import Site, site_text
 from lngrad.ascend.faults import DeviceFault
-from lngrad.core.arrays import address_of
-from lngrad.core.threads import fork_safe_lock
 from lngrad.errors import LngradError, ShapeError
+from lngrad.support.addresses import address_of
+from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"

@@ -32,9 +32,9 @@ from lngrad.ascend.tiling.structs import (
     RmsNormTiling,
     SoftMaxTiling,
 )
-from lngrad.core.cache_folder import keep, kept, trusted_folder
-from lngrad.core.machine import compiler_version, cxx_compiler, run_compiler
 from lngrad.errors import LngradError, page
+from lngrad.support.cache_folder import keep, kept, trusted_folder
+from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats

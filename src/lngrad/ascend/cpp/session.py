@@ -15,7 +15,7 @@ from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
-from lngrad.core.arrays import address_of
+from lngrad.support.addresses import address_of
 from lngrad.typing import Dtype
 
 O = TypeVar("O", TQue, TBuf)

@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.faults import BoundsFault
-from lngrad.core.arrays import address_of
 from lngrad.errors import ShapeError
+from lngrad.support.addresses import address_of
 from lngrad.typing import Array, Bytes
 
 

@@ -19,11 +19,12 @@ from lngrad.ascend.aclnn.added_norms import ADD_LAYER_NORM, ADD_LAYER_NORM_GRAD,
 from lngrad.ascend.aclnn.decision import Decision, decide
 from lngrad.ascend.aclnn.operator import AclnnOperator
 from lngrad.ascend.graph.layer_norm_grad import UNKNOWN, UNKNOWN_RANK, DtypeLike, dtype_name
-from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
-from lngrad.core.dtypes import contiguous_strides
+from lngrad.core.arrays import Output, as_array, empty, spec_of
 from lngrad.core.problem import Role
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable, DtypeError, LngradError, ShapeError
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import contiguous_strides
 from lngrad.typing import AnyArray, Shape
 
 _DTYPES = {dtype.name: name for name, dtype in NUMPY_DTYPES.items()}

@@ -22,10 +22,11 @@ from lngrad.api import layer_norm_backward
 from lngrad.ascend import soc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
-from lngrad.core.arrays import Output, as_array, as_numpy, empty, spec_of
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.core.arrays import Output, as_array, empty, spec_of
 from lngrad.core.problem import Grads, Problem
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import AnyArray, Array, Mask, Shape, Tensor
 
 UNKNOWN = -1  # a dimension

@@ -24,8 +24,8 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.bridge import REMARK
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
-from lngrad.core.machine import cxx_compiler, run_compiler
 from lngrad.errors import LngradError
+from lngrad.support.compilers import cxx_compiler, run_compiler
 
 # What CANN's checker reports is an error, races are looked for; what the hardware runs without an error runs here too.
 MODES = {"checked": "strictness=checked,remarks=on", "device": "strictness=device,ordering=off"}

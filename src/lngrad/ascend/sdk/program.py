@@ -16,8 +16,8 @@ from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
-from lngrad.core.machine import c_compiler, cxx_compiler
 from lngrad.errors import MISSING, LngradError, printable
+from lngrad.support.compilers import c_compiler, cxx_compiler
 
 TOO_LONG = 124  # as timeout(1)
 

@@ -31,7 +31,7 @@ from lngrad.ascend.sdk.marshal import (
 )
 from lngrad.ascend.sdk.pointers import HostMemory, NoSuchMemory, check_range
 from lngrad.ascend.sdk.settings import Settings
-from lngrad.core.arrays import address_of
+from lngrad.support.addresses import address_of
 
 DONE, READ, WRITE, CHECK, ALLOCATE, FREE = range(6)  # the words of server.c
 NO_KERNELS = "lngrad: kernels need a Python with a shared library (libpython), in the program's own process"

@@ -21,14 +21,13 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 
-import lngrad
 from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.soc import get
-from lngrad.core.machine import c_compiler, run_compiler
 from lngrad.errors import LngradError
+from lngrad.support.compilers import c_compiler, run_compiler
 
 LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
@@ -135,7 +134,7 @@ def _version() -> str:
 
 
 def _package() -> str:
-    return str(Path(lngrad.__file__).resolve().parents[1])
+    return str(Path(__file__).resolve().parents[3])
 
 
 def _libpython() -> str:

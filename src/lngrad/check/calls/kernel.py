@@ -21,10 +21,10 @@ from lngrad.check.case import CheckCase
 from lngrad.check.implementations import Implementation, NotApplicable, find
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Shape
 

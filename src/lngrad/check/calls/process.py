@@ -28,10 +28,10 @@ from lngrad.check.implementations import Arguments, Implementation, NotApplicabl
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.implementations.users import ends_with_parent
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.dtypes import DTYPES, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError
+from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import Inputs
 
 CALL_SECONDS = 600.0  # that a call may take which is certified

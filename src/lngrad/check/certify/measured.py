@@ -10,9 +10,9 @@ import numpy as np
 from lngrad.check.case import NORMS, CheckCase, Source
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import ACCUMULATORS
 from lngrad.core.problem import FORWARD, RMS_FORWARD, WITH_RESIDUAL, Grads
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 

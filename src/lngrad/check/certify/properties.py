@@ -17,9 +17,9 @@ from lngrad.check.certify.bits import arguments
 from lngrad.check.certify.measured import OWN, Measured, bare_sums, column_names, gradients, takes
 from lngrad.check.implementations import Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
-from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, RMS_NORM
 from lngrad.errors import LngradError
+from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array
 
 MUTATIONS = ((65, 33), (1, 64), (300, 64))

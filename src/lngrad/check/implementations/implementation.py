@@ -13,8 +13,8 @@ import numpy as np
 
 from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, Grads, Normalization, RmsForward
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
 

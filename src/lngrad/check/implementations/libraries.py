@@ -20,8 +20,8 @@ from lngrad.check.implementations.implementation import (
     takes_variance,
 )
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.dtypes import to_torch
 from lngrad.core.problem import Forward, Grads
+from lngrad.support.dtypes import to_torch
 from lngrad.typing import Array
 
 # LayerNorm's default, which LayerNormGrad on the CPU adds whatever the forward's was (2.10: measured).

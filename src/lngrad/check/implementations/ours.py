@@ -23,12 +23,12 @@ from lngrad.check.implementations.implementation import (
     unprepared,
 )
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.arrays import as_numpy
-from lngrad.core.dtypes import to_torch
 from lngrad.core.memory import empty_cache
 from lngrad.core.problem import Forward, Grads, Problem, RmsGrads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import to_torch
 from lngrad.typing import Array
 
 NO_DEVICE = "what runs here is no device"

@@ -24,12 +24,13 @@ from lngrad.check.case import NORMS, OUTPUTS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.check.layouts import Guarded
-from lngrad.core.arrays import as_array, as_numpy
-from lngrad.core.dtypes import DTYPES, bytes_of, numpy_dtype
+from lngrad.core.arrays import as_array
 from lngrad.core.problem import Grads
 from lngrad.errors import MISSING, BackendUnavailable, FileFormatError
 from lngrad.files.reading import read_tensor
 from lngrad.files.writing import write_tensor
+from lngrad.support.addresses import as_numpy
+from lngrad.support.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.typing import Array
 
 _SKIPPED = 77  # the exit code that says "not for me", as of automake's tests

@@ -15,9 +15,9 @@ from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide
 from lngrad.core import reference
-from lngrad.core.bounded_cache import cached_property
-from lngrad.core.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
+from lngrad.support.bounded_cache import cached_property
+from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.result import Formula, Weights
-from lngrad.core.bounded_cache import cached_property
-from lngrad.core.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
+from lngrad.support.bounded_cache import cached_property
+from lngrad.support.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
 from lngrad.testing import TOLERANCES, Inputs, error_share
 from lngrad.testing import terms_of as gradient_terms
 from lngrad.typing import Array, Shape

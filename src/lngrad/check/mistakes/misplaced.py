@@ -28,7 +28,7 @@ from lngrad.check.mistakes.sum_weights import (
     why_so_many_columns,
 )
 from lngrad.check.result import Weights
-from lngrad.core.dtypes import SMALLEST, UNIT_ROUNDOFF
+from lngrad.support.dtypes import SMALLEST, UNIT_ROUNDOFF
 from lngrad.typing import Array, Shape
 
 MIN_LINE = 4  # elements of a row or column, so that none is taken for another by chance

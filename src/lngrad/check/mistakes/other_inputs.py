@@ -24,7 +24,7 @@ from lngrad.check.mistakes.fit import (
     row_sum,
 )
 from lngrad.check.mistakes.sum_weights import maps_through
-from lngrad.core.dtypes import UNIT_ROUNDOFF
+from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.testing import Inputs
 from lngrad.typing import Array
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from lngrad.check.mistakes.changes import Changes, ExactCase, configured, with_xhat
 from lngrad.check.mistakes.fit import narrowed, row_mean, wide
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python

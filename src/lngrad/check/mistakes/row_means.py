@@ -9,7 +9,7 @@ import numpy as np
 from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit, narrowed, row_mean, row_sum
 from lngrad.check.mistakes.sum_weights import describe_weights, maps_through, recover_weights, runs_of
 from lngrad.check.result import Weights
-from lngrad.core.dtypes import UNIT_ROUNDOFF
+from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # columns

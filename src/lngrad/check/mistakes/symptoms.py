@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from lngrad.check.mistakes.sum_weights import ordinal
-from lngrad.core.dtypes import numpy_dtype
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MIN_AGREE = 0.95  # of the elements concerned, for a pattern to be named

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from lngrad.core.cache_folder import kept, trusted_folder
 from lngrad.core.threads import granted_threads, setting_address, torch_parallel_for
+from lngrad.support.cache_folder import kept, trusted_folder
 from lngrad.torch import memory
 
 MODULE = "lngrad_torch_native"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lngrad.core.cache_folder import keep, trusted_folder
-from lngrad.core.machine import CXX_COMPILERS, compiler_version, cxx_compiler, run_compiler
 from lngrad.errors import LngradError
+from lngrad.support.cache_folder import keep, trusted_folder
+from lngrad.support.compilers import CXX_COMPILERS, compiler_version, cxx_compiler, run_compiler
 from lngrad.torch import native
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")

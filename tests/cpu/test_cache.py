@@ -41,9 +41,9 @@ print(job[TICKETS], cache.why_not() is None, "numba" in sys.modules, "llvmlite" 
 """
 WITHOUT_HOME = "from pathlib import Path\ndef none(): raise RuntimeError\nPath.home = none"
 WITHOUT_LINKER = """
-from lngrad.cpu import entries
+from lngrad.support import compilers
 def none(): raise FileNotFoundError("no compiler")
-entries.c_compiler = none
+compilers.c_compiler = none
 """
 OTHER_PROCESSOR = "from lngrad.core import machine\nmachine.processor_identity = lambda: 'another'"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from aclnn_harness import OUTPUTS, Call, strided, tensor
 
 import lngrad
 from lngrad.ascend import acl, aclnn, soc
+from lngrad.ascend.aclnn.decision import Decision
 from lngrad.core.problem import Grads
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 
@@ -362,6 +365,60 @@ def test_a_repeatable_executor_runs_until_destroyed():
     assert run(executor, size) == 0  # a failure uses up a one-shot only
     assert aclnn.aclDestroyAclOpExecutor(executor) == 0
     refused(run(executor, size), acl.ACLNN_ERR_PARAM_INVALID, "destroyed")
+
+
+def test_memory_is_checked_where_addresses_are_new(monkeypatch):
+    """By the decision, so for every executor of such a call; and what was not known to be apart is refused as ever."""
+    checked = []
+    check = Decision.check_memory
+    monkeypatch.setattr(Decision, "check_memory", lambda self, *memory: checked.append(1) or check(self, *memory))
+    call = Call(Case((9,), (40,)), seed=1)
+    workspace = np.empty(call.phase1()[0] + 4096, np.uint8)
+    for turn in range(3):
+        size, executor, _ = call.phase1()
+        aclnn.aclSetAclOpExecutorRepeatable(executor)
+        for _ in range(2):
+            assert aclnn.aclnnLayerNormBackward(workspace, size, executor, None) == 0
+        if turn < 2:
+            assert acl.aclrtSynchronizeStream(None) == 0
+    assert len(checked) == 1
+    assert aclnn.aclnnLayerNormBackward(workspace[64:], size, executor, None) == 0
+    assert len(checked) == 2
+    tensor, result = call.arguments["gradInputOut"], call.results["gradInputOut"]
+    read_only = result.view()
+    read_only.flags.writeable = False
+    for place, text in (
+        (read_only, "read-only"),
+        (workspace[: result.nbytes], "workspace: expected memory of its own"),
+    ):
+        assert aclnn.aclSetOutputTensorAddr(executor, 0, tensor, place) == 0
+        refused(aclnn.aclnnLayerNormBackward(workspace, size, executor, None), acl.ACLNN_ERR_PARAM_INVALID, text)
+    assert aclnn.aclSetOutputTensorAddr(executor, 0, tensor, result) == 0
+    assert aclnn.aclnnLayerNormBackward(workspace, size, executor, None) == 0
+    assert acl.aclrtSynchronizeStream(None) == 0
+    check_grads(call.grads(), call.inputs)
+
+
+def test_a_run_that_comes_again_is_short():
+    """Python's calls in lngrad.ascend, of the second phase and the wait for its stream."""
+    call, seen = Call(Case((9,), (40,))), []
+    size, executor, _ = call.phase1()
+    aclnn.aclSetAclOpExecutorRepeatable(executor)
+    workspace = np.empty(size, np.uint8)
+
+    def count(frame, event, argument):
+        if event == "call" and "lngrad" in (path := Path(frame.f_code.co_filename)).parts and "ascend" in path.parts:
+            seen.append(frame.f_code.co_name)
+
+    for _ in range(2):
+        seen.clear()
+        sys.setprofile(count)
+        try:
+            codes = aclnn.aclnnLayerNormBackward(workspace, size, executor, None), acl.aclrtSynchronizeStream(None)
+        finally:
+            sys.setprofile(None)
+        assert codes == (0, 0)
+    assert 5 < len(seen) <= 18, seen
 
 
 def test_a_repeatable_executor_takes_other_addresses():

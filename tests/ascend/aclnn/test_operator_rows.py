@@ -18,30 +18,21 @@ from lngrad.ascend.aclnn.checks import (
     usable,
 )
 from lngrad.ascend.aclnn.executor import phase1, phase2
-from lngrad.ascend.aclnn.operator import AclnnOperator, AclnnOutput
-from lngrad.core.problem import Grads, Problem
+from lngrad.ascend.aclnn.operator import AclnnOperator
+from lngrad.core.problem import BACKWARD, Grads
 from lngrad.testing import Case, check_grads, make_inputs
 
 NAMES = ("dy", "x", "gamma", "mean", "rstd")
 
 
-def problem(call, inputs, outputs):
-    dy, x, mean, rstd, gamma = inputs
-    return Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))[0]
-
-
 ROW = AclnnOperator(
     "aclnnLayerNormalizationGrad",
     reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
-    writes={
-        "dx": AclnnOutput("out.dx", like="x"),
-        "dgamma": AclnnOutput("out.dgamma", like="columns"),
-        "dbeta": AclnnOutput("out.dbeta", like="columns"),
-    },
+    writes={"dx": "dx", "dgamma": "dgamma", "dbeta": "dbeta"},
+    core=(BACKWARD,),
     x="x",
     normalized="gamma",
     dtypes=dtypes_of_product,
-    problem=problem,
     checks=(
         required(*NAMES),
         usable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lngrad.ascend.acl.device import require_device
 from lngrad.ascend.acl.enums import aclrtMemcpyKind
 from lngrad.ascend.acl.interface import invalid_param, returns_aclError
-from lngrad.ascend.acl.memory import Region, region_of, require_allocated
+from lngrad.ascend.acl.memory import ALLOCATED, Region, freed, region_of
 from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.typing import Bytes
 
@@ -53,8 +53,11 @@ def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stre
 
 
 def _write_later(function: str, stream: object, target: Bytes, value: Bytes | int, *regions: Region) -> None:
+    blocks = [region.block for region in regions if region.block is not None]
+
     def task() -> None:
-        require_allocated(function, [region.block for region in regions if region.block is not None])
+        if not all(map(ALLOCATED, blocks)):
+            raise freed(function)
         target[...] = value
 
     submit(stream, task)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -146,12 +146,13 @@ def _host_array(name: str, data: object) -> Array:
         ) from None
 
 
-def require_allocated(function: str, blocks: Iterable[Block]) -> None:
-    """Refuse a task, when it runs at last, whose memory is gone: StatusError with ACL_ERROR_RT_FAILURE."""
-    if not all(block.alive for block in blocks):
-        raise StatusError(
-            aclError.ACL_ERROR_RT_FAILURE, f"{function}: device memory that it uses was freed before the stream ran"
-        )
+ALLOCATED = attrgetter("alive")  # of a block
+
+
+def freed(function: str) -> StatusError:
+    """What is wrong with a task that runs at last and whose memory is gone."""
+    text = f"{function}: device memory that it uses was freed before the stream ran"
+    return StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
 
 
 UNIT_BYTES = 32  # a size is rounded up to a multiple of it

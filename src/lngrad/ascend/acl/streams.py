@@ -70,7 +70,8 @@ class aclrtStream(Handle):
             except RuntimeError:  # a limit on threads: the host runs the task now
                 with self._running:
                     self._run_tasks()
-        self._wake_worker()
+        if self._asleep:
+            self._wake_worker()
 
     def drain(self) -> None:
         """Run, or wait for, every task submitted so far. Raises the first StatusError since the last call."""
@@ -97,6 +98,7 @@ class aclrtStream(Handle):
         self._wake_worker()
 
     def _wake_worker(self) -> None:
+        """Let the thread look for tasks, if it is asleep."""
         if self._asleep:
             self._asleep = False
             self._wake.put(None)

@@ -20,9 +20,10 @@ from lngrad.ascend.acl.interface import (
     returns_pointer,
     returns_value,
 )
-from lngrad.ascend.acl.memory import Region, region_of
+from lngrad.ascend.acl.memory import Block, region_of
+from lngrad.support.addresses import address_of
 from lngrad.support.dtypes import contiguous_strides, numpy_dtype
-from lngrad.typing import Array, Dtype, Shape
+from lngrad.typing import Address, Array, Dtype, Shape
 
 # Types without an entry (strings, 4 and 6 bits, the 8-bit floats) make tensors that every interface refuses.
 _SAME_NAMES = "FLOAT16 DOUBLE INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64 BOOL COMPLEX64 COMPLEX128"
@@ -64,7 +65,7 @@ def aclFloatToFloat16(value: float) -> int:
 
 # What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions
 # count as 1.
-MOST_DIMS, MOST_ELEMENTS = 32, 1 << 59
+MAX_DIMS, MAX_ELEMENTS = 32, 1 << 59
 DATA_ALIGNMENT = 32  # of device addresses, as documented; host buffers need their element's alignment only
 
 Enumeration = TypeVar("Enumeration", bound=IntEnum)
@@ -79,10 +80,17 @@ class TensorFacts(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor's elements as an array, and what they lie in: None for an array without elements and memory."""
+    """A tensor's elements.
+
+    Attributes:
+        array: They, as an array that looks at them.
+        block: The device's block that they lie in; None in host memory.
+        place: The address of the first, and whether they may be written: with the facts, all that memory is checked by.
+    """
 
     array: Array
-    region: Region | None
+    block: Block | None
+    place: tuple[Address, bool]
 
 
 class aclTensor(Handle):
@@ -153,10 +161,8 @@ def _check_extent(facts: TensorFacts, offset: int, storage_dims: Shape) -> None:
             f"viewDims: expected a view inside the storage {storage_dims} of {stored} elements, "
             f"got {facts.shape} with strides {facts.strides} and offset {offset}, which reaches to {extent}"
         )
-    if len(facts.shape) > MOST_DIMS or math.prod(size or 1 for size in facts.shape) >= MOST_ELEMENTS:
-        raise invalid_argument(
-            f"viewDims: expected at most {MOST_DIMS} dimensions and 2^59 elements, got {facts.shape}"
-        )
+    if len(facts.shape) > MAX_DIMS or math.prod(size or 1 for size in facts.shape) >= MAX_ELEMENTS:
+        raise invalid_argument(f"viewDims: expected at most {MAX_DIMS} dimensions and 2^59 elements, got {facts.shape}")
 
 
 def _view(name: str, data: object, facts: TensorFacts, offset: int, storage_dims: Shape) -> View | None:
@@ -176,11 +182,13 @@ def _view(name: str, data: object, facts: TensorFacts, offset: int, storage_dims
         if address % alignment:  # type: ignore[operator]  # a region with a block was found by a number
             raise invalid_argument(f"{name}: expected an address that is a multiple of {alignment}, got {address:#x}")
     if 0 in facts.shape:  # needs no memory
-        return View(np.empty(facts.shape, dtype), region)
-    if region is None:
+        array = np.empty(facts.shape, dtype)
+    elif region is None:
         return None
-    strides = tuple(stride * dtype.itemsize for stride in facts.strides)
-    return View(np.ndarray(facts.shape, dtype, region.memory, offset * dtype.itemsize, strides), region)
+    else:
+        strides = tuple(stride * dtype.itemsize for stride in facts.strides)
+        array = np.ndarray(facts.shape, dtype, region.memory, offset * dtype.itemsize, strides)
+    return View(array, region and region.block, (address_of(array), array.flags.writeable))
 
 
 @returns_pointer

@@ -8,15 +8,10 @@ docs/ascend.md lists the rules.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument
 from lngrad.ascend.acl.tensor import aclTensor
 from lngrad.ascend.aclnn.checks import (
-    TRAINING_ARCH,
-    Check,
     contiguous,
     dtype_row,
     dtypes_of_product,
@@ -25,26 +20,17 @@ from lngrad.ascend.aclnn.checks import (
     in_strict,
     known_dtype,
     least_bytes,
-    most_dims,
-    normalized_rank,
-    normalized_shape,
+    norm_row,
     not_empty,
     on_inference,
-    own_places,
-    product_without,
-    required,
-    rows_shape,
-    same_dtype,
-    same_shape,
     tiling,
     together,
-    usable,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Copy, Specs
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
 from lngrad.ascend.soc import Target
-from lngrad.core.problem import ADD_BACKWARD, BACKWARD, FORWARD, Forward, Grads, Problem, describe
+from lngrad.core.problem import ADD_BACKWARD, BACKWARD, FORWARD
 
 
 def _sums(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
@@ -70,136 +56,59 @@ def _a_leading_dimension(call: AclnnCall) -> None:
         raise invalid_argument(f"gamma: expected fewer dimensions than x has, got {call.norm} for {call.x.shape}")
 
 
-def _forward(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    return describe(FORWARD, inputs, call.norm, FORWARD.everything, Forward(*outputs))[0]
+_FORWARD = {"yOut": "y", "meanOut": "mean", "rstdOut": "rstd"}
+_SUMS = {"dgammaOut": "dgamma", "dbetaOut": "dbeta"}
+_ADDED = ("x1", "x2", "gamma", "beta", "biasOptional", "yOut", "xOut")
 
-
-def _gradient(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    operator = BACKWARD if len(inputs) == len(BACKWARD.inputs) else ADD_BACKWARD
-    return describe(operator, inputs, call.norm, operator.everything, Grads(*outputs))[0]
-
-
-def _row(
-    name: str,
-    reads: dict[str, str],
-    terms: tuple[str, ...],
-    writes: dict[str, AclnnOutput],
-    copies: dict[str, Copy],
-    problem: Callable[[AclnnCall, Specs, Specs], Problem],
-    dtypes: Check | None = None,
-    shapes: Callable[..., Check] = tiling,
-    contiguous_outputs: bool = True,
-    own: tuple[Check, ...] = (),
-    numbers: tuple[str, ...] = (),
-    alpha: str = "",
-) -> AclnnOperator:
-    """The row of a function; what a tensor is follows from the core's name for it.
-
-    Args:
-        dtypes: What holds for the dtypes of x, what is like it, and parameters; by default all have x's.
-        shapes: Whose checks those of shapes are: the tiling's, or the first phase's own.
-        contiguous_outputs: Whether its page takes contiguous outputs alone.
-        own: Checks of shapes that it alone has.
-    """
-    kinds = dict.fromkeys((*terms, *copies), "x") | reads | {one: output.core_name for one, output in writes.items()}
-    x = next(one for one, kind in reads.items() if kind == "x")
-    rows = [one for one, kind in kinds.items() if kind.removeprefix("out.") in ("mean", "rstd")]
-    columns = [one for one, kind in kinds.items() if kind in ("beta", "out.dgamma", "out.dbeta")]
-    sums = [one for one in columns if one in writes]
-    like_x = [one for one in kinds if one not in (x, "gamma", "biasOptional", *rows, *columns)]
-    whole = [one for one in kinds if not one.endswith("Optional")]
-    outputs = (*writes, *copies)
-    equal = [same_dtype(one, x) for one in kinds if one not in (x, *rows, *sums)]
-    return AclnnOperator(
-        name,
-        reads=reads,
-        writes=writes,
-        terms=terms,
-        alpha=alpha,
-        copies=copies,
-        numbers=numbers,
-        x=x,
-        normalized="gamma",
-        dtypes=dtypes_of_product,
-        problem=problem,
-        checks=(
-            when(in_strict, product_without(lambda target: target.soc.arch == TRAINING_ARCH)),
-            required(*whole),
-            usable,
-            known_dtype(*(one for one in kinds if one not in (*rows, *sums))),
-            *([dtypes] if dtypes else equal),
-            float32(*rows, *sums),
-            shapes(
-                most_dims(*kinds),
-                normalized_rank,
-                normalized_shape,
-                *(same_shape(one, x) for one in like_x),
-                *(same_shape(one, "gamma") for one in columns),
-                rows_shape(*rows),
-                *own,
-            ),
-            *([when(in_strict, contiguous(*outputs))] if contiguous_outputs else []),
-            own_places(*outputs),
-        ),
-    )
-
-
-_STATISTICS = {
-    "meanOut": AclnnOutput("out.mean", like="rows"),
-    "rstdOut": AclnnOutput("out.rstd", like="rows", fill=math.nan),
-}
-_SUMS = {"dgammaOut": AclnnOutput("out.dgamma", like="columns"), "dbetaOut": AclnnOutput("out.dbeta", like="columns")}
-_DX = AclnnOutput("out.dx", like="x")
-
-ADD_LAYER_NORM = _row(
+ADD_LAYER_NORM = norm_row(
     "aclnnAddLayerNorm",
     reads={"x1": "x", "gamma": "gamma", "beta": "beta"},
     terms=("x2", "biasOptional"),
-    writes={"yOut": AclnnOutput("out.y", like="x"), **_STATISTICS},
+    writes=_FORWARD,
     copies={"xOut": Copy("x", when="additionalOutput")},
+    core=(FORWARD,),
     numbers=("epsilon",),
-    problem=_forward,
-    dtypes=dtype_row(("x1", "x2", "gamma", "beta", "biasOptional", "yOut", "xOut"), _sums),
+    dtype_checks=(known_dtype(*_ADDED), dtype_row(_ADDED, _sums), float32("meanOut", "rstdOut")),
     own=(
         _bias_shape,
         not_empty("x1", "gamma", "meanOut"),
         when(on_inference, least_bytes("x1", "x2", "beta", "gamma", "biasOptional")),
     ),
+    after=(when(in_strict, contiguous(*_FORWARD, "xOut")),),
 )
-ADD_LAYER_NORM_GRAD = _row(
+ADD_LAYER_NORM_GRAD = norm_row(
     "aclnnAddLayerNormGrad",
     reads={"dy": "dy", "x1": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma", "dsumOptional": "dtotal"},
     terms=("x2",),
-    writes={"dxOut": _DX, **_SUMS},
-    copies={},
-    problem=_gradient,
-    contiguous_outputs=False,
+    writes={"dxOut": "dx", **_SUMS},
+    core=(BACKWARD, ADD_BACKWARD),
     own=(not_empty("dy", "gamma"),),
 )
 # The page takes empty tensors, the published tiling does not.
 _OWN = (_a_leading_dimension, when(in_compat, tiling(not_empty("x"))))
-DEEP_NORM = _row(
+DEEP_NORM = norm_row(
     "aclnnDeepNorm",
     reads={"x": "x", "gamma": "gamma", "beta": "beta"},
     terms=("gx",),
-    writes={"yOut": AclnnOutput("out.y", like="x"), **_STATISTICS},
-    copies={},
+    writes=_FORWARD,
+    core=(FORWARD,),
     numbers=("epsilon",),
     alpha="alpha",
-    problem=_forward,
-    shapes=together,
+    codes=together,
     own=_OWN,
+    after=(when(in_strict, contiguous(*_FORWARD)),),
 )
-DEEP_NORM_GRAD = _row(
+DEEP_NORM_GRAD = norm_row(
     "aclnnDeepNormGrad",
     reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
     terms=("gx",),
-    writes={"dgxOut": _DX, **_SUMS},
-    copies={"dxOut": Copy("out.dx", factor="alpha")},
+    writes={"dgxOut": "dx", **_SUMS},
+    copies={"dxOut": Copy("dx", factor="alpha")},
+    core=(BACKWARD,),
     alpha="alpha",
-    problem=_gradient,
-    shapes=together,
+    codes=together,
     own=_OWN,
+    after=(when(in_strict, contiguous("dgxOut", *_SUMS, "dxOut")),),
 )
 
 

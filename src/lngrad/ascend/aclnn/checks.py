@@ -1,4 +1,5 @@
-"""Rules that the first phases of several operators share, to be put into a row in CANN's order.
+"""Rules that the first phases of several operators share, to be put into a row in CANN's order, and the row of an operator
+that has them in the usual one.
 
 A check is a function of a call's facts alone. It raises `StatusError` with CANN's code, and a text.
 """
@@ -7,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argument
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Unusable
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy, Unusable
 from lngrad.ascend.soc import Target
+from lngrad.core.problem import ROLES, Role
 from lngrad.support.dtypes import contiguous_strides
 
 Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
-MOST_DIMS = 8
+MAX_DIMS = 8
 INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
 INFERENCE_LEAST_BYTES = 32
 
@@ -191,7 +193,14 @@ def same_shape(name: str, other: str) -> Check:
 def most_dims(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """At most 8 dimensions, of tensors that are wanted and of arrays that are a shape."""
     shape = call.shape(name)
-    return len(shape) > MOST_DIMS and f"at most {MOST_DIMS} dimensions, got {len(shape)}: {shape}"
+    return len(shape) > MAX_DIMS and f"at most {MAX_DIMS} dimensions, got {len(shape)}: {shape}"
+
+
+@of_tensors
+def dims(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+    """1 to 8 dimensions."""
+    count = len(facts.shape)
+    return not 1 <= count <= MAX_DIMS and f"1 to {MAX_DIMS} dimensions, got {count}: {facts.shape}"
 
 
 def normalized_rank(call: AclnnCall) -> None:
@@ -276,3 +285,87 @@ def not_empty(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
 def contiguous(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Tensors whose elements lie one after the other."""
     return facts.strides != contiguous_strides(facts.shape) and f"a contiguous tensor, got strides {facts.strides}"
+
+
+def all_as(x: str, *names: str) -> tuple[Check, ...]:
+    """These tensors have the dtype of x, which the function knows."""
+    return (known_dtype(x, *names), *(same_dtype(one, x) for one in names))
+
+
+NORM_CHECKS = (normalized_rank, normalized_shape)
+_USUAL: dict[str, Any] = {"normalized": "gamma", "dtypes": dtypes_of_product}
+
+
+def norm_row(
+    name: str,
+    *,
+    reads: dict[str, str],
+    writes: dict[str, str],
+    terms: tuple[str, ...] = (),
+    copies: dict[str, Copy] | None = None,
+    missing: tuple[int, ...] = (TRAINING_ARCH,),
+    optional: tuple[str, ...] | None = None,
+    dtype_checks: tuple[Check, ...] = (),
+    gamma_dtype: tuple[Check, ...] = (),
+    shape_checks: tuple[Check, ...] = (),
+    rstd_shape: Callable[..., Check] = rows_shape,
+    codes: Callable[..., Check] = tiling,
+    own: tuple[Check, ...] = (),
+    after: tuple[Check, ...] = (),
+    **fields: Any,
+) -> AclnnOperator:
+    """The row of a norm with the usual checks, in their usual order; what a tensor is follows from the core's name for it.
+
+    Args:
+        name, reads, writes, terms, copies: As AclnnOperator's.
+        missing: The architectures whose products its page does not list.
+        optional: The tensors that may be null; by default those that are called so.
+        dtype_checks: Of all dtypes; by default gamma_dtype, statistics and sums in FLOAT, and the others as x.
+        gamma_dtype: Of gamma's dtype; by default that of x.
+        shape_checks: Of all shapes; by default the normalized shape is that of gamma, and the others follow from it and x.
+        rstd_shape: Of the shapes of statistics.
+        codes: Whose checks those of shapes are: the tiling's, or the first phase's own.
+        own, after: Checks of shapes, and others, that it alone has.
+        fields: The others of AclnnOperator.
+    """
+    copies = copies or {}
+    kinds = reads | dict.fromkeys(terms, "x")
+    kinds |= dict.fromkeys((one for copy in copies.values() for one in copy.of), "")
+    kinds |= {one: core for one, core in (writes | dict.fromkeys(copies, "x")).items() if not one.startswith("(")}
+    x = next(one for one, core in reads.items() if core == "x")
+    rows, columns, like_x = (
+        [one for one, core in kinds.items() if core and ROLES[core] is role and one not in (x, "gamma", "biasOptional")]
+        for role in (Role.STATISTIC, Role.PARAMETER, Role.TENSOR)
+    )
+    maybe_null = [one for one in kinds if one.endswith("Optional")] if optional is None else optional
+    floats = [*rows, *(one for one in columns if one in writes)]
+    outputs = [one for one in (*writes, *copies) if one in kinds]
+    usual_dtypes = (
+        known_dtype(*(one for one in kinds if one not in floats)),
+        *(gamma_dtype or (same_dtype("gamma", x),)),
+        *(same_dtype(one, x) for one in kinds if one not in (x, "gamma", *floats)),
+        float32(*floats),
+    )
+    usual_shapes = (
+        *NORM_CHECKS,
+        *(same_shape(one, x) for one in like_x),
+        *(same_shape(one, "gamma") for one in columns),
+        rstd_shape(*rows),
+    )
+    return AclnnOperator(
+        name,
+        reads=reads,
+        writes=writes,
+        terms=terms,
+        copies=copies,
+        checks=(
+            when(in_strict, product_without(lambda target: target.soc.arch in missing)),
+            required(*(one for one in kinds if one not in maybe_null)),
+            usable,
+            *(dtype_checks or usual_dtypes),
+            codes((dims if shape_checks else most_dims)(*kinds), *(shape_checks or usual_shapes), *own),
+            *after,
+            own_places(*outputs),
+        ),
+        **{**_USUAL, "x": x, **fields},
+    )

@@ -12,29 +12,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import StatusError, invalid_argument
+from lngrad.ascend.acl.memory import ALLOCATED, Block, freed
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy
 from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import ROLES, Role, check_memory, same_array, shares_memory
+from lngrad.core.problem import ROLES, Role, check_memory, describe, same_array, shares_memory
 from lngrad.errors import BackendUnavailable, OverlapError
 from lngrad.support.addresses import address_of
+from lngrad.support.bounded_cache import BoundedCache, cached_property
 from lngrad.support.dtypes import contiguous_strides
 from lngrad.typing import Array, Bytes, Dtype, Shape
 
 ALIGNMENT = 64
-Arrays = tuple[Array | None, ...]
+MAX_DECISIONS, MAX_PLACES = 4096, 64
+NO_BYTES: Bytes = np.empty(0, np.uint8)
+ALWAYS = ("y", "mean", "rstd")  # what the core's forward writes even if nobody asks for it
+
+OrNone: TypeAlias = Sequence[Array | None]
+Arrays: TypeAlias = Mapping[str, Array]  # of the tensors of a call, by their names in the prototype
 
 
 class Staging(NamedTuple):
@@ -52,19 +59,6 @@ class Staging(NamedTuple):
     half_away: bool
 
 
-class WorkspaceLayout:
-    """Gives out places of the workspace."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def place(self, shape: Shape, dtype: aclDataType, half_away: bool = False) -> Staging:
-        """A place for an array."""
-        start, kind = self.used, NUMPY_DTYPES[dtype]
-        self.used += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
-        return Staging(start, shape, kind, half_away)
-
-
 @dataclass(frozen=True, eq=False)
 class Argument:
     """A tensor that the second phase reads or writes.
@@ -74,14 +68,12 @@ class Argument:
         core_name: As the core's error texts spell it.
         facts: What phase 2 must find unchanged; None: it was not given, or is not wanted.
         staging: The core's own array in the workspace; None where it works on the tensor itself.
-        fill: What an output gets where there is nothing to compute.
     """
 
     name: str
     core_name: str
     facts: TensorFacts | None
     staging: Staging | None = None
-    fill: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,108 +82,133 @@ class Decision:
 
     Attributes:
         operator: Whose functions were called.
-        reads, writes: Tensors in the core's order; then terms and what only copies read; then copies.
+        reads, writes: The core's tensors, in its order.
+        terms: What is added to the core's x before it runs.
+        others: What only copies read.
+        copies: The outputs that are not the core's own, and what they are made of.
         plan: The core's; None if there is nothing to compute.
         numbers: Arguments of the core after its arrays: the forward's eps.
-        terms: How many of `reads`, behind the core's own, are added to the core's x before it runs.
-        others: How many of the last `reads` only copies read.
-        alpha: What x is multiplied with before.
-        copies: What the last of `writes` are made of, after the core has run, and a factor.
-        plan_start: Where the plan's own workspace begins, after those arrays.
+        alpha: What x is multiplied with before the terms are added.
+        factors: What each copy is multiplied with.
+        plan_start: Where the plan's own workspace begins, after the core's arrays in it.
         workspace_bytes: All of it.
+        places: Addresses of the tensors and the workspace that have passed `check_memory`.
     """
 
     operator: AclnnOperator
     reads: tuple[Argument, ...]
     writes: tuple[Argument, ...]
     plan: Plan | None
+    terms: tuple[Argument, ...] = ()
+    others: tuple[Argument, ...] = ()
+    copies: tuple[tuple[Argument, Copy], ...] = ()
     numbers: tuple[float, ...] = ()
-    terms: int = 0
-    others: int = 0
     alpha: float = 1.0
-    copies: tuple[tuple[Copy, float], ...] = ()
+    factors: tuple[float, ...] = ()
     plan_start: int = 0
     workspace_bytes: int = 0
+    places: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(MAX_PLACES))
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """What is read, then what is written."""
-        return (*self.reads, *self.writes)
+        return (*self.reads, *self.terms, *self.others, *self.writes, *(one for one, _ in self.copies))
 
-    def check_memory(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
+    @cached_property
+    def tensors(self) -> list[tuple[str, TensorFacts, int]]:
+        """Name, facts, and place in the prototype, of each tensor that the second phase needs."""
+        facts = {one.name: one.facts for one in self.arguments if one.facts is not None}
+        return [(name, seen, self.operator.places[name]) for name, seen in facts.items()]
+
+    @cached_property
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return tuple(one.name for one in self.reads), tuple(one.name for one in self.writes)
+
+    def _core_arrays(self, read: OrNone, written: OrNone) -> dict[str, Any]:
+        """What the core reads and writes, by its own names."""
+        names = [one.core_name.removeprefix("out.") for one in (*self.reads, *self.writes)]
+        return dict(zip(names, (*read, *written), strict=True))
+
+    def check_memory(self, arrays: Arrays, workspace: Bytes | None) -> None:
         """Raise StatusError where an output shares memory with anything else, or the workspace with anything."""
         if self.plan is None:
             return
         try:
-            core_inputs = inputs[: len(inputs) - self.terms - self.others]
-            check_memory(self.plan.problem, core_inputs, outputs[: len(self.writes) - len(self.copies)])
-            if self.terms or self.copies:
-                self._check_others(inputs, outputs)
+            read, written = (list(map(arrays.get, names)) for names in self._names)
+            check_memory(self.plan.problem, read, written)
+            self._check_others(arrays)
         except OverlapError as reason:
             names = {argument.core_name: argument.name for argument in self.arguments}
             text = re.sub(r"[\w.]*\w", lambda word: names.get(word[0], word[0]), str(reason))
             raise invalid_argument(text) from None
-        if workspace is None:
-            return
-        for argument, array in zip(self.arguments, (*inputs, *outputs), strict=True):
-            if array is not None and np.may_share_memory(workspace, array):
-                raise invalid_argument(
-                    f"workspace: expected memory of its own, but it shares some with {argument.name}"
-                )
+        for name, array in arrays.items():
+            if workspace is not None and np.may_share_memory(workspace, array):
+                raise invalid_argument(f"workspace: expected memory of its own, but it shares some with {name}")
 
-    def _check_others(self, inputs: Arrays, outputs: Arrays) -> None:
+    def _check_others(self, arrays: Arrays) -> None:
         """What the core does not know: a term may be replaced as a whole, and so may x and dy by a copy."""
-        core_inputs, core_outputs = len(inputs) - self.terms - self.others, len(outputs) - len(self.copies)
-        others = [*zip(self.reads, inputs, strict=True), *zip(self.writes, outputs, strict=True)]
-        for place, (argument, output) in enumerate(zip(self.writes, outputs, strict=True)):
-            for number, (other, array) in enumerate(others):
-                known = place < core_outputs and (number < core_inputs or number >= len(inputs))
-                if known or output is None or array is None or other is argument or not shares_memory(output, array):
-                    continue
-                replaceable = number < len(inputs) and other.core_name in ("x", "residual", "dy")
-                if not (replaceable and same_array(output, array)):
-                    raise OverlapError(f"{argument.name}: shares memory with {other.name}")
-
-    def run(self, inputs: Arrays, outputs: Arrays, workspace: Bytes | None) -> None:
-        """Compute from and to arrays of `reads` and `writes`, None where there is none, in the caller's memory alone."""
-        if self.plan is None:
-            for argument, output in zip(self.writes, outputs, strict=True):
-                if output is not None:
-                    output[...] = argument.fill
-            return
-        if workspace is None:
-            self.plan.run(self.plan, (*inputs, *self.numbers), outputs, np.empty(0, np.uint8))
-            return
-        aligned = workspace[-address_of(workspace) % ALIGNMENT :] if self.plan_start else workspace
-        arrays = [
-            array if place is None else np.ndarray(place.shape, place.dtype, aligned, place.start)
-            for place, array in zip((one.staging for one in self.arguments), (*inputs, *outputs), strict=True)
-        ]
-        read, written = tuple(arrays[: len(inputs)]), tuple(arrays[len(inputs) :])
-        for copy, array in zip(read, inputs, strict=True):
-            if copy is not None and array is not None and copy is not array:
-                np.copyto(copy, array)
-        if self.terms:
-            self._add(read)
-        core_inputs = read[: len(read) - self.terms - self.others]
-        core_outputs = written[: len(written) - len(self.copies)]
-        self.plan.run(self.plan, (*core_inputs, *self.numbers), core_outputs, aligned[self.plan_start :])
-        for argument, result, output in zip(self.writes, written, outputs, strict=True):
-            if argument.staging is None or result is None or output is None:
+        there = {one: arrays[one.name] for one in self.arguments if one.facts is not None}
+        copies = [one for one, _ in self.copies]
+        for one, other in (*product(self.writes, (*self.terms, *self.others)), *product(copies, self.arguments)):
+            if one is other or one not in there or other not in there or not shares_memory(there[one], there[other]):
                 continue
-            if argument.staging.half_away:
+            if not (other.core_name in ("x", "residual", "dy") and same_array(there[one], there[other])):
+                raise OverlapError(f"{one.name}: shares memory with {other.name}")
+
+    def run(self, arrays: Arrays, workspace: Bytes | None, blocks: Sequence[Block] = ()) -> None:
+        """Compute from and to the arrays of `tensors`, in the caller's memory alone.
+
+        Raises:
+            StatusError: A block has been freed.
+        """
+        if not all(map(ALLOCATED, blocks)):
+            raise freed(self.operator.name)
+        if self.plan is None:
+            for one in self.arguments:  # no rows: sums over nothing are 0; no columns: a row's mean is 0, its rstd NaN
+                if one.facts is not None:
+                    arrays[one.name][...] = math.nan if one.core_name == "out.rstd" else 0
+            return
+        memory = NO_BYTES if workspace is None else workspace
+        read, written = list(map(arrays.get, self._names[0])), list(map(arrays.get, self._names[1]))
+        if self.plan_start:
+            memory = memory[-address_of(memory) % ALIGNMENT :]
+            self._stage(read, written, memory)
+        if self.terms:
+            self._add_terms(self._core_arrays(read, written)["x"], arrays)
+        self.plan.run(self.plan, (*read, *self.numbers), tuple(written), memory[self.plan_start :])
+        if self.plan_start:
+            self._write_back(written, arrays)
+        if self.copies:
+            self._make_copies(read, written, arrays)
+
+    def _stage(self, read: list[Any], written: list[Any], memory: Bytes) -> None:
+        """Put the arrays in the workspace in the places of tensors, and copy what is read."""
+        for arguments, arrays in ((self.reads, read), (self.writes, written)):
+            for place, one in enumerate(arguments):
+                if one.staging is not None:
+                    tensor = arrays[place]
+                    arrays[place] = np.ndarray(one.staging.shape, one.staging.dtype, memory, one.staging.start)
+                    if arrays is read:
+                        np.copyto(arrays[place], tensor)
+
+    def _write_back(self, written: OrNone, arrays: Arrays) -> None:
+        """Round what the core has written in the workspace to the outputs."""
+        for one, result in zip(self.writes, written, strict=True):
+            if one.staging is None or one.facts is None or result is None:
+                continue
+            if one.staging.half_away:
                 round_half_away(result)
+            output = arrays[one.name]
             with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
                 np.copyto(output, result.reshape(output.shape), casting="unsafe")
-        self._make_copies(inputs, outputs[len(core_outputs) :], arrays)
 
-    def _make_copies(self, inputs: Arrays, outputs: Arrays, arrays: Sequence[Array | None]) -> None:
+    def _make_copies(self, read: OrNone, written: OrNone, arrays: Arrays) -> None:
         """Write what is not the core's own, from what the core read and wrote."""
-        named = dict(zip((one.name for one in self.reads), inputs, strict=True))
-        for (copy, factor), output in zip(self.copies, outputs, strict=True):
-            if output is None:
+        core = self._core_arrays(read, written)
+        for (argument, copy), factor in zip(self.copies, self.factors, strict=True):
+            if argument.facts is None:
                 continue
-            source, others = self._core(copy.source, arrays), [named[name] for name in copy.of]
+            output, source, others = arrays[argument.name], core[copy.source], [arrays.get(name) for name in copy.of]
             if self.operator.last:  # one for each batch: [B…, N] of [B…, S, N]
                 others = [
                     np.expand_dims(one, -2) if one is not None and one.ndim == output.ndim - 1 else one
@@ -203,128 +220,159 @@ class Decision:
                 else:
                     _copy_by(copy.by, output, source, others)
 
-    def _core(self, name: str, arrays: Sequence[Array | None]) -> Array:
-        """What the core reads or writes under this name; it is there."""
-        named = zip(self.arguments, arrays, strict=False)
-        return next(array for one, array in named if one.core_name == name and array is not None)
-
-    def _add(self, read: Arrays) -> None:
+    def _add_terms(self, x: Array, arrays: Arrays) -> None:
         """x = alpha·x + the terms, rounded once to float32, in the workspace and block by block."""
-        x = self._core("x", read)
-        last = len(read) - self.others
-        terms = [array for array in read[last - self.terms : last] if array is not None]
-        with (
-            np.errstate(over="ignore", invalid="ignore"),
-            np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
-                [x, *terms],
-                flags=["external_loop", "buffered"],
-                op_flags=[["readwrite"], *([["readonly"]] * len(terms))],
-                op_dtypes=[np.float64] * (1 + len(terms)),
-                casting="unsafe",
-            ) as blocks,
-        ):
+        terms = [arrays[one.name] for one in self.terms if one.facts is not None]
+        with np.errstate(over="ignore", invalid="ignore"), _blocks("readwrite", x, *terms) as blocks:
             for total, *added in blocks:
                 total *= self.alpha
                 for one in added:
                     total += one
 
 
-def _copy_by(by: Callable[..., Array], output: Array, source: Array, others: Sequence[Array | None]) -> None:
+def _copy_by(by: Callable[..., Array], output: Array, source: Array, others: OrNone) -> None:
     """output = by(source, *others), in float64 and block by block; others are broadcast, and 0 where there is none."""
-    operands = [source.reshape(output.shape), *(np.zeros((), np.float64) if one is None else one for one in others)]
-    with np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
-        [output, *operands],
-        flags=["external_loop", "buffered"],
-        op_flags=[["writeonly"], *([["readonly"]] * len(operands))],
-        op_dtypes=[np.float64] * (1 + len(operands)),
-        casting="unsafe",
-    ) as blocks:
+    operands = (np.zeros((), np.float64) if one is None else one for one in others)
+    with _blocks("writeonly", output, source.reshape(output.shape), *operands) as blocks:
         for made, *read in blocks:
             made[...] = by(*read)
 
 
-@lru_cache(maxsize=4096)
+def _blocks(mode: str, output: Array, *operands: Array) -> Any:
+    """An iterator over blocks of arrays in float64; what is done to the first one's is rounded to its own dtype."""
+    return np.nditer(  # type: ignore[call-overload]  # flags are literals in the stub
+        [output, *operands],
+        flags=["external_loop", "buffered"],
+        op_flags=[[mode], *([["readonly"]] * len(operands))],
+        op_dtypes=[np.float64] * (1 + len(operands)),
+        casting="unsafe",
+    )
+
+
+_decisions: BoundedCache[Hashable, Decision | StatusError] = BoundedCache(MAX_DECISIONS)
+
+
 def decide(operator: AclnnOperator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
-    call = AclnnCall(operator, values, target)
+    key = operator, values, target, threads
+    known = _decisions.get(key)
+    return known or _decisions.keep(key, _decided(AclnnCall(operator, values, target), threads))
+
+
+def _decided(call: AclnnCall, threads: int) -> Decision | StatusError:
     try:
-        for check in operator.checks:
+        for check in call.operator.checks:
             check(call)
-        return _plan(call, threads)
+        return _planned(call, threads)
     except StatusError as error:
         return error.with_traceback(None)  # it is kept, its frames are not
 
 
-def _plan(call: AclnnCall, threads: int) -> Decision:
-    operator, x = call.operator, call.x
+def _planned(call: AclnnCall, threads: int) -> Decision:
+    operator, values = call.operator, call.values
     wanted = dict(call.wanted(*operator.outputs))
-    if not wanted or 0 in x.shape:
-        # No rows: sums over nothing are 0. No columns: statistics alone are written.
-        outputs = operator.writes.items()
-        writes = [Argument(name, one.core_name, wanted.get(name), fill=one.fill) for name, one in outputs]
-        copies = [Argument(name, "", wanted.get(name)) for name in operator.copies]
-        return Decision(operator, (), (*writes, *copies), None)
-    # All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.
-    # CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
-    half_away = operator.half_away and rounds_half_away(call.target)
-    results = [
-        facts.dtype
-        for name, facts in wanted.items()
-        if name not in operator.copies and operator.writes[name].like == "x"
-    ]
-    widened = any(dtype != x.dtype or (half_away and dtype == aclDataType.ACL_BF16) for dtype in results)
-    widened |= bool(operator.terms) or any(copy.source == "out.y" for copy in operator.copies.values())
-    computed = FLOAT if widened else x.dtype
-    forms = {"x": (x.shape, (computed,)), "columns": (call.trailing, FLOATS), "rows": (call.rows, (computed, FLOAT))}
-    layout, reads, writes = WorkspaceLayout(), [], []
-    for name, core_name in operator.reads.items():
-        facts, staging = call.values[name], None
-        if facts is None and ROLES[core_name] is not Role.PARAMETER:
-            continue  # the core has an operator without it
-        summed = operator.terms and core_name == "x"
-        columns = operator.last and ROLES[core_name] is Role.PARAMETER
-        shape = call.trailing if columns else facts and facts.shape
-        if facts is not None and (summed or facts.dtype not in (FLOAT, computed) or facts.shape != shape):
-            staging = layout.place(shape, FLOAT)  # else the core reads the tensor
-        reads.append(Argument(name, core_name, facts, staging))
-    for name, output in operator.writes.items():
-        facts, (shape, dtypes), staging = wanted.get(name), forms[output.like], None
-        away = half_away and facts is not None and facts.dtype == aclDataType.ACL_BF16
-        if facts is None:  # copied nowhere
-            staging = layout.place(shape, FLOAT) if output.always else None
-        elif away or facts.dtype not in dtypes:
-            staging = layout.place(shape, FLOAT, away)
-        elif facts.shape != shape:  # else the core writes the tensor itself
-            staging = layout.place(shape, facts.dtype)
-        writes.append(Argument(name, output.core_name, facts, staging))
-    problem = operator.problem(call, tuple(map(_core_spec, reads)), tuple(map(_core_spec, writes)))
-    try:
-        plan = make_plan(problem, threads=threads)
-    except BackendUnavailable as reason:
-        raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
+    copies = tuple(
+        (Argument(name, "", wanted.get(name) if values.get(copy.when, True) else None), copy)
+        for name, copy in operator.copies.items()
+    )
+    if not wanted or 0 in call.x.shape:
+        writes = tuple(Argument(name, f"out.{core}", wanted.get(name)) for name, core in operator.writes.items())
+        all_copies = tuple((Argument(one.name, "", wanted.get(one.name)), copy) for one, copy in copies)
+        return Decision(operator, (), writes, None, copies=all_copies)
+    layout = _Layout(call, wanted)
+    reads, writes = layout.reads(), layout.writes(wanted)
+    plan = _core_plan(operator, call.trailing, reads, writes, threads)
     slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
-    numbers = tuple(float(call.values[name]) for name in operator.numbers)
-    made_of: list[tuple[Copy, float]] = []
-    for name, copy in operator.copies.items():
-        writes.append(Argument(name, "", wanted.get(name) if call.values.get(copy.when, True) else None))
-        made_of.append((copy, float(call.values.get(copy.factor, 1))))
     return Decision(
         operator,
-        reads=(
-            *reads,
-            *(Argument(name, "residual", call.values[name]) for name in operator.terms),
-            *(Argument(name, "", call.values[name]) for name in operator.others),
-        ),
-        writes=tuple(writes),
-        plan=plan,
-        numbers=numbers,
-        terms=len(operator.terms),
-        others=len(operator.others),
-        alpha=float(call.values.get(operator.alpha, 1)),
-        copies=tuple(made_of),
+        reads,
+        writes,
+        plan,
+        terms=tuple(Argument(name, "residual", values[name]) for name in operator.terms),
+        others=tuple(Argument(name, "", values[name]) for name in operator.others),
+        copies=copies,
+        numbers=tuple(float(values[name]) for name in operator.numbers),
+        alpha=float(values.get(operator.alpha, 1)),
+        factors=tuple(float(values.get(copy.factor, 1)) for _, copy in copies),
         plan_start=layout.used,
         workspace_bytes=layout.used + slack + plan.workspace_bytes,
     )
+
+
+class _Layout:
+    """Which tensors the core reads and writes itself, and what it has in the workspace in the place of the others.
+
+    All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.
+    CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
+    """
+
+    def __init__(self, call: AclnnCall, wanted: Mapping[str, TensorFacts]):
+        operator, x = call.operator, call.x
+        self._call, self.used = call, 0
+        self._half_away = operator.half_away and rounds_half_away(call.target)
+        results = [
+            wanted[name] for name, core in operator.writes.items() if ROLES[core] is Role.TENSOR and name in wanted
+        ]
+        widened = any(one.dtype != x.dtype or self._rounds_away(one) for one in results)
+        widened |= bool(operator.terms) or any(copy.source == "y" for copy in operator.copies.values())
+        self._computed = FLOAT if widened else x.dtype
+
+    def _rounds_away(self, facts: TensorFacts | None) -> bool:
+        return self._half_away and facts is not None and facts.dtype == aclDataType.ACL_BF16
+
+    def _place(self, shape: Shape, dtype: aclDataType, half_away: bool = False) -> Staging:
+        """A place for an array in the workspace."""
+        start, kind = self.used, NUMPY_DTYPES[dtype]
+        self.used += -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        return Staging(start, shape, kind, half_away)
+
+    def reads(self) -> tuple[Argument, ...]:
+        """The core's inputs: the tensor itself in its own dtype or float32, and in its own shape; else a float32 copy."""
+        operator, made = self._call.operator, []
+        for name, core in operator.reads.items():
+            facts, staging = self._call.values[name], None
+            if facts is None and ROLES[core] is not Role.PARAMETER:
+                continue  # the core has an operator without it
+            shape = self._call.trailing if operator.last and ROLES[core] is Role.PARAMETER else facts and facts.shape
+            summed = operator.terms and core == "x"
+            if facts is not None and (summed or facts.dtype not in (FLOAT, self._computed) or facts.shape != shape):
+                staging = self._place(shape, FLOAT)
+            made.append(Argument(name, core, facts, staging))
+        return tuple(made)
+
+    def writes(self, wanted: Mapping[str, TensorFacts]) -> tuple[Argument, ...]:
+        """The core's outputs: the tensor itself where the core rounds to its dtype and has its shape; else an array."""
+        return tuple(
+            Argument(name, f"out.{core}", wanted.get(name), self._output(core, wanted.get(name)))
+            for name, core in self._call.operator.writes.items()
+        )
+
+    def _output(self, core: str, facts: TensorFacts | None) -> Staging | None:
+        call, computed = self._call, self._computed
+        shape, dtypes = {
+            Role.TENSOR: (call.x.shape, (computed,)),
+            Role.PARAMETER: (call.trailing, FLOATS),
+            Role.STATISTIC: (call.rows, (computed, FLOAT)),
+        }[ROLES[core]]
+        if facts is None:  # copied nowhere
+            return self._place(shape, FLOAT) if core in ALWAYS else None
+        if self._rounds_away(facts) or facts.dtype not in dtypes:
+            return self._place(shape, FLOAT, self._rounds_away(facts))
+        return self._place(shape, facts.dtype) if facts.shape != shape else None
+
+
+def _core_plan(
+    operator: AclnnOperator, normalized: Shape, reads: tuple[Argument, ...], writes: tuple[Argument, ...], threads: int
+) -> Plan:
+    """The core's plan, of the row's operator that reads so many arrays; wanted is what has a place to go."""
+    core = next(one for one in operator.core if len(one.inputs) == len(reads))
+    inputs, outputs = tuple(map(_core_spec, reads)), tuple(map(_core_spec, writes))
+    mask = tuple(one is not None for one in outputs)
+    problem, _ = describe(core, inputs, normalized, mask, core.results(*outputs), operator.normalization)
+    try:
+        return make_plan(problem, threads=threads)
+    except BackendUnavailable as reason:
+        raise StatusError(aclnnStatus.ACLNN_ERR_INNER_FIND_KERNEL_ERROR, str(reason)) from None
 
 
 def _core_spec(argument: Argument) -> ArraySpec | None:

@@ -4,7 +4,8 @@ other addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TypeAlias
 
 from lngrad.ascend import soc
@@ -17,14 +18,15 @@ from lngrad.ascend.acl.interface import (
     report,
     returns_aclnnStatus,
 )
-from lngrad.ascend.acl.memory import Block, Region, region_of, require_allocated
-from lngrad.ascend.acl.streams import aclrtStream, submit
+from lngrad.ascend.acl.memory import Block, region_of
+from lngrad.ascend.acl.streams import aclrtStream, stream_of
 from lngrad.ascend.acl.tensor import View, aclTensor
 from lngrad.ascend.acl.values import aclTensorList
-from lngrad.ascend.aclnn.decision import Argument, Decision, decide
+from lngrad.ascend.aclnn.decision import Decision, decide
 from lngrad.ascend.aclnn.operator import AclnnOperator
 from lngrad.core.threads import get_num_threads
-from lngrad.typing import Array
+from lngrad.support.addresses import address_of
+from lngrad.typing import Array, Bytes
 
 Phase1: TypeAlias = "tuple[int, aclOpExecutor | None, aclnnStatus]"
 Phase2: TypeAlias = "Callable[[object, int, aclOpExecutor | None, aclrtStream | None], aclnnStatus]"
@@ -47,34 +49,30 @@ class aclOpExecutor(Handle):
         self.decision, self.repeatable, self.arguments = decision, False, arguments
         self.rebound: dict[str, View] = {}
 
-    def arrays(self) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...], list[Block]]:
-        """The arrays of `decision.reads` and `decision.writes` as they lie now, and the device's blocks among them."""
+    def memory(self) -> tuple[dict[str, Array], list[Block], list[Hashable]]:
+        """The arrays of `decision.tensors` as they lie now, the device's blocks among them, and the places of all."""
+        arrays: dict[str, Array] = {}
         blocks: list[Block] = []
-        reads = tuple([self._array(argument, blocks) for argument in self.decision.reads])
-        writes = tuple([self._array(argument, blocks) for argument in self.decision.writes])
-        return reads, writes, blocks
-
-    def _array(self, argument: Argument, blocks: list[Block]) -> Array | None:
-        if argument.facts is None:
-            return None
-        name = argument.name
-        tensor = self.arguments[self.decision.operator.places[name]]
-        assert isinstance(tensor, aclTensor)
-        if not tensor.alive:
-            raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
-        if tensor.facts is not argument.facts and tensor.facts != argument.facts:
-            raise invalid_argument(
-                f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
-            )
-        view = self.rebound.get(name, tensor.view)
-        if view is None:
-            raise null_argument(f"{name}: expected data, got a null address")
-        block = None if view.region is None else view.region.block
-        if block is not None:
-            if not block.alive:
-                raise invalid_argument(f"{name}: expected device memory that is still allocated, but it was freed")
-            blocks.append(block)
-        return view.array
+        places: list[Hashable] = []
+        for name, facts, place in self.decision.tensors:
+            tensor = self.arguments[place]
+            assert isinstance(tensor, aclTensor)
+            if not tensor.alive:
+                raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
+            if tensor.facts is not facts and tensor.facts != facts:
+                raise invalid_argument(
+                    f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
+                )
+            view = self.rebound.get(name, tensor.view)
+            if view is None:
+                raise null_argument(f"{name}: expected data, got a null address")
+            arrays[name], block, where = view
+            places.append(where)
+            if block is not None:
+                if not block.alive:
+                    raise invalid_argument(f"{name}: expected device memory that is still allocated, but it was freed")
+                blocks.append(block)
+        return arrays, blocks, places
 
 
 def phase1(operator: AclnnOperator, *arguments: object) -> Phase1:
@@ -87,17 +85,13 @@ def phase1(operator: AclnnOperator, *arguments: object) -> Phase1:
 
 def phase2(name: str) -> Phase2:
     """The second phase of an operator under its name. All run whatever the executor has."""
-
-    @returns_aclnnStatus
-    def call(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
-        """Run an executor on a stream; as aclnnLayerNormBackward."""
-        run(workspace, workspaceSize, executor, stream)
-
+    call = returns_aclnnStatus(run)
     call.__name__ = call.__qualname__ = name
+    call.__doc__ = "Run an executor on a stream; as aclnnLayerNormBackward."
     return call
 
 
-def run(workspace: object, workspaceSize: object, executor: object, stream: object) -> None:
+def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
     """The second phase: check what may have changed since the first, and submit the rest to the stream.
 
     Raises:
@@ -106,22 +100,20 @@ def run(workspace: object, workspaceSize: object, executor: object, stream: obje
     known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
     known.alive = known.repeatable
     decision = known.decision
-    region = _workspace(decision, workspace, workspaceSize)
-    inputs, outputs, blocks = known.arrays()
-    memory = None if region is None else region.memory
-    decision.check_memory(inputs, outputs, memory)
-    if region is not None and region.block is not None:
-        blocks.append(region.block)
-
-    def task() -> None:
-        require_allocated(decision.operator.name, blocks)
-        decision.run(inputs, outputs, memory)
-
-    submit(stream, task)
+    memory, block = _workspace(decision, workspace, workspaceSize)
+    arrays, blocks, places = known.memory()
+    if memory is not None:
+        places.append((address_of(memory),) if block is None else workspace)  # a device's address is never another's
+    if (checked := (*places, workspaceSize)) not in decision.places:
+        decision.check_memory(arrays, memory)
+        decision.places.keep(checked, True)
+    if block is not None:
+        blocks.append(block)
+    stream_of(stream).submit(partial(decision.run, arrays, memory, blocks))
 
 
-def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> Region | None:
-    """The checked workspace, cut to its size."""
+def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> tuple[Bytes | None, Block | None]:
+    """The checked workspace, cut to its size, and the device's block that it lies in; None of what there is not."""
     if type(workspaceSize) is not int or workspaceSize < 0:
         raise invalid_argument(f"workspaceSize: expected a number of bytes, got {workspaceSize!r}")
     if workspaceSize > 0 and workspace is None:
@@ -132,7 +124,7 @@ def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> 
             f"got {workspaceSize}"
         )
     if decision.workspace_bytes == 0:
-        return None
+        return None, None
     memory, block = region_of("workspace", workspace)
     if memory.nbytes < workspaceSize:
         raise invalid_argument(
@@ -140,7 +132,7 @@ def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> 
         )
     if not memory.flags.writeable:
         raise invalid_argument("workspace: expected writable memory, got a read-only buffer")
-    return Region(memory[:workspaceSize], block)
+    return memory[:workspaceSize], block
 
 
 def check_executor(executor: object, null: aclnnStatus) -> aclOpExecutor:

@@ -8,54 +8,32 @@ latter: null pointers, dtypes, shapes. docs/ascend.md lists the rules.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
-from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.aclnn.checks import (
     INFERENCE_ARCH,
-    MOST_DIMS,
+    MAX_DIMS,
     TRAINING_ARCH,
     Check,
     Wrong,
+    all_as,
     contiguous,
-    dtypes_of_product,
     float32,
     in_strict,
-    known_dtype,
-    normalized_rank,
-    normalized_shape,
+    norm_row,
     not_empty,
     of_tensors,
     one_per_row,
-    own_places,
     parameter_dtype,
-    product_without,
-    required,
     rows_shape,
     same_dtype,
     same_shape,
-    tiling,
     together,
-    usable,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Copy, Specs
-from lngrad.ascend.soc import Target
-from lngrad.core.problem import (
-    BACKWARD,
-    FORWARD,
-    RMS_FORWARD,
-    RMS_NORM,
-    Forward,
-    Grads,
-    Problem,
-    RmsForward,
-    describe,
-)
+from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, Copy
+from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, RMS_NORM
 from lngrad.typing import Array
 
 SIXTEEN = FLOATS[1:]
@@ -65,19 +43,6 @@ REGISTER_ARCH = 3510  # Ascend 950
 def _modulated(y: Array, scale: Array, shift: Array) -> Array:
     made: Array = y * (1 + scale) + shift
     return made
-
-
-def rms_problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    made = RmsForward(*outputs)
-    return describe(RMS_FORWARD, inputs, call.norm, RMS_FORWARD.everything, made, RMS_NORM)[0]
-
-
-def layer_problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    return describe(FORWARD, inputs, call.norm, FORWARD.everything, Forward(*outputs))[0]
-
-
-def _gradient(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    return describe(BACKWARD, inputs, call.norm, BACKWARD.everything, Grads(*outputs))[0]
 
 
 @of_tensors
@@ -93,140 +58,63 @@ def _weight_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     return facts.shape != call.x.shape[-1:] and f"the shape {call.x.shape[-1:]}, got {facts.shape}"
 
 
-@of_tensors
-def _dims(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    count = len(facts.shape)
-    return not 1 <= count <= MOST_DIMS and f"1 to {MOST_DIMS} dimensions, got {count}: {facts.shape}"
-
-
 def _two_dims(call: AclnnCall) -> None:
-    if not 2 <= len(call.x.shape) <= MOST_DIMS:
-        raise invalid_argument(f"x: expected 2 to {MOST_DIMS} dimensions, got {len(call.x.shape)}: {call.x.shape}")
+    if not 2 <= len(call.x.shape) <= MAX_DIMS:
+        raise invalid_argument(f"x: expected 2 to {MAX_DIMS} dimensions, got {len(call.x.shape)}: {call.x.shape}")
 
 
-def fused_row(
-    name: str,
-    reads: dict[str, str],
-    writes: dict[str, AclnnOutput],
-    copies: dict[str, Copy],
-    problem: Callable[[AclnnCall, Specs, Specs], Problem],
-    shapes: tuple[Check, ...],
-    dtypes: tuple[Check, ...],
-    terms: tuple[str, ...] = (),
-    optional: tuple[str, ...] = (),
-    missing: tuple[int, ...] = (TRAINING_ARCH,),
-    normalized: str = "gamma",
-    last: bool = True,
-    alpha: str = "",
-    x: str = "x",
-    numbers: tuple[str, ...] = ("epsilon",),
-    known: Callable[[Target], tuple[aclDataType, ...]] = dtypes_of_product,
-    codes: Callable[..., Check] = together,
-) -> AclnnOperator:
-    """The row of a function: what all have in common of its checks.
-
-    Args:
-        shapes, dtypes: Its checks of them.
-        optional: Tensors that may be null; all others are required.
-        missing: The architectures whose products its page does not list.
-        codes: Whose checks those of shapes are: the first phase's own, or the tiling's.
-    """
-    others = tuple(dict.fromkeys(one for copy in copies.values() for one in copy.of))
-    outputs = (*(one for one in writes if not one.startswith("(")), *copies)
-    tensors = tuple(dict.fromkeys((*reads, *terms, *others, *outputs)))
-    return AclnnOperator(
-        name,
-        reads=reads,
-        writes=writes,
-        terms=terms,
-        copies=copies,
-        alpha=alpha,
-        numbers=numbers,
-        x=x,
-        normalized=normalized,
-        last=last,
-        dtypes=known,
-        problem=problem,
-        checks=(
-            when(in_strict, product_without(lambda target: target.soc.arch in missing)),
-            required(*(one for one in tensors if one not in optional)),
-            usable,
-            *dtypes,
-            codes(_dims(*tensors), *shapes),
-            own_places(*outputs),
-        ),
-    )
-
-
-NORM_CHECKS = (normalized_rank, normalized_shape)
-_RSTD = AclnnOutput("out.rstd", like="rows", fill=math.nan)
 # Results of the core that a prototype lacks lie in the workspace alone.
-INSIDE = {"(y)": AclnnOutput("out.y", like="x", always=True)}
-NO_RSTD = {"(rstd)": AclnnOutput("out.rstd", like="rows", always=True)}
-NO_TOTAL = {"(total)": AclnnOutput("out.total", like="x")}
-NO_STATISTICS = {"(mean)": AclnnOutput("out.mean", like="rows", always=True)} | NO_RSTD
+INSIDE_RMS = {"(y)": "y", "(rstd)": "rstd", "(total)": "total"}
+INSIDE = {"(y)": "y", "(mean)": "mean", "(rstd)": "rstd"}
+_NOT_ON_950 = (TRAINING_ARCH, INFERENCE_ARCH, REGISTER_ARCH)
 
-
-def _all_as(*names: str) -> tuple[Check, ...]:
-    return (known_dtype(*names), *(same_dtype(one, names[0]) for one in names[1:]))
-
-
-ADD_RMS_NORM_CAST = fused_row(
+ADD_RMS_NORM_CAST = norm_row(
     "aclnnAddRmsNormCast",
     reads={"x1": "x", "gamma": "gamma"},
     terms=("x2",),
-    writes={"y1Out": AclnnOutput("out.y", like="x"), "rstdOut": _RSTD, **NO_TOTAL},
-    copies={"y2Out": Copy("out.y"), "xOut": Copy("x")},
-    problem=rms_problem,
-    x="x1",
-    last=False,
+    writes={"y1Out": "y", "rstdOut": "rstd", "(total)": "total"},
+    copies={"y2Out": Copy("y"), "xOut": Copy("x")},
+    core=(RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
-    known=lambda target: SIXTEEN if target.soc.bf16 else SIXTEEN[:1],
-    dtypes=(*_all_as("x1", "x2", "gamma", "y2Out", "xOut"), float32("y1Out", "rstdOut")),
-    codes=tiling,
-    shapes=(
-        *NORM_CHECKS,
-        *(same_shape(one, "x1") for one in ("x2", "y1Out", "y2Out", "xOut")),
-        rows_shape("rstdOut"),
-        when(in_strict, contiguous("y1Out", "y2Out", "rstdOut", "xOut")),
-    ),
+    dtype_checks=(*all_as("x1", "x2", "gamma", "y2Out", "xOut"), float32("y1Out", "rstdOut")),
+    own=(when(in_strict, contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
+    dtypes=lambda target: SIXTEEN if target.soc.bf16 else SIXTEEN[:1],
 )
-FUSED_ADD_RMS_NORM = fused_row(
+FUSED_ADD_RMS_NORM = norm_row(
     "aclnnFusedAddRmsNorm",
     reads={"x1": "x", "gamma": "gamma"},
     terms=("x2",),
-    alpha="scale",
-    writes={"yOut": AclnnOutput("out.y", like="x"), "rstdOut": _RSTD, **NO_TOTAL},
+    writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
     copies={"xOut": Copy("x")},
-    problem=rms_problem,
-    x="x1",
-    last=False,
+    core=(RMS_FORWARD,),
+    normalization=RMS_NORM,
+    alpha="scale",
+    numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
-    dtypes=(*_all_as("x1", "x2", "gamma", "yOut", "xOut"), float32("rstdOut")),
-    shapes=(
-        *NORM_CHECKS,
-        *(same_shape(one, "x1") for one in ("x2", "yOut", "xOut")),
-        rows_shape("rstdOut"),
-        when(in_strict, not_empty("x1", "gamma")),
-    ),
+    codes=together,
+    own=(when(in_strict, not_empty("x1", "gamma")),),
 )
 
 
 def _ada(
     name: str, missing: tuple[int, ...], parameters: tuple[Check, ...], statistics: tuple[str, ...]
 ) -> AclnnOperator:
-    given = dict(zip(statistics, NO_STATISTICS.values(), strict=False))
-    return fused_row(
+    mean, rstd = statistics or ("(mean)", "(rstd)")
+    return norm_row(
         name,
         reads={"x": "x", "weightOptional": "gamma", "biasOptional": "beta"},
-        writes=INSIDE | (given or NO_STATISTICS),
-        copies={"out": Copy("out.y", by=_modulated, of=("scale", "shift"))},
-        problem=layer_problem,
+        writes={"(y)": "y", mean: "mean", rstd: "rstd"},
+        copies={"out": Copy("y", by=_modulated, of=("scale", "shift"))},
+        core=(FORWARD,),
+        numbers=("epsilon",),
         normalized="scale",
-        optional=("weightOptional", "biasOptional", *statistics),
+        last=True,
         missing=missing,
-        dtypes=(*_all_as("x", "scale", "shift", "out", *statistics), *parameters),
-        shapes=(
+        dtype_checks=(*all_as("x", "scale", "shift", "out", *statistics), *parameters),
+        codes=together,
+        shape_checks=(
             _two_dims,
             when(in_strict, not_empty("x")),
             _per_batch("scale", "shift"),
@@ -238,40 +126,22 @@ def _ada(
 
 
 _PARAMETERS = ("weightOptional", "biasOptional")
-ADA_LAYER_NORM = _ada(
-    "aclnnAdaLayerNorm",
-    (TRAINING_ARCH, INFERENCE_ARCH, REGISTER_ARCH),
-    tuple(same_dtype(one, "x") for one in _PARAMETERS),
-    (),
-)
+ADA_LAYER_NORM = _ada("aclnnAdaLayerNorm", _NOT_ON_950, tuple(same_dtype(one, "x") for one in _PARAMETERS), ())
 ADA_LAYER_NORM_V2 = _ada(
     "aclnnAdaLayerNormV2",
     (TRAINING_ARCH, INFERENCE_ARCH),
     (parameter_dtype(*_PARAMETERS), same_dtype(*_PARAMETERS)),
     ("meanOutOptional", "rstdOutOptional"),
 )
-
-
-LAYER_NORMALIZATION_GRAD = fused_row(
+LAYER_NORMALIZATION_GRAD = norm_row(
     "aclnnLayerNormalizationGrad",
     reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
-    writes={
-        "dx": AclnnOutput("out.dx", like="x"),
-        "dgamma": AclnnOutput("out.dgamma", like="columns"),
-        "dbeta": AclnnOutput("out.dbeta", like="columns"),
-    },
-    copies={},
-    problem=_gradient,
-    last=False,
-    numbers=(),
-    missing=(TRAINING_ARCH, INFERENCE_ARCH, REGISTER_ARCH),
-    dtypes=_all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
-    shapes=(
-        *NORM_CHECKS,
-        *(same_shape(one, "x") for one in ("dy", "dx")),
-        *(same_shape(one, "gamma") for one in ("dgamma", "dbeta")),
-        one_per_row("mean", "rstd"),
-    ),
+    writes={"dx": "dx", "dgamma": "dgamma", "dbeta": "dbeta"},
+    core=(BACKWARD,),
+    missing=_NOT_ON_950,
+    dtype_checks=all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
+    rstd_shape=one_per_row,
+    codes=together,
 )
 
 

@@ -38,9 +38,9 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Specs
+from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.soc import Target
-from lngrad.core.problem import Forward, Problem
+from lngrad.core.problem import FORWARD
 
 _INPUTS = ("input", "weightOptional", "biasOptional")
 _STATISTICS = ("meanOutOptional", "rstdOutOptional")
@@ -48,7 +48,7 @@ _OUTPUTS = ("out", *_STATISTICS)
 
 IMPL_MODES = {0: "high precision", 1: "high performance", 2: "float16"}
 FLOAT16_MODE = 2
-FAST_MOST_ELEMENTS = 583_705_600  # normalized, of aclnnFastLayerNorm
+FAST_MAX_ELEMENTS = 583_705_600  # normalized, of aclnnFastLayerNorm
 FAST_ARCH = 2201  # Atlas A2 and A3 have it, by its page
 
 
@@ -78,16 +78,11 @@ def _impl_mode(call: AclnnCall) -> None:
 
 
 def _fast_limit(call: AclnnCall) -> None:
-    if math.prod(call.norm) > FAST_MOST_ELEMENTS:
+    if math.prod(call.norm) > FAST_MAX_ELEMENTS:
         raise StatusError(
             aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
-            f"normalizedShape: expected at most {FAST_MOST_ELEMENTS} elements, got {call.norm}",
+            f"normalizedShape: expected at most {FAST_MAX_ELEMENTS} elements, got {call.norm}",
         )
-
-
-def _problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    x, gamma, beta = inputs
-    return Problem.forward(x, gamma, beta, call.norm, Forward(*outputs))[0]
 
 
 def _forward(
@@ -108,14 +103,10 @@ def _forward(
     return AclnnOperator(
         name,
         reads={"input": "x", "weightOptional": "gamma", "biasOptional": "beta"},
-        writes={
-            "out": AclnnOutput("out.y", like="x"),
-            "meanOutOptional": AclnnOutput("out.mean", like="rows", always=True),
-            "rstdOutOptional": AclnnOutput("out.rstd", like="rows", always=True, fill=math.nan),  # rows of nothing
-        },
+        writes={"out": "y", "meanOutOptional": "mean", "rstdOutOptional": "rstd"},
+        core=(FORWARD,),
         numbers=("eps",),
         dtypes=dtypes,
-        problem=_problem,
         checks=(
             when(in_strict, product_without(missing)),
             required("input", "normalizedShape", "out"),

@@ -18,7 +18,7 @@ from lngrad.ascend.acl.streams import aclrtStream
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.aclnn.checks import (
-    MOST_DIMS,
+    MAX_DIMS,
     Wrong,
     dtypes_of_product,
     in_compat,
@@ -38,9 +38,9 @@ from lngrad.ascend.aclnn.checks import (
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, aclOpExecutor, phase1, run
-from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, AclnnOutput, Specs
+from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.soc import Target
-from lngrad.core.problem import Grads, Problem
+from lngrad.core.problem import BACKWARD
 
 _INPUTS = ("gradOut", "input", "mean", "rstd", "weightOptional", "biasOptional")
 _SUMS = ("gradWeightOut", "gradBiasOut")
@@ -83,8 +83,8 @@ def _float_sum(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
 @of_tensors
 def _not_empty(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """The newest page refuses empty tensors, and tensors without dimensions."""
-    if not 1 <= len(facts.shape) <= MOST_DIMS:
-        return f"1 to {MOST_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
+    if not 1 <= len(facts.shape) <= MAX_DIMS:
+        return f"1 to {MAX_DIMS} dimensions, got {len(facts.shape)}: {facts.shape}"
     return 0 in facts.shape and f"a tensor that is not empty, got {facts.shape}"
 
 
@@ -121,22 +121,13 @@ def _weight_of_tiling(call: AclnnCall) -> None:
             )
 
 
-def _problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    dy, x, mean, rstd, gamma = inputs
-    return Problem.backward(dy, x, mean, rstd, gamma, call.trailing, call.mask, Grads(*outputs))[0]
-
-
 LAYER_NORM_BACKWARD = AclnnOperator(
     "aclnnLayerNormBackward",
     reads={"gradOut": "dy", "input": "x", "mean": "mean", "rstd": "rstd", "weightOptional": "gamma"},
-    writes={
-        "gradInputOut": AclnnOutput("out.dx", like="x"),
-        "gradWeightOut": AclnnOutput("out.dgamma", like="columns"),
-        "gradBiasOut": AclnnOutput("out.dbeta", like="columns"),
-    },
+    writes={"gradInputOut": "dx", "gradWeightOut": "dgamma", "gradBiasOut": "dbeta"},
+    core=(BACKWARD,),
     mask="outputMask",
     dtypes=_dtypes,
-    problem=_problem,
     half_away=True,
     checks=(
         required("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask"),

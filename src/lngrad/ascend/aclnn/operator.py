@@ -1,4 +1,4 @@
-"""An aclnn operator as a row: what it reads and writes, its checks in CANN's order, and the core's problem.
+"""An aclnn operator as a row: what it reads and writes, its checks in CANN's order, and what the core computes.
 
 The parameters come from the C prototype; docs/architecture.md says how to add a row.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import Handle
@@ -16,15 +16,12 @@ from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad.ascend.soc import Target
-from lngrad.core.arrays import ArraySpec
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.problem import LAYER_NORM, ROLES, Normalization, Operator, Role
 from lngrad.support.bounded_cache import cached_property
 from lngrad.typing import Array, Shape
 
 FLOAT = aclDataType.ACL_FLOAT
 FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)
-
-Specs: TypeAlias = tuple[ArraySpec | None, ...]
 
 
 class Unusable(NamedTuple):
@@ -33,35 +30,18 @@ class Unusable(NamedTuple):
     text: str
 
 
-class AclnnOutput(NamedTuple):
-    """How the core writes an output.
-
-    Attributes:
-        core_name: As the core's error texts spell it.
-        like: "x": in x's shape and the dtype of the computation; "columns": in the normalized shape, in any
-            floating-point dtype; "rows": one element a row, in the dtype of the computation or float32.
-        fill: What it gets where there is nothing to compute.
-        always: Whether the core writes it even if nobody asks for it.
-    """
-
-    core_name: str
-    like: Literal["x", "columns", "rows"]
-    fill: float = 0.0
-    always: bool = False
-
-
 class Copy(NamedTuple):
     """An output that is not the core's own.
 
     Attributes:
-        source: What it is copied from: "x", the core's sum of several tensors, "out.dx" or "out.y". In float32.
+        source: What it is copied from: "x", the core's sum of several tensors, or its result "dx" or "y". In float32.
         factor: The number that it is multiplied with on the way; "" for 1.
         when: The number without which it is not written; "" for always.
         by: What is done with it on the way, in float64 and element by element, in the place of the product.
         of: The tensors that `by` takes behind it, which are broadcast to it; a null pointer is 0.
     """
 
-    source: Literal["x", "out.dx", "out.y"]
+    source: Literal["x", "dx", "y"]
     factor: str = ""
     when: str = ""
     by: Callable[..., Array] | None = None
@@ -75,32 +55,34 @@ class AclnnOperator:
     Attributes:
         name: Of the second phase.
         reads: The input tensors that are read, in the core's order, each with the core's name for it.
-        writes: The outputs, in the core's order; one that the prototype lacks has another name, such as "(rstd)".
+        writes: The outputs, as `reads`; one that the prototype lacks has another name, such as "(rstd)".
+        core: What the core computes: the first of these operators that reads so many arrays.
         terms: Inputs that are added to the core's x, in float32. The core computes in float32 then.
         alpha: The number that x is multiplied with before; "" for 1.
-        copies: The outputs that are not the core's own; one of "out.y" has the core compute in float32.
+        copies: The outputs that are not the core's own; one of "y" has the core compute in float32.
         checks: The rules of the first phase, in CANN's order; the first broken one decides.
         dtypes: Those that the function knows on a target.
-        problem: The core's problem, from a checked call and the facts of what is read and written.
         x: The input whose shape and dtype decide.
         normalized: The normalized shape, or the tensor that has it.
         last: Whether that is x's last dimension alone, and the tensor may have ones before it.
         mask: The booleans that say which outputs are wanted; None: those that are given.
         numbers: Parameters that go to the core after its arrays.
+        normalization: Which one the core computes.
         half_away: Whether CANN's kernels on Atlas A2 and A3 round its bfloat16 results with ties away from zero.
     """
 
     name: str
     reads: dict[str, str]
-    writes: dict[str, AclnnOutput]
+    writes: dict[str, str]
+    core: tuple[Operator, ...]
     checks: tuple[Callable[[AclnnCall], None], ...]
     dtypes: Callable[[Target], tuple[aclDataType, ...]]
-    problem: Callable[[AclnnCall, Specs, Specs], Problem]
     x: str = "input"
     normalized: str = "normalizedShape"
     last: bool = False
     mask: str | None = None
     numbers: tuple[str, ...] = ()
+    normalization: Normalization = LAYER_NORM
     half_away: bool = False
     terms: tuple[str, ...] = ()
     alpha: str = ""
@@ -142,7 +124,7 @@ class AclnnOperator:
     @cached_property
     def roles(self) -> dict[str, Role]:
         """What each tensor is in the core's terms."""
-        core = self.reads | {name: output.core_name.removeprefix("out.") for name, output in self.writes.items()}
+        core = self.reads | self.writes
         return {name: ROLES[core.get(name, "x")] for name in self._tensors}
 
     def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:

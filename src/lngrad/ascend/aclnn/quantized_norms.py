@@ -12,31 +12,24 @@ from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.aclnn.checks import (
+    NORM_CHECKS,
     Wrong,
     dtype_row,
     in_strict,
     least_bytes,
+    norm_row,
     not_empty,
     of_tensors,
     on_inference,
     same_shape,
+    together,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.fused_norms import (
-    INSIDE,
-    NO_RSTD,
-    NO_STATISTICS,
-    NO_TOTAL,
-    NORM_CHECKS,
-    REGISTER_ARCH,
-    SIXTEEN,
-    fused_row,
-    layer_problem,
-    rms_problem,
-)
+from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, REGISTER_ARCH, SIXTEEN
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
 from lngrad.ascend.soc import Target
+from lngrad.core.problem import FORWARD, RMS_FORWARD, RMS_NORM
 from lngrad.typing import Array
 
 BFLOAT16, INT8, INT32 = aclDataType.ACL_BF16, aclDataType.ACL_INT8, aclDataType.ACL_INT32
@@ -97,14 +90,18 @@ def _quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     return tuple(rows)
 
 
-RMS_NORM_QUANT = fused_row(
+RMS_NORM_QUANT = norm_row(
     "aclnnRmsNormQuant",
     reads={"x": "x", "gamma": "gamma"},
-    writes=INSIDE | NO_RSTD | NO_TOTAL,
-    copies={"y": Copy("out.y", by=_shifted, of=("beta", "scale", "offset"))},
-    problem=rms_problem,
-    dtypes=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
-    shapes=(
+    writes=INSIDE_RMS,
+    copies={"y": Copy("y", by=_shifted, of=("beta", "scale", "offset"))},
+    core=(RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
+    codes=together,
+    last=True,
+    dtype_checks=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
+    shape_checks=(
         _last_axis("gamma", "beta"),
         same_shape("beta", "gamma"),
         _one("scale", "offset"),
@@ -126,22 +123,22 @@ def _add_quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
 
 
 _SCALES = ("scales1", "scales2Optional", "zeroPoints1Optional", "zeroPoints2Optional")
-ADD_RMS_NORM_QUANT = fused_row(
+ADD_RMS_NORM_QUANT = norm_row(
     "aclnnAddRmsNormQuant",
     reads={"x1": "x", "gamma": "gamma"},
     terms=("x2",),
-    writes=INSIDE | NO_RSTD | NO_TOTAL,
+    writes=INSIDE_RMS,
     copies={
-        "y1Out": Copy("out.y", by=_divided, of=("scales1", "zeroPoints1Optional")),
-        "y2Out": Copy("out.y", by=_divided, of=("scales2Optional", "zeroPoints2Optional"), when="scales2Optional"),
+        "y1Out": Copy("y", by=_divided, of=("scales1", "zeroPoints1Optional")),
+        "y2Out": Copy("y", by=_divided, of=("scales2Optional", "zeroPoints2Optional"), when="scales2Optional"),
         "xOut": Copy("x"),
     },
-    problem=rms_problem,
-    x="x1",
-    last=False,
-    optional=_SCALES[1:],
-    dtypes=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
-    shapes=(
+    core=(RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
+    codes=together,
+    dtype_checks=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
+    shape_checks=(
         *NORM_CHECKS,
         *(same_shape(one, "x1") for one in ("x2", "xOut", "y1Out")),
         same_shape("y2Out", "y1Out"),
@@ -150,13 +147,17 @@ ADD_RMS_NORM_QUANT = fused_row(
         when(on_inference, least_bytes("gamma")),
     ),
 )
-LAYER_NORM_QUANT = fused_row(
+LAYER_NORM_QUANT = norm_row(
     "aclnnLayerNormQuant",
     reads={"x": "x", "gamma": "gamma", "beta": "beta"},
-    writes=INSIDE | NO_STATISTICS,
-    copies={"res": Copy("out.y", by=_divided, of=("scale", "zeroPointsOptional"))},
-    problem=layer_problem,
-    dtypes=(
+    writes=INSIDE,
+    copies={"res": Copy("y", by=_divided, of=("scale", "zeroPointsOptional"))},
+    core=(FORWARD,),
+    numbers=("epsilon",),
+    last=True,
+    optional=(),
+    codes=together,
+    dtype_checks=(
         dtype_row(
             ("x", "gamma", "beta", "scale", "zeroPointsOptional", "res"),
             lambda target: tuple(
@@ -167,7 +168,7 @@ LAYER_NORM_QUANT = fused_row(
             ),
         ),
     ),
-    shapes=(
+    shape_checks=(
         _static,
         _one_row("gamma", "beta"),
         _one("scale", "zeroPointsOptional"),

@@ -8,53 +8,27 @@ normalized shape. docs/ascend.md lists the rules.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.aclnn.checks import (
     INFERENCE_ARCH,
     TRAINING_ARCH,
-    Check,
     Wrong,
     contiguous,
-    dtypes_of_product,
-    float32,
     in_strict,
-    known_dtype,
     least_bytes,
-    most_dims,
-    normalized_rank,
-    normalized_shape,
+    norm_row,
     not_empty,
     of_tensors,
     on_inference,
     one_per_row,
-    own_places,
     parameter_dtype,
-    product_without,
-    required,
-    rows_shape,
     same_dtype,
-    same_shape,
-    tiling,
     together,
-    usable,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.operator import AclnnCall, AclnnOperator, AclnnOutput, Specs
-from lngrad.core.problem import (
-    ADD_RMS_FORWARD,
-    RMS_BACKWARD,
-    RMS_FORWARD,
-    RMS_NORM,
-    Normalization,
-    Problem,
-    RmsForward,
-    RmsGrads,
-    describe,
-)
+from lngrad.ascend.aclnn.operator import AclnnCall
+from lngrad.core.problem import ADD_RMS_FORWARD, RMS_BACKWARD, RMS_FORWARD, RMS_NORM
 
 
 @of_tensors
@@ -70,124 +44,57 @@ _GAMMA_DTYPE = (
 )
 
 
-def _forward(
-    name: str,
-    x: str = "x",
-    y: str = "yOut",
-    residual: str = "",
-    total: str = "",
-    missing: tuple[int, ...] = (TRAINING_ARCH,),
-    normalization: Normalization = RMS_NORM,
-    gamma_dtype: tuple[Check, ...] = (),
-    rstd_shape: Callable[..., Check] = rows_shape,
-    shapes: Callable[..., Check] = tiling,
-    own: tuple[Check, ...] = (),
-    last: tuple[Check, ...] = (),
-) -> AclnnOperator:
-    """The row of a forward function.
-
-    Args:
-        x, y, residual, total: The names of these tensors in its prototype; "" where it has none.
-        missing: The architectures whose products its page does not list.
-        gamma_dtype: What gamma's dtype has to be; by default that of x.
-        shapes: Whose checks those of shapes are: the tiling's, or the first phase's own.
-        own, last: Checks of shapes, and others, that it alone has.
-    """
-
-    def problem(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-        operator = ADD_RMS_FORWARD if residual else RMS_FORWARD
-        return describe(operator, inputs, call.norm, operator.everything, RmsForward(*outputs), normalization)[0]
-
-    reads = {x: "x", "gamma": "gamma"} | ({residual: "residual"} if residual else {})
-    tensors = tuple(dict.fromkeys((*reads, y, "rstdOut", *([total] if total else []))))
-    like_x = tuple(one for one in tensors if one not in (x, "gamma", "rstdOut"))
-    return AclnnOperator(
-        name,
-        reads=reads,
-        writes={
-            y: AclnnOutput("out.y", like="x"),
-            "rstdOut": AclnnOutput("out.rstd", like="rows", fill=math.nan),  # rows of nothing
-            total: AclnnOutput("out.total", like="x"),
-        },
-        x=x,
-        normalized="gamma",
-        numbers=("epsilon",),
-        dtypes=dtypes_of_product,
-        problem=problem,
-        checks=(
-            when(in_strict, product_without(lambda target: target.soc.arch in missing)),
-            required(*tensors),
-            usable,
-            known_dtype(*(one for one in tensors if one != "rstdOut")),
-            *(gamma_dtype or (same_dtype("gamma", x),)),
-            *(same_dtype(one, x) for one in like_x),
-            float32("rstdOut"),
-            shapes(
-                most_dims(*tensors),
-                normalized_rank,
-                normalized_shape,
-                *(same_shape(one, x) for one in like_x),
-                rstd_shape("rstdOut"),
-                *own,
-            ),
-            *last,
-            own_places(*(one for one in tensors if one not in reads or one in (y, total))),
-        ),
-    )
-
-
-def _gradient(call: AclnnCall, inputs: Specs, outputs: Specs) -> Problem:
-    return describe(RMS_BACKWARD, inputs, call.norm, call.mask, RmsGrads(*outputs), RMS_NORM)[0]
-
-
 _LEAST_BYTES = when(on_inference, least_bytes("gamma"))
+_ALL = ("x1Ref", "x2Ref", "gamma", "rstdOut")
 
-_OWN = (when(in_strict, not_empty("gamma")), _LEAST_BYTES)
-RMS_NORM_FORWARD = _forward("aclnnRmsNorm", gamma_dtype=_GAMMA_DTYPE, own=_OWN)
-GEMMA_RMS_NORM = _forward(
+RMS_NORM_FORWARD = norm_row(
+    "aclnnRmsNorm",
+    reads={"x": "x", "gamma": "gamma"},
+    writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
+    core=(RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
+    gamma_dtype=_GAMMA_DTYPE,
+    own=(when(in_strict, not_empty("gamma")), _LEAST_BYTES),
+)
+GEMMA_RMS_NORM = norm_row(
     "aclnnGemmaRmsNorm",
-    missing=(TRAINING_ARCH, INFERENCE_ARCH),
+    reads={"x": "x", "gamma": "gamma"},
+    writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
+    core=(RMS_FORWARD,),
     normalization=RMS_NORM._replace(offset=1.0),
+    numbers=("epsilon",),
+    missing=(TRAINING_ARCH, INFERENCE_ARCH),
     rstd_shape=_rstd_shape_of_gemma,
 )
-ADD_RMS_NORM = _forward("aclnnAddRmsNorm", "x1", residual="x2", total="xOut", shapes=together)
-_ALL = ("x1Ref", "x2Ref", "gamma", "rstdOut")
-INPLACE_ADD_RMS_NORM = _forward(
-    "aclnnInplaceAddRmsNorm",
-    *("x1Ref", "x1Ref", "x2Ref", "x2Ref"),
-    own=(when(in_strict, not_empty(*_ALL)),),
-    last=(when(in_strict, contiguous(*_ALL)),),
+ADD_RMS_NORM = norm_row(
+    "aclnnAddRmsNorm",
+    reads={"x1": "x", "gamma": "gamma", "x2": "residual"},
+    writes={"yOut": "y", "rstdOut": "rstd", "xOut": "total"},
+    core=(ADD_RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
+    codes=together,
 )
-
-RMS_NORM_GRAD = AclnnOperator(
+INPLACE_ADD_RMS_NORM = norm_row(
+    "aclnnInplaceAddRmsNorm",
+    reads={"x1Ref": "x", "gamma": "gamma", "x2Ref": "residual"},
+    writes={"x1Ref": "y", "rstdOut": "rstd", "x2Ref": "total"},
+    core=(ADD_RMS_FORWARD,),
+    normalization=RMS_NORM,
+    numbers=("epsilon",),
+    own=(when(in_strict, not_empty(*_ALL)),),
+    after=(when(in_strict, contiguous(*_ALL)),),
+)
+RMS_NORM_GRAD = norm_row(
     "aclnnRmsNormGrad",
     reads={"dy": "dy", "x": "x", "rstd": "rstd", "gamma": "gamma"},
-    writes={"dxOut": AclnnOutput("out.dx", like="x"), "dgammaOut": AclnnOutput("out.dgamma", like="columns")},
-    x="x",
-    normalized="gamma",
-    dtypes=dtypes_of_product,
-    problem=_gradient,
-    checks=(
-        when(in_strict, product_without(lambda target: target.soc.arch == TRAINING_ARCH)),
-        required("dy", "x", "rstd", "gamma", "dxOut", "dgammaOut"),
-        usable,
-        known_dtype("dy", "x", "gamma", "dxOut"),
-        same_dtype("dy", "x"),
-        *_GAMMA_DTYPE,
-        same_dtype("dxOut", "x"),
-        float32("rstd", "dgammaOut"),
-        tiling(
-            most_dims("dy", "x", "rstd", "gamma", "dxOut", "dgammaOut"),
-            normalized_rank,
-            normalized_shape,
-            same_shape("dy", "x"),
-            one_per_row("rstd"),
-            same_shape("dxOut", "x"),
-            same_shape("dgammaOut", "gamma"),
-            _LEAST_BYTES,
-        ),
-        own_places("dxOut", "dgammaOut"),
-    ),
+    writes={"dxOut": "dx", "dgammaOut": "dgamma"},
+    core=(RMS_BACKWARD,),
+    normalization=RMS_NORM,
+    gamma_dtype=_GAMMA_DTYPE,
+    rstd_shape=one_per_row,
+    own=(_LEAST_BYTES,),
 )
 
 

@@ -74,18 +74,14 @@ class AddedNormOp:
         kind = next(spec_of(name, one).kind for name, one in given.items() if one is not None)
         results = [empty(kind, output) for output in promised]
         both: list[Any] = [*given.values(), *results]
-        seen = [None if one is None else as_numpy(one) for one in both]
+        seen: list[Any] = [None if one is None else as_numpy(one) for one in both]
         facts = dict(zip(self._names, map(_facts, seen), strict=True))
         decision = self._decide(facts, self._settings(attributes), ShapeError)
         views = dict(zip(self._names, seen, strict=True))
-        decision.run(
-            tuple(views[one.name] if one.facts else None for one in decision.reads),
-            tuple(views[one.name] if one.facts else None for one in decision.writes),
-            np.empty(decision.workspace_bytes, np.uint8),
-        )
-        written = {one.name for one in decision.writes if one.facts}
+        used = {name: views[name] for name, _, _ in decision.tensors}
+        decision.run(used, np.empty(decision.workspace_bytes, np.uint8))
         named_results = zip(self._row.outputs, results, strict=True)
-        return self.results(*[one if name in written else None for name, one in named_results])
+        return self.results(*[one if name in used else None for name, one in named_results])
 
     def outputs(self, *arrays: AnyArray | None, **attributes: Any) -> Any:
         """Shape and dtype of each output, from the facts of the inputs alone. Arguments and errors: as of the call."""

@@ -55,7 +55,7 @@ class Threads(threading.local):
 
 
 DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
-MOST_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
+MAX_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
 
 # How an element of a list lies in memory: the format of struct, and its bytes.
 ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | dict.fromkeys(HANDLES, ("q", 8))
@@ -215,8 +215,8 @@ def _list(call: _Call, one: Parameter, address: int, count: int) -> Any:
     """The values of an array; None for a null pointer with elements to it."""
     if address == 0:
         return None if count or one.name == "stride" else ()
-    if count > MOST_ELEMENTS:
-        raise invalid_param(f"{one.name}: expected at most {MOST_ELEMENTS} elements, got {count}")
+    if count > MAX_ELEMENTS:
+        raise invalid_param(f"{one.name}: expected at most {MAX_ELEMENTS} elements, got {count}")
     code, size = ELEMENTS[one.base]
     values = struct.unpack(f"={count}{code}", _read(call, one.name, address, count * size))
     return [call.handles.object_of(value) for value in values] if one.base in HANDLES else values
@@ -270,7 +270,7 @@ def _size_reader(names: list[str], what: str) -> Size:
         kind = names.index("dataType")
 
         def of_dims(call: _Call) -> int:
-            count = min(call.words[at + 1], MOST_ELEMENTS)
+            count = min(call.words[at + 1], MAX_ELEMENTS)
             sizes = struct.unpack(f"={count}q", _read(call, what, call.words[at], 8 * count))
             return int(math.prod(sizes)) * acl.aclDataTypeSize(call.words[kind])
 

@@ -5,129 +5,29 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+# ruff: noqa: F403, F405 - the names are listed once, below
 from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.cpp.kernel import CompiledKernel
 from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
-from lngrad.ascend.device.copies import (
-    DataCopy,
-    DataCopyExtParams,
-    DataCopyPad,
-    DataCopyPadExtParams,
-    DataCopyPadParams,
-    DataCopyParams,
-    PaddingMode,
-    TransDataTo5HD,
-    TransDataTo5HDParams,
-)
-from lngrad.ascend.device.descriptors import BinaryRepeatParams, BrcbRepeatParams, CopyRepeatParams, UnaryRepeatParams
-from lngrad.ascend.device.global_memory import GlobalAddress
-from lngrad.ascend.device.global_tensor import GlobalTensor
-from lngrad.ascend.device.launch import launch
-from lngrad.ascend.device.layout import BroadCast, GatherMask, Transpose
-from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import RoundMode
-from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.queues import GetTPipePtr, TBuf, TPipe, TQue
-from lngrad.ascend.device.report import BlockReport, LaunchReport
-from lngrad.ascend.device.sync import CrossCoreSetFlag, CrossCoreWaitFlag, PipeBarrier, SetFlag, SyncAll, WaitFlag
-from lngrad.ascend.device.system import (
-    GET_TILING_DATA,
-    GET_TILING_DATA_MEMBER,
-    GET_TILING_DATA_WITH_STRUCT,
-    TILING_KEY_IS,
-    CopyTiling,
-    DisableDmaAtomic,
-    GetBlockIdx,
-    GetBlockNum,
-    GetSubBlockIdx,
-    GetSubBlockNum,
-    GetUserWorkspace,
-    InitOutput,
-    SetAtomicAdd,
-    SetAtomicNone,
-    SetDeqScale,
-    ToBfloat16,
-    ToFloat,
-)
-from lngrad.ascend.device.unified_buffer import TPosition
-from lngrad.ascend.device.vector import (
-    CMPMODE,
-    SELMODE,
-    Abs,
-    AbsSub,
-    Add,
-    AddRelu,
-    AddReluCast,
-    Adds,
-    And,
-    Axpy,
-    BlockReduceMax,
-    BlockReduceMin,
-    BlockReduceSum,
-    Brcb,
-    Cast,
-    Compare,
-    CompareScalar,
-    Copy,
-    CreateVecIndex,
-    Div,
-    Duplicate,
-    Exp,
-    FusedMulAdd,
-    Gather,
-    LeakyRelu,
-    Ln,
-    Max,
-    Maxs,
-    Min,
-    Mins,
-    Mul,
-    MulAddDst,
-    MulAddRelu,
-    MulCast,
-    Muls,
-    Neg,
-    Not,
-    Or,
-    PairReduceSum,
-    Reciprocal,
-    ReduceMax,
-    ReduceMin,
-    ReduceOrder,
-    ReduceRepeat,
-    ReduceSum,
-    ReduceType,
-    Relu,
-    Rsqrt,
-    Select,
-    ShiftLeft,
-    ShiftRight,
-    Sqrt,
-    Sub,
-    SubRelu,
-    SubReluCast,
-    WholeReduceMax,
-    WholeReduceMin,
-    WholeReduceSum,
-)
-from lngrad.ascend.faults import AscendWarning, DeviceFault
-from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
-from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
-from lngrad.ascend.tiling.structs import (
-    LayerNormGradBetaTiling,
-    LayerNormGradTiling,
-    LayerNormSeparateTiling,
-    LayerNormTiling,
-    TilingStruct,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from lngrad.ascend.device.copies import *
+from lngrad.ascend.device.descriptors import *
+from lngrad.ascend.device.global_memory import *
+from lngrad.ascend.device.global_tensor import *
+from lngrad.ascend.device.launch import *
+from lngrad.ascend.device.layout import *
+from lngrad.ascend.device.local_tensor import *
+from lngrad.ascend.device.numerics import *
+from lngrad.ascend.device.pipes import *
+from lngrad.ascend.device.queues import *
+from lngrad.ascend.device.report import *
+from lngrad.ascend.device.sync import *
+from lngrad.ascend.device.system import *
+from lngrad.ascend.device.unified_buffer import *
+from lngrad.ascend.device.vector import *
+from lngrad.ascend.faults import *
+from lngrad.ascend.tile.layernorm import *
+from lngrad.ascend.tile.layernormgrad import *
+from lngrad.ascend.tiling.structs import *
 
 half = np.float16  # the C++ names of the element types
 float32 = np.float32

@@ -138,9 +138,6 @@ def aclnnAddLayerNormGetWorkspaceSize(
         additionalOutput: Whether xOut is written.
         yOut, xOut: As x1, contiguous. Each may take the place of x1 or x2 exactly.
         meanOut, rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT, contiguous. CANN: without meaning on Atlas inference.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     inputs = (x1, x2, gamma, beta, biasOptional, epsilon, additionalOutput)
     return phase1(ADD_LAYER_NORM, *inputs, yOut, meanOut, rstdOut, xOut)
@@ -170,9 +167,6 @@ def aclnnAddLayerNormGradGetWorkspaceSize(
         dsumOptional: The gradient of x where it was used besides, as dy; None for 0.
         dxOut: As dy. May take the place of dy, x1 or x2 exactly.
         dgammaOut, dbetaOut: As gamma, in FLOAT.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(ADD_LAYER_NORM_GRAD, dy, x1, x2, rstd, mean, gamma, dsumOptional, dxOut, dgammaOut, dbetaOut)
 
@@ -199,9 +193,6 @@ def aclnnDeepNormGetWorkspaceSize(
         epsilon: Added to the biased variance of a row.
         meanOut, rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT, contiguous.
         yOut: As x, contiguous. May take the place of x or gx exactly.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(DEEP_NORM, x, gx, beta, gamma, alpha, epsilon, meanOut, rstdOut, yOut)
 
@@ -231,9 +222,6 @@ def aclnnDeepNormGradGetWorkspaceSize(
         alpha: What x was multiplied with.
         dxOut, dgxOut: As x, contiguous. Each may take the place of dy, x or gx exactly.
         dbetaOut, dgammaOut: As gamma, in FLOAT, contiguous; dbetaOut comes first.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(DEEP_NORM_GRAD, dy, x, gx, gamma, mean, rstd, alpha, dxOut, dgxOut, dbetaOut, dgammaOut)
 

@@ -296,6 +296,50 @@ NORM_CHECKS = (normalized_rank, normalized_shape)
 _USUAL: dict[str, Any] = {"normalized": "gamma", "dtypes": dtypes_of_product}
 
 
+class _Tensors:
+    """The tensors of a row with the usual checks, by what they are to the core.
+
+    Attributes:
+        all: The core's name of each, in the order of checks; "" for what copies alone read.
+        x: The one whose shape and dtype decide.
+        rows, columns, like_x: Statistics, parameters but gamma, and those in x's shape.
+        floats: Those in FLOAT: statistics, and sums of rows.
+        outputs: Those that are written.
+    """
+
+    def __init__(self, reads: dict[str, str], terms: tuple[str, ...], writes: dict[str, str], copies: dict[str, Copy]):
+        copied = dict.fromkeys((one for copy in copies.values() for one in copy.of), "")
+        written = {one: core for one, core in writes.items() if not one.startswith("(")} | dict.fromkeys(copies, "x")
+        self.all = reads | dict.fromkeys(terms, "x") | copied | written
+        self.outputs = tuple(written)
+        self.x = next(one for one, core in reads.items() if core == "x")
+        self.rows, self.columns, self.like_x = map(self._of, (Role.STATISTIC, Role.PARAMETER, Role.TENSOR))
+        self.floats = (*self.rows, *(one for one in self.columns if one in writes))
+
+    def _of(self, role: Role) -> tuple[str, ...]:
+        own = (self.x, "gamma", "biasOptional")  # these have checks of their own
+        return tuple(one for one, core in self.all.items() if core and ROLES[core] is role and one not in own)
+
+    def dtypes(self, of_gamma: tuple[Check, ...]) -> tuple[Check, ...]:
+        """The usual checks of dtypes: statistics and sums in FLOAT, all others as x."""
+        others = [one for one in self.all if one not in (self.x, "gamma", *self.floats)]
+        return (
+            known_dtype(*(one for one in self.all if one not in self.floats)),
+            *(of_gamma or (same_dtype("gamma", self.x),)),
+            *(same_dtype(one, self.x) for one in others),
+            float32(*self.floats),
+        )
+
+    def shapes(self, of_rows: Callable[..., Check]) -> tuple[Check, ...]:
+        """The usual checks of shapes: the normalized shape is gamma's, and the others follow from it and x."""
+        return (
+            *NORM_CHECKS,
+            *(same_shape(one, self.x) for one in self.like_x),
+            *(same_shape(one, "gamma") for one in self.columns),
+            of_rows(*self.rows),
+        )
+
+
 def norm_row(
     name: str,
     *,
@@ -304,7 +348,7 @@ def norm_row(
     terms: tuple[str, ...] = (),
     copies: dict[str, Copy] | None = None,
     missing: tuple[int, ...] = (TRAINING_ARCH,),
-    optional: tuple[str, ...] | None = None,
+    optional: Callable[[str], bool] = lambda name: name.endswith("Optional"),
     dtype_checks: tuple[Check, ...] = (),
     gamma_dtype: tuple[Check, ...] = (),
     shape_checks: tuple[Check, ...] = (),
@@ -319,53 +363,29 @@ def norm_row(
     Args:
         name, reads, writes, terms, copies: As AclnnOperator's.
         missing: The architectures whose products its page does not list.
-        optional: The tensors that may be null; by default those that are called so.
-        dtype_checks: Of all dtypes; by default gamma_dtype, statistics and sums in FLOAT, and the others as x.
-        gamma_dtype: Of gamma's dtype; by default that of x.
-        shape_checks: Of all shapes; by default the normalized shape is that of gamma, and the others follow from it and x.
-        rstd_shape: Of the shapes of statistics.
+        optional: Which tensors may be null.
+        dtype_checks, shape_checks: All of these, in place of the usual ones.
+        gamma_dtype, rstd_shape: The usual checks with others of gamma's dtype and of the shapes of statistics.
         codes: Whose checks those of shapes are: the tiling's, or the first phase's own.
         own, after: Checks of shapes, and others, that it alone has.
         fields: The others of AclnnOperator.
     """
-    copies = copies or {}
-    kinds = reads | dict.fromkeys(terms, "x")
-    kinds |= dict.fromkeys((one for copy in copies.values() for one in copy.of), "")
-    kinds |= {one: core for one, core in (writes | dict.fromkeys(copies, "x")).items() if not one.startswith("(")}
-    x = next(one for one, core in reads.items() if core == "x")
-    rows, columns, like_x = (
-        [one for one, core in kinds.items() if core and ROLES[core] is role and one not in (x, "gamma", "biasOptional")]
-        for role in (Role.STATISTIC, Role.PARAMETER, Role.TENSOR)
-    )
-    maybe_null = [one for one in kinds if one.endswith("Optional")] if optional is None else optional
-    floats = [*rows, *(one for one in columns if one in writes)]
-    outputs = [one for one in (*writes, *copies) if one in kinds]
-    usual_dtypes = (
-        known_dtype(*(one for one in kinds if one not in floats)),
-        *(gamma_dtype or (same_dtype("gamma", x),)),
-        *(same_dtype(one, x) for one in kinds if one not in (x, "gamma", *floats)),
-        float32(*floats),
-    )
-    usual_shapes = (
-        *NORM_CHECKS,
-        *(same_shape(one, x) for one in like_x),
-        *(same_shape(one, "gamma") for one in columns),
-        rstd_shape(*rows),
-    )
+    tensors = _Tensors(reads, terms, writes, copies or {})
+    dims_of = dims if shape_checks else most_dims
     return AclnnOperator(
         name,
         reads=reads,
         writes=writes,
         terms=terms,
-        copies=copies,
+        copies=copies or {},
         checks=(
             when(in_strict, product_without(lambda target: target.soc.arch in missing)),
-            required(*(one for one in kinds if one not in maybe_null)),
+            required(*(one for one in tensors.all if not optional(one))),
             usable,
-            *(dtype_checks or usual_dtypes),
-            codes((dims if shape_checks else most_dims)(*kinds), *(shape_checks or usual_shapes), *own),
+            *(dtype_checks or tensors.dtypes(gamma_dtype)),
+            codes(dims_of(*tensors.all), *(shape_checks or tensors.shapes(rstd_shape)), *own),
             *after,
-            own_places(*outputs),
+            own_places(*tensors.outputs),
         ),
-        **{**_USUAL, "x": x, **fields},
+        **{**_USUAL, "x": tensors.x, **fields},
     )

@@ -167,9 +167,6 @@ def aclnnAddRmsNormCastGetWorkspaceSize(
         y1Out: As x1, in FLOAT, contiguous.
         y2Out, xOut: As x1, contiguous.
         rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT, contiguous.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(ADD_RMS_NORM_CAST, x1, x2, gamma, epsilon, y1Out, y2Out, rstdOut, xOut)
 

@@ -163,9 +163,6 @@ def aclnnLayerNormGetWorkspaceSize(
         out: As input. May take the place of input exactly.
         meanOutOptional, rstdOutOptional: [A1, …, Ai, 1, …, 1], or None. Each output is rounded once to its tensor's
             own dtype.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     arguments = (input, normalizedShape, weightOptional, biasOptional, eps, out, meanOutOptional, rstdOutOptional)
     return phase1(LAYER_NORM, *arguments)

@@ -155,7 +155,7 @@ LAYER_NORM_QUANT = norm_row(
     core=(FORWARD,),
     numbers=("epsilon",),
     last=True,
-    optional=(),
+    optional=lambda name: False,
     codes=together,
     dtype_checks=(
         dtype_row(

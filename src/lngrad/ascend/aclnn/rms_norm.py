@@ -111,9 +111,6 @@ def aclnnRmsNormGetWorkspaceSize(
         epsilon: Added to the mean of the squares.
         yOut: As x. May take the place of x exactly.
         rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(RMS_NORM_FORWARD, x, gamma, epsilon, yOut, rstdOut)
 
@@ -131,9 +128,6 @@ def aclnnRmsNormGradGetWorkspaceSize(
         gamma: [R1, …, Rj] in x's dtype or FLOAT; on Atlas inference in x's.
         dxOut: As x. May take the place of dy or x exactly.
         dgammaOut: As gamma, in FLOAT.
-
-    Returns:
-        On failure workspaceSize is 0 and executor None; aclGetRecentErrMsg has the text.
     """
     return phase1(RMS_NORM_GRAD, dy, x, rstd, gamma, dxOut, dgammaOut)
 

@@ -210,8 +210,8 @@ class LayerNormGradBetaTiling(TilingStruct):
 
 
 @dataclass
-class LayerNormTiling(TilingStruct):
-    """Tiling of the LayerNorm that returns mean and variance: 26 words. Source: the manual's LayerNorm Tiling page."""
+class _NormTiling(TilingStruct):
+    """The 26 words of LayerNorm with mean and variance, and of DeepNorm."""
 
     bLength: int = 0
     sLength: int = 0
@@ -239,6 +239,16 @@ class LayerNormTiling(TilingStruct):
     bshCurLength: int = 0
     bsCurLength: int = 0
     lastDimValueBack: float = 0.0
+
+
+@dataclass
+class LayerNormTiling(_NormTiling):
+    """Tiling of the LayerNorm that returns mean and variance. Source: the manual's LayerNorm Tiling page."""
+
+
+@dataclass
+class DeepNormTiling(_NormTiling):
+    """Tiling of DeepNorm. Source: deepnorm_tilingdata.h."""
 
 
 @dataclass
@@ -293,38 +303,6 @@ class SoftMaxTiling(TilingStruct):
     tailM: int = 0
     tailSplitSize: int = 0
     tailReduceSize: int = 0
-
-
-@dataclass
-class DeepNormTiling(TilingStruct):
-    """Tiling of DeepNorm: 26 words. Source: deepnorm_tilingdata.h."""
-
-    bLength: int = 0
-    sLength: int = 0
-    hLength: int = 0
-    originalHLength: int = 0
-    inputXSize: int = 0
-    meanVarSize: int = 0
-    numberOfTmpBuf: int = 0
-    meanTmpTensorPos: int = 0
-    meanTmpTensorSize: int = 0
-    varianceTmpTensorPos: int = 0
-    varianceTmpTensorSize: int = 0
-    tmpBufSize: int = 0
-    oneTmpSize: int = 0
-    firstTmpStartPos: int = 0
-    secondTmpStartPos: int = 0
-    thirdTmpStartPos: int = 0
-    loopRound: int = 0
-    inputRoundSize: int = 0
-    inputTailSize: int = 0
-    inputTailPos: int = 0
-    meanVarRoundSize: int = 0
-    meanVarTailSize: int = 0
-    meanVarTailPos: int = 0
-    bshCurLength: int = 0
-    bsCurLength: int = 0
-    lastDimValueBack: float = 0.0
 
 
 @dataclass

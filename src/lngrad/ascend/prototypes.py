@@ -299,101 +299,73 @@ _RMS_FORWARD = (
     "const aclTensor *x, const aclTensor *gamma, double epsilon, const aclTensor *yOut, const aclTensor *rstdOut"
 )
 
-# What the first phase of each aclnn operator takes, by header; its results and the second phase are alike.
-OPERATORS: dict[str, dict[str, str]] = {
-    "aclnnop/aclnn_layer_norm_backward.h": {
-        "aclnnLayerNormBackward": """
+# What the first phase of each aclnn operator takes; its results and the second phase are alike.
+OPERATORS: dict[str, str] = {
+    "aclnnLayerNormBackward": """
     const aclTensor *gradOut, const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *mean,
     const aclTensor *rstd, const aclTensor *weightOptional, const aclTensor *biasOptional,
     const aclBoolArray *outputMask, aclTensor *gradInputOut, aclTensor *gradWeightOut, aclTensor *gradBiasOut""",
-    },
-    "aclnnop/aclnn_layer_norm.h": {
-        "aclnnLayerNorm": _FORWARD,
-        "aclnnLayerNormWithImplMode": f"{_FORWARD}, int32_t implMode",
-        "aclnnFastLayerNorm": _FORWARD,
-    },
-    "aclnnop/aclnn_layer_normalization_grad.h": {
-        "aclnnLayerNormalizationGrad": """
+    "aclnnLayerNorm": _FORWARD,
+    "aclnnLayerNormWithImplMode": f"{_FORWARD}, int32_t implMode",
+    "aclnnFastLayerNorm": _FORWARD,
+    "aclnnLayerNormalizationGrad": """
     const aclTensor *dy, const aclTensor *x, const aclTensor *gamma, const aclTensor *mean, const aclTensor *rstd,
     aclTensor *dx, aclTensor *dgamma, aclTensor *dbeta""",
-    },
-    "aclnnop/aclnn_rms_norm.h": {"aclnnRmsNorm": _RMS_FORWARD},
-    "aclnnop/aclnn_rms_norm_grad.h": {
-        "aclnnRmsNormGrad": """
+    "aclnnRmsNorm": _RMS_FORWARD,
+    "aclnnRmsNormGrad": """
     const aclTensor *dy, const aclTensor *x, const aclTensor *rstd, const aclTensor *gamma, const aclTensor *dxOut,
     const aclTensor *dgammaOut""",
-    },
-    "aclnnop/aclnn_gemma_rms_norm.h": {"aclnnGemmaRmsNorm": _RMS_FORWARD},
-    "aclnnop/aclnn_add_rms_norm.h": {
-        "aclnnAddRmsNorm": """
+    "aclnnGemmaRmsNorm": _RMS_FORWARD,
+    "aclnnAddRmsNorm": """
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, aclTensor *yOut,
     aclTensor *rstdOut, aclTensor *xOut""",
-    },
-    "aclnnop/aclnn_add_layer_norm.h": {
-        "aclnnAddLayerNorm": """
+    "aclnnAddLayerNorm": """
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *beta,
     const aclTensor *biasOptional, double epsilon, bool additionalOutput, const aclTensor *yOut,
     const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *xOut""",
-    },
-    "aclnnop/aclnn_add_layer_norm_grad.h": {
-        "aclnnAddLayerNormGrad": """
+    "aclnnAddLayerNormGrad": """
     const aclTensor *dy, const aclTensor *x1, const aclTensor *x2, const aclTensor *rstd, const aclTensor *mean,
     const aclTensor *gamma, const aclTensor *dsumOptional, const aclTensor *dxOut, const aclTensor *dgammaOut,
     const aclTensor *dbetaOut""",
-    },
-    "aclnnop/aclnn_deep_norm.h": {
-        "aclnnDeepNorm": """
+    "aclnnDeepNorm": """
     const aclTensor *x, const aclTensor *gx, const aclTensor *beta, const aclTensor *gamma, double alpha,
     double epsilon, const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *yOut""",
-    },
-    "aclnnop/aclnn_deep_norm_grad.h": {
-        "aclnnDeepNormGrad": """
+    "aclnnDeepNormGrad": """
     const aclTensor *dy, const aclTensor *x, const aclTensor *gx, const aclTensor *gamma, const aclTensor *mean,
     const aclTensor *rstd, double alpha, const aclTensor *dxOut, const aclTensor *dgxOut, const aclTensor *dbetaOut,
     const aclTensor *dgammaOut""",
-    },
-    "aclnnop/aclnn_add_rms_norm_cast.h": {
-        "aclnnAddRmsNormCast": """
+    "aclnnAddRmsNormCast": """
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, const aclTensor *y1Out,
     const aclTensor *y2Out, const aclTensor *rstdOut, const aclTensor *xOut""",
-    },
-    "aclnnop/aclnn_fused_add_rms_norm.h": {
-        "aclnnFusedAddRmsNorm": """
+    "aclnnFusedAddRmsNorm": """
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, double scale, const
     aclTensor *yOut, const aclTensor *rstdOut, const aclTensor *xOut""",
-    },
-    "aclnnop/aclnn_ada_layer_norm.h": {
-        "aclnnAdaLayerNorm": """
+    "aclnnAdaLayerNorm": """
     const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
     aclTensor *biasOptional, double epsilon, aclTensor *out""",
-    },
-    "aclnnop/aclnn_ada_layer_norm_v2.h": {
-        "aclnnAdaLayerNormV2": """
+    "aclnnAdaLayerNormV2": """
     const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
     aclTensor *biasOptional, double epsilon, aclTensor *out, aclTensor *meanOutOptional, aclTensor
     *rstdOutOptional""",
-    },
-    "aclnnop/aclnn_rms_norm_quant.h": {
-        "aclnnRmsNormQuant": """
+    "aclnnRmsNormQuant": """
     const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
     *offset, double epsilon, aclTensor *y""",
-    },
-    "aclnnop/aclnn_add_rms_norm_quant.h": {
-        "aclnnAddRmsNormQuant": """
+    "aclnnAddRmsNormQuant": """
     const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *scales1, const aclTensor
     *scales2Optional, const aclTensor *zeroPoints1Optional, const aclTensor *zeroPoints2Optional, int64_t axis,
     double epsilon, bool divMode, aclTensor *y1Out, aclTensor *y2Out, aclTensor *xOut""",
-    },
-    "aclnnop/aclnn_layer_norm_quant.h": {
-        "aclnnLayerNormQuant": """
+    "aclnnLayerNormQuant": """
     const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
     *zeroPointsOptional, int quantMode, double epsilon, aclTensor *res, aclTensor *scaleOut""",
-    },
-    "aclnnop/aclnn_inplace_add_rms_norm.h": {
-        "aclnnInplaceAddRmsNorm": """
+    "aclnnInplaceAddRmsNorm": """
     aclTensor *x1Ref, aclTensor *x2Ref, const aclTensor *gamma, double epsilon, const aclTensor *rstdOut""",
-    },
 }
+
+
+def _header(name: str) -> str:
+    """The header that declares an operator, which is called after it, or after the one that it is a variant of."""
+    words = re.sub("(?<=[a-z])(?=[A-Z])", "_", name.replace("Fast", "").removesuffix("WithImplMode"))
+    return f"aclnnop/{words.lower()}.h"
 
 
 def _read(text: str) -> tuple[Function, ...]:
@@ -405,11 +377,9 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "acl/acl_rt.h": _read(_RUNTIME),
     "aclnn/acl_meta.h": _read(_META + _SETTERS + _DUMP),
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
-    **{
-        path: _read("".join(_TWO_PHASES.format(name, parameters.strip()) for name, parameters in rows.items()))
-        for path, rows in OPERATORS.items()
-    },
 }
+for _name, _parameters in OPERATORS.items():
+    HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _parameters.strip()))
 
 FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}
 

@@ -17,14 +17,12 @@ from lngrad.ascend.aclnn.checks import (
     dtypes_of_product,
     float32,
     in_compat,
-    in_strict,
     known_dtype,
     least_bytes,
     norm_row,
     not_empty,
-    on_inference,
+    strictly,
     tiling,
-    together,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
@@ -72,9 +70,9 @@ ADD_LAYER_NORM = norm_row(
     own=(
         _bias_shape,
         not_empty("x1", "gamma", "meanOut"),
-        when(on_inference, least_bytes("x1", "x2", "beta", "gamma", "biasOptional")),
+        least_bytes("x1", "x2", "beta", "gamma", "biasOptional"),
     ),
-    after=(when(in_strict, contiguous(*_FORWARD, "xOut")),),
+    after=(strictly(contiguous(*_FORWARD, "xOut")),),
 )
 ADD_LAYER_NORM_GRAD = norm_row(
     "aclnnAddLayerNormGrad",
@@ -94,9 +92,9 @@ DEEP_NORM = norm_row(
     core=(FORWARD,),
     numbers=("epsilon",),
     alpha="alpha",
-    codes=together,
+    by_tiling=False,
     own=_OWN,
-    after=(when(in_strict, contiguous(*_FORWARD)),),
+    after=(strictly(contiguous(*_FORWARD)),),
 )
 DEEP_NORM_GRAD = norm_row(
     "aclnnDeepNormGrad",
@@ -106,9 +104,9 @@ DEEP_NORM_GRAD = norm_row(
     copies={"dxOut": Copy("dx", factor="alpha")},
     core=(BACKWARD,),
     alpha="alpha",
-    codes=together,
+    by_tiling=False,
     own=_OWN,
-    after=(when(in_strict, contiguous("dgxOut", *_SUMS, "dxOut")),),
+    after=(strictly(contiguous("dgxOut", *_SUMS, "dxOut")),),
 )
 
 

@@ -22,7 +22,12 @@ Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
 MAX_DIMS = 8
 INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
-INFERENCE_LEAST_BYTES = 32
+INFERENCE_MIN_BYTES = 32
+
+
+def strictly(*checks: Check) -> Check:
+    """Checks that hold by the documents' rules alone."""
+    return when(in_strict, *checks)
 
 
 def when(condition: Callable[[AclnnCall], bool], *checks: Check) -> Check:
@@ -245,10 +250,12 @@ def on_inference(call: AclnnCall) -> bool:
 @of_tensors
 def least_bytes(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """By some pages, the last axis has at least 32 bytes on Atlas inference."""
+    if not on_inference(call):
+        return False
     nbytes = facts.shape[-1] * NUMPY_DTYPES[facts.dtype].itemsize
     soc = call.target.soc.name
-    return nbytes < INFERENCE_LEAST_BYTES and (
-        f"a last axis of at least {INFERENCE_LEAST_BYTES} bytes on {soc}, got {nbytes}"
+    return nbytes < INFERENCE_MIN_BYTES and (
+        f"a last axis of at least {INFERENCE_MIN_BYTES} bytes on {soc}, got {nbytes}"
     )
 
 
@@ -353,7 +360,7 @@ def norm_row(
     gamma_dtype: tuple[Check, ...] = (),
     shape_checks: tuple[Check, ...] = (),
     rstd_shape: Callable[..., Check] = rows_shape,
-    codes: Callable[..., Check] = tiling,
+    by_tiling: bool = True,
     own: tuple[Check, ...] = (),
     after: tuple[Check, ...] = (),
     **fields: Any,
@@ -366,7 +373,7 @@ def norm_row(
         optional: Which tensors may be null.
         dtype_checks, shape_checks: All of these, in place of the usual ones.
         gamma_dtype, rstd_shape: The usual checks with others of gamma's dtype and of the shapes of statistics.
-        codes: Whose checks those of shapes are: the tiling's, or the first phase's own.
+        by_tiling: Whether the checks of shapes are the tiling's, and not the first phase's own.
         own, after: Checks of shapes, and others, that it alone has.
         fields: The others of AclnnOperator.
     """
@@ -379,11 +386,13 @@ def norm_row(
         terms=terms,
         copies=copies or {},
         checks=(
-            when(in_strict, product_without(lambda target: target.soc.arch in missing)),
+            strictly(product_without(lambda target: target.soc.arch in missing)),
             required(*(one for one in tensors.all if not optional(one))),
             usable,
             *(dtype_checks or tensors.dtypes(gamma_dtype)),
-            codes(dims_of(*tensors.all), *(shape_checks or tensors.shapes(rstd_shape)), *own),
+            (tiling if by_tiling else together)(
+                dims_of(*tensors.all), *(shape_checks or tensors.shapes(rstd_shape)), *own
+            ),
             *after,
             own_places(*tensors.outputs),
         ),

@@ -19,7 +19,6 @@ from lngrad.ascend.aclnn.checks import (
     all_as,
     contiguous,
     float32,
-    in_strict,
     norm_row,
     not_empty,
     of_tensors,
@@ -28,8 +27,7 @@ from lngrad.ascend.aclnn.checks import (
     rows_shape,
     same_dtype,
     same_shape,
-    together,
-    when,
+    strictly,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, Copy
@@ -79,7 +77,7 @@ ADD_RMS_NORM_CAST = norm_row(
     numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
     dtype_checks=(*all_as("x1", "x2", "gamma", "y2Out", "xOut"), float32("y1Out", "rstdOut")),
-    own=(when(in_strict, contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
+    own=(strictly(contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
     dtypes=lambda target: SIXTEEN if target.soc.bf16 else SIXTEEN[:1],
 )
 FUSED_ADD_RMS_NORM = norm_row(
@@ -93,8 +91,8 @@ FUSED_ADD_RMS_NORM = norm_row(
     alpha="scale",
     numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
-    codes=together,
-    own=(when(in_strict, not_empty("x1", "gamma")),),
+    by_tiling=False,
+    own=(strictly(not_empty("x1", "gamma")),),
 )
 
 
@@ -113,10 +111,10 @@ def _ada(
         last=True,
         missing=missing,
         dtype_checks=(*all_as("x", "scale", "shift", "out", *statistics), *parameters),
-        codes=together,
+        by_tiling=False,
         shape_checks=(
             _two_dims,
-            when(in_strict, not_empty("x")),
+            strictly(not_empty("x")),
             _per_batch("scale", "shift"),
             _weight_shape("weightOptional", "biasOptional"),
             same_shape("out", "x"),
@@ -141,7 +139,7 @@ LAYER_NORMALIZATION_GRAD = norm_row(
     missing=_NOT_ON_950,
     dtype_checks=all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
     rstd_shape=one_per_row,
-    codes=together,
+    by_tiling=False,
 )
 
 

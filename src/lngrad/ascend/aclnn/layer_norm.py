@@ -21,7 +21,6 @@ from lngrad.ascend.aclnn.checks import (
     Check,
     Wrong,
     dtypes_of_product,
-    in_strict,
     known_dtype,
     most_dims,
     normalized_rank,
@@ -34,8 +33,8 @@ from lngrad.ascend.aclnn.checks import (
     required,
     same_dtype,
     same_shape,
+    strictly,
     usable,
-    when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator
@@ -108,7 +107,7 @@ def _forward(
         numbers=("eps",),
         dtypes=dtypes,
         checks=(
-            when(in_strict, product_without(missing)),
+            strictly(product_without(missing)),
             required("input", "normalizedShape", "out"),
             usable,
             known_dtype("input"),

@@ -15,15 +15,12 @@ from lngrad.ascend.aclnn.checks import (
     NORM_CHECKS,
     Wrong,
     dtype_row,
-    in_strict,
     least_bytes,
     norm_row,
     not_empty,
     of_tensors,
-    on_inference,
     same_shape,
-    together,
-    when,
+    strictly,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, REGISTER_ARCH, SIXTEEN
@@ -98,7 +95,7 @@ RMS_NORM_QUANT = norm_row(
     core=(RMS_FORWARD,),
     normalization=RMS_NORM,
     numbers=("epsilon",),
-    codes=together,
+    by_tiling=False,
     last=True,
     dtype_checks=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
     shape_checks=(
@@ -106,8 +103,8 @@ RMS_NORM_QUANT = norm_row(
         same_shape("beta", "gamma"),
         _one("scale", "offset"),
         same_shape("y", "x"),
-        when(in_strict, not_empty("x")),
-        when(on_inference, least_bytes("gamma")),
+        strictly(not_empty("x")),
+        least_bytes("gamma"),
     ),
 )
 
@@ -136,7 +133,7 @@ ADD_RMS_NORM_QUANT = norm_row(
     core=(RMS_FORWARD,),
     normalization=RMS_NORM,
     numbers=("epsilon",),
-    codes=together,
+    by_tiling=False,
     dtype_checks=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
     shape_checks=(
         *NORM_CHECKS,
@@ -144,7 +141,7 @@ ADD_RMS_NORM_QUANT = norm_row(
         same_shape("y2Out", "y1Out"),
         *(same_shape(one, "gamma") for one in _SCALES),
         _by_division,
-        when(on_inference, least_bytes("gamma")),
+        least_bytes("gamma"),
     ),
 )
 LAYER_NORM_QUANT = norm_row(
@@ -156,7 +153,7 @@ LAYER_NORM_QUANT = norm_row(
     numbers=("epsilon",),
     last=True,
     optional=lambda name: False,
-    codes=together,
+    by_tiling=False,
     dtype_checks=(
         dtype_row(
             ("x", "gamma", "beta", "scale", "zeroPointsOptional", "res"),
@@ -173,7 +170,7 @@ LAYER_NORM_QUANT = norm_row(
         _one_row("gamma", "beta"),
         _one("scale", "zeroPointsOptional"),
         same_shape("res", "x"),
-        when(on_inference, least_bytes("x")),
+        least_bytes("x"),
     ),
 )
 

@@ -14,7 +14,6 @@ from lngrad.ascend.aclnn.checks import (
     TRAINING_ARCH,
     Wrong,
     contiguous,
-    in_strict,
     least_bytes,
     norm_row,
     not_empty,
@@ -23,7 +22,7 @@ from lngrad.ascend.aclnn.checks import (
     one_per_row,
     parameter_dtype,
     same_dtype,
-    together,
+    strictly,
     when,
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
@@ -44,7 +43,6 @@ _GAMMA_DTYPE = (
 )
 
 
-_LEAST_BYTES = when(on_inference, least_bytes("gamma"))
 _ALL = ("x1Ref", "x2Ref", "gamma", "rstdOut")
 
 RMS_NORM_FORWARD = norm_row(
@@ -55,7 +53,7 @@ RMS_NORM_FORWARD = norm_row(
     normalization=RMS_NORM,
     numbers=("epsilon",),
     gamma_dtype=_GAMMA_DTYPE,
-    own=(when(in_strict, not_empty("gamma")), _LEAST_BYTES),
+    own=(strictly(not_empty("gamma")), least_bytes("gamma")),
 )
 GEMMA_RMS_NORM = norm_row(
     "aclnnGemmaRmsNorm",
@@ -74,7 +72,7 @@ ADD_RMS_NORM = norm_row(
     core=(ADD_RMS_FORWARD,),
     normalization=RMS_NORM,
     numbers=("epsilon",),
-    codes=together,
+    by_tiling=False,
 )
 INPLACE_ADD_RMS_NORM = norm_row(
     "aclnnInplaceAddRmsNorm",
@@ -83,8 +81,8 @@ INPLACE_ADD_RMS_NORM = norm_row(
     core=(ADD_RMS_FORWARD,),
     normalization=RMS_NORM,
     numbers=("epsilon",),
-    own=(when(in_strict, not_empty(*_ALL)),),
-    after=(when(in_strict, contiguous(*_ALL)),),
+    own=(strictly(not_empty(*_ALL)),),
+    after=(strictly(contiguous(*_ALL)),),
 )
 RMS_NORM_GRAD = norm_row(
     "aclnnRmsNormGrad",
@@ -94,7 +92,7 @@ RMS_NORM_GRAD = norm_row(
     normalization=RMS_NORM,
     gamma_dtype=_GAMMA_DTYPE,
     rstd_shape=one_per_row,
-    own=(_LEAST_BYTES,),
+    own=(least_bytes("gamma"),),
 )
 
 

@@ -17,7 +17,7 @@ from lngrad.ascend.device.launch import *
 from lngrad.ascend.device.layout import *
 from lngrad.ascend.device.local_tensor import *
 from lngrad.ascend.device.numerics import *
-from lngrad.ascend.device.pipes import *
+from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import *
 from lngrad.ascend.device.report import *
 from lngrad.ascend.device.sync import *

@@ -147,7 +147,7 @@ class Handle:
 AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
-class Array(Handle, Generic[Value]):
+class ValueArray(Handle, Generic[Value]):
     """A handle of copied values."""
 
     __slots__ = ("values",)

@@ -10,9 +10,9 @@ from operator import index
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import (
-    Array,
     Handle,
     Value,
+    ValueArray,
     check_handle,
     destroy,
     invalid_argument,
@@ -34,23 +34,23 @@ class aclScalar(Handle):
         self.value, self.dtype = value, dtype
 
 
-class aclIntArray(Array[int]):
+class aclIntArray(ValueArray[int]):
     """64-bit integers."""
 
 
-class aclFloatArray(Array[float]):
+class aclFloatArray(ValueArray[float]):
     """Floating-point numbers."""
 
 
-class aclBoolArray(Array[bool]):
+class aclBoolArray(ValueArray[bool]):
     """Booleans."""
 
 
-class aclTensorList(Array[aclTensor]):
+class aclTensorList(ValueArray[aclTensor]):
     """Tensors."""
 
 
-class aclScalarList(Array[aclScalar]):
+class aclScalarList(ValueArray[aclScalar]):
     """Scalars."""
 
 

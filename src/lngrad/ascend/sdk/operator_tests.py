@@ -35,12 +35,11 @@ _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be c
 _STRUCT = re.compile(r"(?s)BEGIN_TILING_DATA_DEF\(\s*\w+\s*\).*?END_TILING_DATA_DEF")
 _REGISTERED = re.compile(r"REGISTER_TILING_DATA_CLASS\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
-_ARCH = {1001: ("100", "1001"), 2002: ("200", "2002"), 2201: ("220", "2201"), 3510: ("310", "3510")}
 _ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined reference to .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
 
 
-class Case(NamedTuple):
+class Outcome(NamedTuple):
     """One test in one mode: "passed", "failed" or "crashed", and the first line that says why."""
 
     name: str
@@ -55,10 +54,10 @@ class TestFile:
 
     path: Path
     error: str = ""
-    cases: list[Case] = field(default_factory=list)
+    cases: list[Outcome] = field(default_factory=list)
     remarks: dict[str, None] = field(default_factory=dict)
 
-    def by_name(self) -> dict[str, list[Case]]:
+    def by_name(self) -> dict[str, list[Outcome]]:
         """Each test's cases, one a mode."""
         names = dict.fromkeys(case.name for case in self.cases)
         return {name: [case for case in self.cases if case.name == name] for name in names}
@@ -147,8 +146,7 @@ def _staged(folder: Path, scratch: Path) -> Path:
 
 
 def _soc_flags(soc: str) -> list[str]:
-    core, arch = _ARCH[socs.get(soc).arch]
-    return [f"-D__CCE_AICORE__={core}", f"-D__NPU_ARCH__={arch}", f'-DUT_SOC_VERSION="{soc}"']
+    return [*(f"-D{name}={value}" for name, value in socs.get(soc).macros.items()), f'-DUT_SOC_VERSION="{soc}"']
 
 
 def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:
@@ -240,7 +238,7 @@ def _names(program: Path) -> list[str]:
 
 def _run(
     program: Path, names: list[str], mode: str, place: Path, time_limit: float, remarks: dict[str, None]
-) -> list[Case]:
+) -> list[Outcome]:
     """Run tests in one process, and add their remarks; one by one where that ends without a report."""
     report = program.parent / "report.json"
     report.unlink(missing_ok=True)
@@ -263,15 +261,15 @@ def _run(
         suites = json.loads(report.read_text())["testsuites"]
         return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
     if len(names) == 1:
-        return [Case(names[0], mode, "crashed", why)]
+        return [Outcome(names[0], mode, "crashed", why)]
     return [case for name in names for case in _run(program, [name], mode, place, time_limit, remarks)]
 
 
-def _case(name: str, mode: str, told: dict[str, Any]) -> Case:
+def _case(name: str, mode: str, told: dict[str, Any]) -> Outcome:
     failures = told.get("failures", ())
     if not failures:
-        return Case(name, mode, "passed")
+        return Outcome(name, mode, "passed")
     text = failures[0]["failure"]
     thrown = re.search(r'description "(.*?)" thrown', text, re.DOTALL)
     lines = (thrown[1] if thrown else text).strip().splitlines()
-    return Case(name, mode, "failed", " ".join(line.strip() for line in lines[:4]))
+    return Outcome(name, mode, "failed", " ".join(line.strip() for line in lines[:4]))

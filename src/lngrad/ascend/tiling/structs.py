@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 from lngrad.ascend.faults import TilingError
 
 UINT32_MAX = 0xFFFF_FFFF
-S = TypeVar("S", bound="TilingStruct")
+Struct = TypeVar("Struct", bound="TilingStruct")
 
 
 def float_bits(value: float) -> int:
@@ -78,7 +78,7 @@ class TilingStruct:
         return bytes(data)
 
     @classmethod
-    def from_bytes(cls: type[S], data: bytes) -> S:
+    def from_bytes(cls: type[Struct], data: bytes) -> Struct:
         """Read the struct from the start of ``data``; bytes behind it are left alone.
 
         Raises:

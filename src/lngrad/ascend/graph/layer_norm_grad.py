@@ -49,44 +49,6 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 DtypeLike: TypeAlias = object  # a dtype of NumPy, or one that prints its name: torch's; or the name
 
 
-def infer_shape(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:
-    """Check what is known of the inputs' shapes, and derive the outputs'. The newest ops take empty ones.
-
-    Args:
-        names: Of dy, x, variance or rstd, mean, gamma.
-        shapes: Theirs; -1 is an unknown dimension, (-2,) an unknown rank.
-
-    Returns:
-        The shapes of pd_x, pd_gamma, pd_beta.
-
-    Raises:
-        ShapeError: Naming the argument, the rule and both values.
-    """
-    takes_empty = soc.current().documents == "master"
-    dy, x, statistic, mean, gamma = known = [tuple(shape) for shape in shapes]
-    for name, shape in zip(names, known, strict=True):
-        least = 1 if name in ("dy", "x") and not takes_empty else 0
-        if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
-            raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
-    for name, shape, other_name, other in ((names[1], x, names[0], dy), (names[3], mean, names[2], statistic)):
-        if UNKNOWN_RANK not in (shape, other) and _differ(shape, other):
-            raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
-    if UNKNOWN_RANK in (dy, gamma):
-        return dy, gamma, gamma
-    if not gamma:
-        raise ShapeError("gamma: expected at least 1 dimension, got ()")
-    if len(gamma) > len(dy):
-        raise ShapeError(f"gamma: expected at most the {len(dy)} dimensions of dy {dy}, got {len(gamma)}: {gamma}")
-    rows, last = dy[: len(dy) - len(gamma)], dy[len(dy) - len(gamma) :]
-    if _differ(gamma, last):
-        raise ShapeError(f"gamma: expected the last dimensions of dy, {last}, got {gamma}")
-    for name, shape in ((names[2], statistic), (names[3], mean)):
-        count, wanted = math.prod(shape), math.prod(rows)
-        if shape != UNKNOWN_RANK and UNKNOWN not in shape + rows and count != wanted:
-            raise ShapeError(f"{name}: expected {wanted} elements, one per row of dy {rows}, got {count}: {shape}")
-    return dy, gamma, gamma
-
-
 def _differ(one: Shape, two: Shape) -> bool:
     sizes = zip(one, two, strict=False)
     return len(one) != len(two) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
@@ -98,45 +60,6 @@ def check_mask(output_mask: Sequence[bool]) -> Mask:
     if len(mask) != 3:
         raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
     return mask
-
-
-def infer_dtype(
-    names: Sequence[str], dtypes: Sequence[DtypeLike], pd_gamma_dtype: DtypeLike | None
-) -> tuple[str, str, str]:
-    """Check the inputs' dtypes, and derive the outputs'.
-
-    The page takes 16-bit statistics of a 16-bit x, the published code (compat mode) float32 alone.
-
-    Args:
-        names: Of dy, x, variance or rstd, mean, gamma.
-        dtypes: Theirs: names, or dtypes of NumPy or torch.
-        pd_gamma_dtype: Which row of the table is meant where two begin alike: float32 or gamma's; None for gamma's.
-
-    Returns:
-        The dtypes of pd_x, pd_gamma, pd_beta.
-
-    Raises:
-        DtypeError: Naming the argument, the rule and both values.
-    """
-    dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
-    if dy not in _BITS:
-        raise DtypeError(f"{names[0]}: expected float32, float16 or bfloat16, got {dy}")
-    if x != dy:
-        raise DtypeError(f"{names[1]}: expected the dtype of {names[0]}, {dy}, got {x}")
-    for name, dtype in ((names[2], statistic), (names[3], mean)):
-        if soc.current().mode != "strict" and dtype != "float32":
-            raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
-        if _BITS.get(dtype, 0) < _BITS[x]:
-            allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
-            raise DtypeError(f"{name}: expected {allowed} for an x in {x}, got {dtype}")
-    if mean != statistic:
-        raise DtypeError(f"{names[3]}: expected the dtype of {names[2]}, {statistic}, got {mean}")
-    if gamma not in {row[1] for row in DTYPE_ROWS if row[0] == x}:
-        raise DtypeError(f"gamma: expected float32 or the dtype of dy, {dy}, got {gamma}")
-    parameter = gamma if pd_gamma_dtype is None else dtype_name(pd_gamma_dtype)
-    if (x, gamma, parameter) not in DTYPE_ROWS:
-        raise DtypeError(f"pd_gamma_dtype: expected float32 or the dtype of gamma, {gamma}, got {parameter}")
-    return x, parameter, parameter
 
 
 def dtype_name(dtype: DtypeLike) -> str:
@@ -178,7 +101,7 @@ class GraphOp:
         return f"{__name__}.{self.name}"
 
     def infer_shape(self, *shapes: Sequence[int], output_mask: Sequence[bool] = ALL) -> PdOutputs:
-        """Shapes of the outputs, before there is data.
+        """Shapes of the outputs, before there is data. The newest ops take empty inputs.
 
         Args:
             shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
@@ -191,12 +114,36 @@ class GraphOp:
             ShapeError: What is known breaks a rule.
         """
         self._check_number(shapes)
-        return _masked(infer_shape(self.inputs, shapes), output_mask)
+        takes_empty = soc.current().documents == "master"
+        dy, x, statistic, mean, gamma = known = [tuple(shape) for shape in shapes]
+        for name, shape in zip(self.inputs, known, strict=True):
+            least = 1 if name in ("dy", "x") and not takes_empty else 0
+            if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
+                raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+        for name, shape, other_name, other in (("x", x, "dy", dy), ("mean", mean, self.inputs[2], statistic)):
+            if UNKNOWN_RANK not in (shape, other) and _differ(shape, other):
+                raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
+        if UNKNOWN_RANK in (dy, gamma):
+            return _masked((dy, gamma, gamma), output_mask)
+        if not gamma:
+            raise ShapeError("gamma: expected at least 1 dimension, got ()")
+        if len(gamma) > len(dy):
+            raise ShapeError(f"gamma: expected at most the {len(dy)} dimensions of dy {dy}, got {len(gamma)}: {gamma}")
+        rows, last = dy[: len(dy) - len(gamma)], dy[len(dy) - len(gamma) :]
+        if _differ(gamma, last):
+            raise ShapeError(f"gamma: expected the last dimensions of dy, {last}, got {gamma}")
+        for name, shape in ((self.inputs[2], statistic), ("mean", mean)):
+            count, wanted = math.prod(shape), math.prod(rows)
+            if shape != UNKNOWN_RANK and UNKNOWN not in shape + rows and count != wanted:
+                raise ShapeError(f"{name}: expected {wanted} elements, one per row of dy {rows}, got {count}: {shape}")
+        return _masked((dy, gamma, gamma), output_mask)
 
     def infer_dtype(
         self, *dtypes: DtypeLike, pd_gamma_dtype: DtypeLike | None = None, output_mask: Sequence[bool] = ALL
     ) -> PdOutputs:
         """Names of the outputs' dtypes, before there is data.
+
+        The page takes 16-bit statistics of a 16-bit x, the published code (compat mode) float32 alone.
 
         Args:
             dtypes: Of dy, x, variance or rstd, mean, gamma: names, or dtypes of NumPy or torch.
@@ -207,7 +154,25 @@ class GraphOp:
             DtypeError: They are no row of the op's table.
         """
         self._check_number(dtypes)
-        return _masked(infer_dtype(self.inputs, dtypes, pd_gamma_dtype), output_mask)
+        dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
+        if dy not in _BITS:
+            raise DtypeError(f"dy: expected float32, float16 or bfloat16, got {dy}")
+        if x != dy:
+            raise DtypeError(f"x: expected the dtype of dy, {dy}, got {x}")
+        for name, dtype in ((self.inputs[2], statistic), ("mean", mean)):
+            if soc.current().mode != "strict" and dtype != "float32":
+                raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
+            if _BITS.get(dtype, 0) < _BITS[x]:
+                allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
+                raise DtypeError(f"{name}: expected {allowed} for an x in {x}, got {dtype}")
+        if mean != statistic:
+            raise DtypeError(f"mean: expected the dtype of {self.inputs[2]}, {statistic}, got {mean}")
+        if gamma not in {row[1] for row in DTYPE_ROWS if row[0] == x}:
+            raise DtypeError(f"gamma: expected float32 or the dtype of dy, {dy}, got {gamma}")
+        parameter = gamma if pd_gamma_dtype is None else dtype_name(pd_gamma_dtype)
+        if (x, gamma, parameter) not in DTYPE_ROWS:
+            raise DtypeError(f"pd_gamma_dtype: expected float32 or the dtype of gamma, {gamma}, got {parameter}")
+        return _masked((x, parameter, parameter), output_mask)
 
     def outputs(
         self, *arrays: AnyArray, output_mask: Sequence[bool] = ALL, pd_gamma_dtype: DtypeLike | None = None
@@ -250,8 +215,8 @@ class GraphOp:
         self._check_number(given)
         arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, given, strict=True))
         mask, facts = check_mask(output_mask), [spec_of(*pair) for pair in zip(self.inputs, arrays, strict=True)]
-        _, parameter, _ = infer_dtype(self.inputs, [one.dtype for one in facts], pd_gamma_dtype)
-        infer_shape(self.inputs, [one.shape for one in facts])
+        _, parameter, _ = self.infer_dtype(*(one.dtype for one in facts), pd_gamma_dtype=pd_gamma_dtype)
+        self.infer_shape(*(one.shape for one in facts))
         return arrays, mask, parameter
 
     def _check_number(self, given: Sequence[object]) -> None:

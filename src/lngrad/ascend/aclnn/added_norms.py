@@ -65,7 +65,6 @@ ADD_LAYER_NORM = norm_row(
     writes=_FORWARD,
     copies={"xOut": Copy("x", when="additionalOutput")},
     core=(FORWARD,),
-    numbers=("epsilon",),
     dtype_checks=(known_dtype(*_ADDED), dtype_row(_ADDED, _sums), float32("meanOut", "rstdOut")),
     own=(
         _bias_shape,
@@ -90,7 +89,6 @@ DEEP_NORM = norm_row(
     terms=("gx",),
     writes=_FORWARD,
     core=(FORWARD,),
-    numbers=("epsilon",),
     alpha="alpha",
     by_tiling=False,
     own=_OWN,

@@ -15,7 +15,7 @@ from lngrad.ascend.acl.interface import StatusError, invalid_argument, null_argu
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator, Copy, Unusable
 from lngrad.ascend.soc import Target
-from lngrad.core.problem import ROLES, Role
+from lngrad.core.problem import LAYER_NORM, RMS_NORM, ROLES, Operator, Role
 from lngrad.support.dtypes import contiguous_strides
 
 Check: TypeAlias = Callable[[AclnnCall], None]
@@ -300,7 +300,6 @@ def all_as(x: str, *names: str) -> tuple[Check, ...]:
 
 
 NORM_CHECKS = (normalized_rank, normalized_shape)
-_USUAL: dict[str, Any] = {"normalized": "gamma", "dtypes": dtypes_of_product}
 
 
 class _Tensors:
@@ -352,6 +351,7 @@ def norm_row(
     *,
     reads: dict[str, str],
     writes: dict[str, str],
+    core: tuple[Operator, ...],
     terms: tuple[str, ...] = (),
     copies: dict[str, Copy] | None = None,
     missing: tuple[int, ...] = (TRAINING_ARCH,),
@@ -368,7 +368,7 @@ def norm_row(
     """The row of a norm with the usual checks, in their usual order; what a tensor is follows from the core's name for it.
 
     Args:
-        name, reads, writes, terms, copies: As AclnnOperator's.
+        name, reads, writes, core, terms, copies: As AclnnOperator's.
         missing: The architectures whose products its page does not list.
         optional: Which tensors may be null.
         dtype_checks, shape_checks: All of these, in place of the usual ones.
@@ -379,10 +379,18 @@ def norm_row(
     """
     tensors = _Tensors(reads, terms, writes, copies or {})
     dims_of = dims if shape_checks else most_dims
+    centred = "mean" in (*core[0].inputs, *core[0].outputs)
+    usual: dict[str, Any] = {
+        "normalized": "gamma",
+        "dtypes": dtypes_of_product,
+        "normalization": LAYER_NORM if centred else RMS_NORM,
+        "numbers": ("epsilon",) if core[0].numbers else (),
+    }
     return AclnnOperator(
         name,
         reads=reads,
         writes=writes,
+        core=core,
         terms=terms,
         copies=copies or {},
         checks=(
@@ -396,5 +404,6 @@ def norm_row(
             *after,
             own_places(*tensors.outputs),
         ),
-        **{**_USUAL, "x": tensors.x, **fields},
+        x=tensors.x,
+        **usual | fields,
     )

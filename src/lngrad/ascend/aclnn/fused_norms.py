@@ -31,7 +31,7 @@ from lngrad.ascend.aclnn.checks import (
 )
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, Copy
-from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, RMS_NORM
+from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD
 from lngrad.typing import Array
 
 SIXTEEN = FLOATS[1:]
@@ -73,8 +73,6 @@ ADD_RMS_NORM_CAST = norm_row(
     writes={"y1Out": "y", "rstdOut": "rstd", "(total)": "total"},
     copies={"y2Out": Copy("y"), "xOut": Copy("x")},
     core=(RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
     dtype_checks=(*all_as("x1", "x2", "gamma", "y2Out", "xOut"), float32("y1Out", "rstdOut")),
     own=(strictly(contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
@@ -87,9 +85,7 @@ FUSED_ADD_RMS_NORM = norm_row(
     writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
     copies={"xOut": Copy("x")},
     core=(RMS_FORWARD,),
-    normalization=RMS_NORM,
     alpha="scale",
-    numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
     by_tiling=False,
     own=(strictly(not_empty("x1", "gamma")),),
@@ -106,7 +102,6 @@ def _ada(
         writes={"(y)": "y", mean: "mean", rstd: "rstd"},
         copies={"out": Copy("y", by=_modulated, of=("scale", "shift"))},
         core=(FORWARD,),
-        numbers=("epsilon",),
         normalized="scale",
         last=True,
         missing=missing,

@@ -26,7 +26,7 @@ from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, REGISTER_ARCH, SIXTEEN
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
 from lngrad.ascend.soc import Target
-from lngrad.core.problem import FORWARD, RMS_FORWARD, RMS_NORM
+from lngrad.core.problem import FORWARD, RMS_FORWARD
 from lngrad.typing import Array
 
 BFLOAT16, INT8, INT32 = aclDataType.ACL_BF16, aclDataType.ACL_INT8, aclDataType.ACL_INT32
@@ -93,8 +93,6 @@ RMS_NORM_QUANT = norm_row(
     writes=INSIDE_RMS,
     copies={"y": Copy("y", by=_shifted, of=("beta", "scale", "offset"))},
     core=(RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     by_tiling=False,
     last=True,
     dtype_checks=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
@@ -131,8 +129,6 @@ ADD_RMS_NORM_QUANT = norm_row(
         "xOut": Copy("x"),
     },
     core=(RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     by_tiling=False,
     dtype_checks=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
     shape_checks=(
@@ -150,7 +146,6 @@ LAYER_NORM_QUANT = norm_row(
     writes=INSIDE,
     copies={"res": Copy("y", by=_divided, of=("scale", "zeroPointsOptional"))},
     core=(FORWARD,),
-    numbers=("epsilon",),
     last=True,
     optional=lambda name: False,
     by_tiling=False,

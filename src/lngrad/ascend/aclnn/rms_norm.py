@@ -50,8 +50,6 @@ RMS_NORM_FORWARD = norm_row(
     reads={"x": "x", "gamma": "gamma"},
     writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
     core=(RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     gamma_dtype=_GAMMA_DTYPE,
     own=(strictly(not_empty("gamma")), least_bytes("gamma")),
 )
@@ -61,7 +59,6 @@ GEMMA_RMS_NORM = norm_row(
     writes={"yOut": "y", "rstdOut": "rstd", "(total)": "total"},
     core=(RMS_FORWARD,),
     normalization=RMS_NORM._replace(offset=1.0),
-    numbers=("epsilon",),
     missing=(TRAINING_ARCH, INFERENCE_ARCH),
     rstd_shape=_rstd_shape_of_gemma,
 )
@@ -70,8 +67,6 @@ ADD_RMS_NORM = norm_row(
     reads={"x1": "x", "gamma": "gamma", "x2": "residual"},
     writes={"yOut": "y", "rstdOut": "rstd", "xOut": "total"},
     core=(ADD_RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     by_tiling=False,
 )
 INPLACE_ADD_RMS_NORM = norm_row(
@@ -79,8 +74,6 @@ INPLACE_ADD_RMS_NORM = norm_row(
     reads={"x1Ref": "x", "gamma": "gamma", "x2Ref": "residual"},
     writes={"x1Ref": "y", "rstdOut": "rstd", "x2Ref": "total"},
     core=(ADD_RMS_FORWARD,),
-    normalization=RMS_NORM,
-    numbers=("epsilon",),
     own=(strictly(not_empty(*_ALL)),),
     after=(strictly(contiguous(*_ALL)),),
 )
@@ -89,7 +82,6 @@ RMS_NORM_GRAD = norm_row(
     reads={"dy": "dy", "x": "x", "rstd": "rstd", "gamma": "gamma"},
     writes={"dxOut": "dx", "dgammaOut": "dgamma"},
     core=(RMS_BACKWARD,),
-    normalization=RMS_NORM,
     gamma_dtype=_GAMMA_DTYPE,
     rstd_shape=one_per_row,
     own=(least_bytes("gamma"),),

@@ -31,7 +31,7 @@ import typer
 from upstream_examples import Example, run_example, section, sources
 
 from lngrad import __version__
-from lngrad.ascend.sdk.operator_tests import MODES, Case, TestFile, run_operator
+from lngrad.ascend.sdk.operator_tests import MODES, Outcome, TestFile, run_operator
 from lngrad.ascend.sdk.program import compile_program
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
@@ -144,7 +144,7 @@ class Kept:
             return None
         files = [
             TestFile(
-                Path(one["path"]), one["error"], [Case(*case) for case in one["cases"]], dict.fromkeys(one["remarks"])
+                Path(one["path"]), one["error"], [Outcome(*case) for case in one["cases"]], dict.fromkeys(one["remarks"])
             )
             for one in found["files"]
         ]

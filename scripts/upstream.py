@@ -144,7 +144,10 @@ class Kept:
             return None
         files = [
             TestFile(
-                Path(one["path"]), one["error"], [Outcome(*case) for case in one["cases"]], dict.fromkeys(one["remarks"])
+                Path(one["path"]),
+                one["error"],
+                [Outcome(*case) for case in one["cases"]],
+                dict.fromkeys(one["remarks"]),
             )
             for one in found["files"]
         ]

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lngrad.check.case import CheckCase, Source
-from lngrad.check.inputs import draw, true_grads
+from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.fit import Terms, terms_of
 from lngrad.cli.commands import app
+from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import error_share, gradient_scales
@@ -49,7 +50,30 @@ def make_case() -> Callable[..., CheckCase]:
 
 
 @pytest.fixture
-def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
+def judged() -> Callable[..., Diagnosis]:
+    """What is said of some float64 results of a case, rounded to its dtypes."""
+
+    def said(case: CheckCase, given: DrawnInputs, results: dict[str, Any]) -> Diagnosis:
+        truth, scales = true_grads(given.exact), gradient_scales(given.exact)
+        dtypes = zip(truth._asdict().items(), case.output_dtypes, strict=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            got = Grads(*(
+                None if one is None or results[name] is None
+                else np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
+                for (name, one), dtype in dtypes
+            ))  # fmt: skip
+        shares = {
+            name: error_share(one, true, scale, accumulator_for(one.dtype.name)).reshape(-1, case.N)
+            for name, one, true, scale in zip(Grads._fields, got, truth, scales, strict=True)
+            if one is not None
+        }
+        return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})
+
+    return said
+
+
+@pytest.fixture
+def diagnosed(make_case: Callable[..., CheckCase], judged: Callable[..., Diagnosis]) -> Callable[..., Diagnosis]:
     """What is said of the right gradients with those replaced that a function of the terms gives."""
 
     def said(
@@ -60,17 +84,7 @@ def diagnosed(make_case: Callable[..., CheckCase]) -> Callable[..., Diagnosis]:
             **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": (dtype,) * 3, "statistics_dtype": wide} | facts
         )
         given = draw(case, seed, 0, case.M, 1 << 30)
-        truth, scales = true_grads(given.exact), gradient_scales(given.exact)
-        results = truth._asdict() | wrong(terms_of(given.exact))
-        with np.errstate(over="ignore", invalid="ignore"):
-            got = Grads(*(None if one is None else np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
-                          for name, one in truth._asdict().items()))  # fmt: skip
-        shares = {
-            name: error_share(one, true, scale, wide).reshape(-1, case.N)
-            for name, one, true, scale in zip(Grads._fields, got, truth, scales, strict=True)
-            if one is not None
-        }
-        return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})
+        return judged(case, given, true_grads(given.exact)._asdict() | wrong(terms_of(given.exact)))
 
     return said
 

@@ -119,7 +119,7 @@ def test_resume_keeps_what_is_done(bench, run):
             for one in ("--report", "--junit", "--json")
         ),
         (["somebody.py"], "expected .csv (TTK), .json (ATK), .yaml"),
-        (["cases.yaml", "--impl", "mutant:nothing"], "mutant: expected one of gamma forgotten"),
+        (["cases.yaml", "--impl", "mutant:nothing"], "mutant: expected one of 337 known mistakes, such as "),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_exit_code_2(bench, run, arguments, text):

@@ -21,6 +21,7 @@ from lngrad.cli.terminal import (
     REFUSED,
     completing,
     escape,
+    explaining,
     fail,
     given,
     impl_names,
@@ -59,6 +60,10 @@ NormName = Annotated[
                        autocompletion=completing(norm_names))
 ]  # fmt: skip
 Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", show_default="all")]
+Explain = Annotated[
+    str | None, Option(metavar="NAME|CODE", help="Say what a known mistake is, with an example, and do nothing else.",
+                       show_default="none", is_eager=True, callback=explaining)
+]  # fmt: skip
 MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
 
 
@@ -123,6 +128,7 @@ def check(
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
     block_bytes: Annotated[int, Option(min=1, help="A larger case is judged in blocks of rows.")] = 512 << 20,
+    explain: Explain = None,
 ) -> None:
     """Say whether gradients are right, and if not, which mistake they look like.
 

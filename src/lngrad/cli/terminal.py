@@ -102,6 +102,19 @@ def given(context: typer.Context, value: Any) -> Any:
     return value
 
 
+def explaining(context: typer.Context, name: str | None) -> None:
+    """The callback of --explain, which ends the command."""
+    if name is None or context.resilient_parsing:
+        return
+    from lngrad.check.mistakes.explain import explained
+
+    try:
+        typer.echo(explained(name))
+    except ValueError as error:
+        fail(f"--explain: {error}", REFUSED)
+    raise typer.Exit
+
+
 def completing(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """What a shell offers for a value; the table that has the names is loaded then alone."""
     return lambda incomplete: [one for one in values() if one.startswith(incomplete)]

@@ -170,9 +170,11 @@ def mutant(name: str) -> Implementation:
     """
     from lngrad.check.mistakes.catalogue import MISTAKES
     from lngrad.check.mistakes.changes import ExactCase
+    from lngrad.check.mistakes.explain import nearest
 
     if name not in MISTAKES:
-        raise BackendUnavailable(f"--impl: mutant: expected one of {', '.join(MISTAKES)}, got {name!r}")
+        known = f"{len(MISTAKES)} known mistakes, such as {nearest(name)}"
+        raise BackendUnavailable(f"--impl: mutant: expected one of {known}, got {name!r}")
 
     def backward(a: Arguments) -> Grads:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone

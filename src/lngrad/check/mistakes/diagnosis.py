@@ -138,12 +138,12 @@ def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, 
         known = {
             name: wrong
             for name, mistake in MISTAKES.items()
-            if not mistake.rounding
-            and (sums or not mistake.sums_only)
-            and (of_dx or not mistake.dx_only)
+            if not mistake.family.rounding
+            and (sums or not mistake.family.sums_only)
+            and (of_dx or not mistake.family.dx_only)
             and _may_explain(mistake, call, outputs)
             and (wrong := mistake.made(call)) is not None
-            and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.by_size))
+            and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.family.by_size))
         }
         formulas = _formulas(terms, outputs, truth)
         found = known_mistake(outputs, known)
@@ -180,7 +180,12 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
     One that does not is no explanation of another output either, as it changes dx.
     """
     dx = next((one for one in outputs if one.name == "dx"), None)
-    if dx is None or mistake.by_size or call.terms.dy.size <= SMALL or (changed := mistake.changed(call)) is None:
+    if (
+        dx is None
+        or mistake.family.by_size
+        or call.terms.dy.size <= SMALL
+        or (changed := mistake.changed(call)) is None
+    ):
         return True
     few, part = some_rows(changed, dx)
     return bool(np.mean(part.shares_beside(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
@@ -241,7 +246,7 @@ def _each_output(
         explained = formulas.get(output.name)
         possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
         nearest = known_mistake(
-            [output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].by_size}
+            [output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].family.by_size}
         )
         if nearest is None and explained is None:
             nearest = known_mistake([output], possible)

@@ -1,8 +1,11 @@
-"""What a row of the table of known mistakes is, and how it is made."""
+"""What a row of the table of known mistakes is, and the mistakes that it stands for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -14,27 +17,18 @@ from lngrad.testing import Inputs
 
 @dataclass(frozen=True)
 class Mistake:
-    """A row of the table: what to say about a mistake, and how to make it.
+    """One mistake: its family with numbers in the fields.
 
     Attributes:
         sentence: What the person did, and where to look.
         inputs: The change of the inputs, or None.
         results: The change of the gradients, or None.
-        by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
-        rounding: It changes roundings only, so only bits show it.
-        unwritten: NaN in its results stands for what memory held.
-        sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
-        dx_only: The same of dgamma and dbeta.
     """
 
+    family: Family
     sentence: str
-    inputs: Change | None = None
-    results: Change | None = None
-    by_size: bool = False
-    rounding: bool = False
-    sums_only: bool = False
-    dx_only: bool = False
-    unwritten: bool = False
+    inputs: Change | None
+    results: Change | None
 
     def changed(self, call: ExactCase) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
@@ -60,10 +54,54 @@ class Mistake:
 
     def _compared(self, made: Grads, true: Grads) -> Grads:
         """An infinity for a NaN that is none of memory's: it must be in the result to explain it."""
-        if self.unwritten:
+        if self.family.unwritten:
             return made
         with np.errstate(all="ignore"):
             return Grads(*(
                 np.where(np.isnan(one) & np.isfinite(right), np.inf, one) if np.isnan(np.sum(one)) else one
                 for one, right in zip(made, true, strict=True)
             ))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of the table: a kind of mistake, what to say about it, and how to make it.
+
+    Attributes:
+        code: To cite it. A code is never given to another family.
+        name, sentence: With the fields of `values` in braces.
+        inputs, results: A change of the inputs, or of the gradients; where there are values, a function of them that gives one.
+        values: What the fields are, one mapping a mistake.
+        example: Lines of a kernel that has it, in place of the right ones.
+        norm: Of the example.
+        by_size: Its result depends on an order of sums that only the author knows: alike, not equal.
+        rounding: It changes roundings only, so only bits show it.
+        unwritten: NaN in its results stands for what memory held.
+        sums_only: It leaves dx alone, and takes long to make: not looked at where dgamma and dbeta are right.
+        dx_only: The same of dgamma and dbeta.
+    """
+
+    code: str
+    name: str
+    sentence: str
+    inputs: Callable[..., Any] | None = None
+    results: Callable[..., Any] | None = None
+    values: Iterable[Mapping[str, Any]] = ()
+    example: str = ""
+    norm: str = "layer_norm"
+    by_size: bool = False
+    rounding: bool = False
+    sums_only: bool = False
+    dx_only: bool = False
+    unwritten: bool = False
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        """Every mistake of the family, by its name."""
+        for values in self.values or ({},):
+            inputs, results = (one(**values) if one and values else one for one in (self.inputs, self.results))
+            yield self.name.format(**values), Mistake(self, self.sentence.format(**values), inputs, results)
+
+
+def each(**fields: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
+    """Every combination of the fields' values, the first field slowest."""
+    return tuple(dict(zip(fields, one, strict=True)) for one in product(*fields.values()))

@@ -32,7 +32,7 @@ class Nearest(NamedTuple):
 
 def known_mistake(outputs: Sequence[WrongOutput], known: Mapping[str, Grads]) -> Nearest | None:
     """The mistake that is nearest to the result among those that explain all the outputs."""
-    by_size = {name for name in known if MISTAKES[name].by_size}
+    by_size = {name for name in known if MISTAKES[name].family.by_size}
     return nearest_of(outputs, known.items(), by_size)
 
 

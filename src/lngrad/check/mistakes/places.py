@@ -66,7 +66,7 @@ def some_rows(inputs: Inputs, dx: WrongOutput, rows: Array | None = None) -> tup
 def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) -> Iterator[Placed]:
     """Each mistake in this output, whatever it would make of the others."""
     for name, wrong in known.items():
-        if MISTAKES[name].by_size:
+        if MISTAKES[name].family.by_size:
             continue
         if all((getattr(wrong, one) == getattr(true, one)).all() for one in true._fields if one != output.name):
             yield Placed(name, MISTAKES[name].sentence, getattr(wrong, output.name))
@@ -174,7 +174,7 @@ def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
 def in_part(cut: Cut) -> Iterator[tuple[str, Mistake, Grads]]:
     """(name, mistake, all gradients) of each known mistake in some rows or columns alone."""
     for name, mistake in MISTAKES.items():
-        if mistake.by_size or mistake.rounding or mistake.sums_only or mistake.unwritten:
+        if mistake.family.by_size or mistake.family.rounding or mistake.family.sums_only or mistake.family.unwritten:
             continue
         made = mistake.made(cut.call)
         if made is not None:

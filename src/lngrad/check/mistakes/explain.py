@@ -1,0 +1,158 @@
+"""A known mistake in words and code: its sentence, its formula, a kernel that has it, and the kernel mended."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from lngrad.check.case import NORMS
+from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
+from lngrad.check.mistakes.mistake import Family
+
+# By the letter of the code.
+WHY = {
+    "I": "A wrong index or mask shows in some shapes alone: rows past a tile, a last column, dimensions that are not equal.",
+    "S": "Wrong statistics scale or shift every row; where eps is small beside the variance, nothing shows.",
+    "N": "Norms of one family differ in a term each, and a kernel is often made from another one's.",
+    "X": "A wrong term leaves dx near the truth for small or centred inputs, and training goes on with it.",
+    "G": "dgamma and dbeta are sums over all rows: what is lost or counted twice changes with the number of rows.",
+    "P": "What is rounded before a sum is an error that grows with its length, and shows in long rows and many rows only.",
+}
+ARGUMENTS = [
+    "dy",
+    "x",
+    "residual",
+    "dtotal",
+    "mean",
+    "rstd",
+    "variance",
+    "gamma",
+    "eps",
+    "alpha",
+    "lead",
+    "normalized_shape",
+]
+IMPORTS = {'"bfloat16"': "import ml_dtypes  # NumPy's bfloat16", "np.": "import numpy as np",
+           "reduce(lambda": "from functools import reduce"}  # fmt: skip
+NAMED = 3  # of a misspelt name
+_AT_A_PLACE = re.compile(r" in (dx|dgamma|dbeta|the [^;]*) alone$| in part of the (rows|columns)( of \w+)?$")
+
+
+def nearest(name: str) -> str:
+    """The known names that are spelt most alike."""
+    return ", ".join(get_close_matches(name, [*MISTAKES, *(one.name for one in FAMILIES)], NAMED, cutoff=0))
+
+
+def explained(text: str) -> str:
+    """What is to be said of a mistake, by its code or name, or of several as a report joins them.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
+    return "\n\n".join(_explained(*_find(name)) for name in text.split("; "))
+
+
+def _find(text: str) -> tuple[Family, str, str]:
+    """The family, and the name and sentence of one of its mistakes."""
+    name = _AT_A_PLACE.sub("", text.strip())
+    family = next((one for one in FAMILIES if name.upper() == one.code or name == one.name), None)
+    if family is None and name in MISTAKES:
+        return MISTAKES[name].family, name, MISTAKES[name].sentence
+    if family is None:
+        raise ValueError(f"expected the name or code of a known mistake, such as {nearest(name)}, got {text!r}")
+    first, mistake = next(family.mistakes())
+    return family, first, mistake.sentence
+
+
+def _explained(family: Family, name: str, sentence: str) -> str:
+    said = [f"{family.code}  {name}", f"What: {sentence}", f"Why it matters: {WHY[family.code[3]]}"]
+    if family.example:
+        wrong, right = kernels(family, name)
+        said += [f"Formula: {formula(family, name)}", "", "With it:", "", wrong, "", "Mended:", "", right]
+    return "\n".join(said)
+
+
+def right_lines(norm: str) -> list[str]:
+    """The backward of a norm, a line for each of its terms."""
+    one, residual = NORMS[norm]
+    x = "total" if residual else "x"
+    means = ["dxhat.mean(1, keepdims=True)"] * one.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
+    lines = [f"total = {'x' if one.alpha == 1 else 'alpha * x'} + residual"] if residual else []
+    lines += [
+        f"xhat = ({x} - mean) * rstd" if one.centred else f"xhat = {x} * rstd",
+        "dxhat = dy * (1 + gamma)" if one.offset else "dxhat = dy * gamma",
+        f"{'first, ' * one.centred}second = {', '.join(means)}",
+        f"dx = rstd * (dxhat - {'first - ' * one.centred}xhat * second){' + dtotal' * residual}",
+        f"dgamma{', dbeta' * one.centred} = (dy * xhat).sum(0){', dy.sum(0)' * one.centred}",
+    ]
+    return lines
+
+
+def kernels(family: Family, name: str) -> tuple[str, str]:
+    """(with the mistake, mended): two functions in Python."""
+    right = right_lines(family.norm)
+    before: dict[int, list[str]] = {}  # what stands behind the right line of this number; -1: ahead of all
+    replaced: set[int] = set()
+    for lines, targets, read in _statements(_example(family, name)):
+        places = [place for place, line in enumerate(right) if targets & _targets(line)]
+        before.setdefault(max(places, default=-1), []).extend(f"{line}  # wrong" for line in lines)
+        if places and _targets(right[places[-1]]) == targets and not targets & read:
+            replaced.add(places[-1])
+    wrong = list(before.get(-1, []))
+    for place, line in enumerate(right):
+        wrong += [line] * (place not in replaced) + before.get(place, [])
+    text = "\n".join(wrong + right)
+    given = ", ".join(one for one in ARGUMENTS if re.search(rf"\b{one}\b", text))
+    outputs = "dx, dgamma, dbeta" if NORMS[family.norm].normalization.centred else "dx, dgamma, None"
+    both = ("\n    ".join([f"def backward({given}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
+    first, second = ("\n".join([*(line for word, line in IMPORTS.items() if word in one), one]) for one in both)
+    return first, second
+
+
+def formula(family: Family, name: str) -> str:
+    """What the wrong lines compute, and the right ones that they stand for."""
+    wrong = [lines[-1] for lines, _, _ in _statements(_example(family, name))]
+    targets = set().union(*map(_targets, wrong))
+    right = [line for line in right_lines(family.norm) if _targets(line) & targets]
+    return f"{_as_formula(wrong)}; right: {_as_formula(right) or ' and '.join(sorted(targets)) + ' as given'}"
+
+
+def _as_formula(lines: list[str]) -> str:
+    text = "; ".join(lines)
+    for code, sign in ((" * ", "·"), (" - ", " − "), ("first", "mean_dxhat"), ("second", "mean_dxhat_xhat")):
+        text = re.sub(rf"\b{code}\b" if code.isalpha() else re.escape(code), sign, text)
+    return text
+
+
+def _example(family: Family, name: str) -> str:
+    """The example with the numbers of this mistake in its fields."""
+    values = next(one for one in family.values or ({},) if family.name.format(**one) == name)
+    return family.example.format(**values) if values else family.example
+
+
+def _statements(example: str) -> Iterator[tuple[list[str], set[str], set[str]]]:
+    """(lines, what they assign of a kernel's names, what they read) of each part; helpers belong to what uses them."""
+    known = {"total", "xhat", "dxhat", "first", "second", "dx", "dgamma", "dbeta", *ARGUMENTS}
+    lines: list[str] = []
+    read: set[str] = set()
+    text = example.split("\n")
+    for statement in ast.parse(example).body:
+        lines += text[statement.lineno - 1 : statement.end_lineno]
+        read |= {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        if targets := _targets(ast.unparse(statement)) & known:
+            yield lines, targets, read
+            lines, read = [], set()
+
+
+def _targets(line: str) -> set[str]:
+    """The names that a line assigns, as a whole or in part."""
+    found = set()
+    for statement in ast.parse(line).body:
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            for one in ast.walk(target):
+                whole = one.value if isinstance(one, ast.Subscript) else one
+                if isinstance(whole, ast.Name) and (isinstance(one, ast.Subscript) or isinstance(whole.ctx, ast.Store)):
+                    found.add(whole.id)
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
@@ -48,6 +49,7 @@ from lngrad.check.mistakes.row_means import (
 )  # fmt: skip
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.result import Formula, Weights
+from lngrad.core.bounded_cache import cached_property
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
@@ -113,65 +115,129 @@ class Diagnosis(NamedTuple):
     alternatives: tuple[tuple[str, str], ...] = ()
 
 
-def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: dict[str, Array]) -> Diagnosis:
-    """Explain a failed result.
+@dataclass(frozen=True)
+class Failure:
+    """A failed case, its results, and what several stages take from them.
+
+    Attributes:
+        call: The inputs, their terms and the right gradients.
+        got: The result, in its own dtypes.
+        shares: For each output that failed, how much of the standard's tolerance each element used.
+    """
+
+    call: ExactCase
+    got: Grads
+    shares: Mapping[str, Array]
+
+    @cached_property
+    def outputs(self) -> list[WrongOutput]:
+        """All that are wanted."""
+        compared = zip(OUTPUTS, self.got, self.call.true, gradient_scales(self.call.given), strict=True)
+        return [
+            WrongOutput(name, np.asarray(result), true, scale)
+            for name, result, true, scale in compared
+            if result is not None and result.size
+        ]
+
+    @property
+    def wrong(self) -> list[WrongOutput]:
+        return [one for one in self.outputs if one.is_wrong]
+
+    @cached_property
+    def known(self) -> dict[str, Grads]:
+        """The gradients of each known mistake that may explain an output."""
+        of_dx, sums = (any((one.name == "dx") == is_dx for one in self.wrong) for is_dx in (True, False))
+        return {
+            name: wrong
+            for name, mistake in MISTAKES.items()
+            if not mistake.family.rounding
+            and (sums or not mistake.family.sums_only)
+            and (of_dx or not mistake.family.dx_only)
+            and _may_explain(mistake, self.call, self.outputs)
+            and (wrong := mistake.made(self.call)) is not None
+            and (self.call.terms.dy.size <= SMALL or _explains_one(self.outputs, wrong, mistake.family.by_size))
+        }
+
+    @cached_property
+    def formulas(self) -> dict[str, Explanation]:
+        """Of the wrong outputs that obey one."""
+        return _formulas(self.call.terms, self.outputs, self.call.true)
+
+    def in_places(self, only_clean: bool = False) -> list[Explanation] | None:
+        return in_places(self.call, self.outputs, self.formulas, self.known, only_clean)
+
+
+def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: Mapping[str, Array]) -> Diagnosis:
+    """Explain a failed result of a case: the first stage that has something to say.
 
     Args:
         case, given: What was computed.
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
-    if not case.M:
-        text = "without rows dgamma and dbeta are 0: set them, also where nothing is computed."
-        return Diagnosis("column sums of no rows", text)
+    failure = Failure(ExactCase(case, given.exact), got, shares)
     with np.errstate(all="ignore"), one_blas_thread():
-        call = ExactCase(case, given.exact)
-        truth, scales, terms = call.true, gradient_scales(given.exact), call.terms
-        outputs = [
-            WrongOutput(name, np.asarray(result), true, scale)
-            for name, result, true, scale in zip(OUTPUTS, got, truth, scales, strict=True)
-            if result is not None and result.size
-        ]
-        if not any(output.is_wrong for output in outputs):
-            return _only_rounding(call, outputs)
-        of_dx, sums = (any(one.is_wrong for one in outputs if (one.name == "dx") == is_dx) for is_dx in (True, False))
-        known = {
-            name: wrong
-            for name, mistake in MISTAKES.items()
-            if not mistake.family.rounding
-            and (sums or not mistake.family.sums_only)
-            and (of_dx or not mistake.family.dx_only)
-            and _may_explain(mistake, call, outputs)
-            and (wrong := mistake.made(call)) is not None
-            and (call.terms.dy.size <= SMALL or _explains_one(outputs, wrong, mistake.family.by_size))
-        }
-        formulas = _formulas(terms, outputs, truth)
-        found = known_mistake(outputs, known)
-        if found is not None and (found.is_clean or (each := in_places(call, outputs, formulas, known, True)) is None):
-            names = found.others
-            said = _diagnosis([_named(found.name)], [one for one in formulas.values() if one.formula])
-            if names and not any(np.isfinite(wide(one.result)[one.share > 1]).any() for one in outputs if one.is_wrong):
-                names, said = (found.name, *names), Diagnosis(OVERFLOW, OVERFLOW_TEXT)
-            return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in names))
-        if found is None:
-            each = (
-                _each_output(outputs, formulas, known)
-                or _with_other_inputs(call, outputs)
-                or _with_changed_inputs(call, outputs)
-                or in_places(call, outputs, formulas, known)
-            )
-            if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
-                each = in_places(call, outputs, formulas, known, True) or each
-    if each is not None:
-        differences = {one.name: one for explanation in each for one in explanation.differences}
-        return _diagnosis(list(differences.values()), each)
-    wrong_ones = [one for one in outputs if one.is_wrong]
-    if all(one.result.dtype == np.float64 and one.rounded_in() == "float32" for one in wrong_ones):
-        return Diagnosis(
-            "computed in float32", "results of float64 are right to a few roundings to float32: compute in float64."
-        )
-    sentences = [_described(call, output, shares[output.name]) for output in outputs if output.name in shares]
-    return Diagnosis(None, f"{UNEXPLAINED} {'; '.join(sentences)}")
+        return next(found for stage in STAGES if (found := stage(failure)) is not None)
+
+
+def _no_rows(failure: Failure) -> Diagnosis | None:
+    if failure.call.case.M:
+        return None
+    text = "without rows dgamma and dbeta are 0: set them, also where nothing is computed."
+    return Diagnosis("column sums of no rows", text)
+
+
+def _never_written(failure: Failure) -> Diagnosis | None:
+    """Zeros in dx and in all else that is wrong, where what is right is more than subnormal."""
+    first = failure.outputs[0]
+    zeros = [one.name for one in failure.outputs if not one.result.any()]
+    if first.name not in zeros or any(one.name not in zeros for one in failure.wrong):
+        return None
+    normal = any(
+        (np.abs(one.true) >= float(ml_dtypes.finfo(one.result.dtype).smallest_normal)).any() for one in failure.wrong
+    )
+    if not normal or (zeros == ["dx"] and failure.call.inputs.gamma is None):
+        return None
+    which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
+    name = "never written" if len(zeros) == len(failure.outputs) else f"{which} never written"
+    return Diagnosis(name, f"all zeros in {which}: never written, or the kernel was never launched.")
+
+
+def _one_known_mistake(failure: Failure) -> Diagnosis | None:
+    """The known mistake that explains all outputs; unless one at some places alone is nearer."""
+    found = known_mistake(failure.outputs, failure.known)
+    if found is None:
+        return None
+    if not found.is_clean and (each := failure.in_places(only_clean=True)) is not None:
+        return _diagnosis(each)
+    names, said = found.others, _diagnosis(list(failure.formulas.values()), (_named(found.name),))
+    if names and not any(np.isfinite(wide(one.result)[one.share > 1]).any() for one in failure.wrong):
+        names, said = (found.name, *names), Diagnosis(OVERFLOW, OVERFLOW_TEXT)
+    return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in names))
+
+
+def _several_mistakes(failure: Failure) -> Diagnosis | None:
+    """What explains every output, in the order of EVIDENCE; free numbers give way to a known mistake at some places."""
+    each = next((found for one in EVIDENCE if (found := one(failure)) is not None), None)
+    if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
+        each = failure.in_places(only_clean=True) or each
+    return None if each is None else _diagnosis(each)
+
+
+def _in_float32(failure: Failure) -> Diagnosis | None:
+    if not all(one.result.dtype == np.float64 and one.rounded_in() == "float32" for one in failure.wrong):
+        return None
+    text = "results of float64 are right to a few roundings to float32: compute in float64."
+    return Diagnosis("computed in float32", text)
+
+
+def _unexplained(failure: Failure) -> Diagnosis:
+    said = [
+        _described(failure.call, one, failure.shares[one.name]) for one in failure.outputs if one.name in failure.shares
+    ]
+    return Diagnosis(
+        None, f"{UNEXPLAINED} {'; '.join(said) or 'no element is beyond its tolerance: all of them together are'}"
+    )
 
 
 def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutput]) -> bool:
@@ -223,10 +289,12 @@ def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
     )
 
 
-def _diagnosis(differences: Sequence[Difference], explanations: Sequence[Explanation]) -> Diagnosis:
+def _diagnosis(explanations: Sequence[Explanation], named: Sequence[Difference] = ()) -> Diagnosis:
+    """What explanations say together, by their own names or by others."""
+    said = named or {one.name: one for explanation in explanations for one in explanation.differences}.values()
     return Diagnosis(
-        "; ".join(one.name for one in differences),
-        " And ".join(one.sentence for one in differences),
+        "; ".join(one.name for one in said),
+        " And ".join(one.sentence for one in said),
         tuple(one.formula for one in explanations if one.formula is not None),
         tuple(weights for one in explanations for weights in one.weights),
     )
@@ -236,15 +304,14 @@ def _named(mistake: str) -> Difference:
     return Difference(mistake, MISTAKES[mistake].sentence)
 
 
-def _each_output(
-    outputs: Sequence[WrongOutput], formulas: Mapping[str, Explanation], known: dict[str, Grads]
-) -> list[Explanation] | None:
+def _each_output(failure: Failure) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     found = []
-    wrong_ones = [one for one in outputs if one.is_wrong]
-    for output in [one for one in wrong_ones if not one.share.max() <= SLACK] or wrong_ones:  # rather than a rounding
-        explained = formulas.get(output.name)
-        possible = {name: wrong for name, wrong in known.items() if _alone(output, outputs, wrong)}
+    for output in [
+        one for one in failure.wrong if not one.share.max() <= SLACK
+    ] or failure.wrong:  # rather than a rounding
+        explained = failure.formulas.get(output.name)
+        possible = {name: wrong for name, wrong in failure.known.items() if _alone(output, failure.outputs, wrong)}
         nearest = known_mistake(
             [output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].family.by_size}
         )
@@ -290,8 +357,9 @@ def _formulas(terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, depth:
     return found | (rows or {fit.name: one for fit in sums if fit.is_finite and (one := explain_lost_additions(fit))})
 
 
-def _with_other_inputs(call: ExactCase, outputs: Sequence[WrongOutput]) -> list[Explanation] | None:
+def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
     """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
+    call, outputs = failure.call, failure.outputs
     dx = next((one for one in outputs if one.name == "dx"), None)
     if dx is None or not dx.is_wrong:
         return None
@@ -314,8 +382,9 @@ def _beside(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, lis
     ]
 
 
-def _with_changed_inputs(call: ExactCase, outputs: Sequence[WrongOutput]) -> list[Explanation] | None:
+def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
+    call, outputs = failure.call, failure.outputs
     best: list[Explanation] | None = None
     for name, mistake in MISTAKES.items():
         changed = mistake.changed(call)
@@ -361,13 +430,15 @@ def _in_span(terms: Terms, fit: Fit) -> bool:
     return False
 
 
-def _only_rounding(call: ExactCase, outputs: Sequence[WrongOutput]) -> Diagnosis:
+def _only_rounding(failure: Failure) -> Diagnosis | None:
     """The result is right to its dtype's last digit: bits differ, or the standard asks for more than the dtype has."""
+    if failure.wrong:
+        return None
     mistake = MISTAKES["half-away rounding"]
-    rounded = mistake.made(call)
+    rounded = mistake.made(failure.call)
     if rounded is not None:
         unlike = explained = 0
-        for output in outputs:
+        for output in failure.outputs:
             even = output.true.astype(np.float32).astype(output.result.dtype)
             away = getattr(rounded, output.name).astype(output.result.dtype)
             off = output.result != even
@@ -380,3 +451,13 @@ def _only_rounding(call: ExactCase, outputs: Sequence[WrongOutput]) -> Diagnosis
         "no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
         "zero or bits are compared, this standard asks for more than the dtype has",
     )
+
+
+# The order in which a failure is explained: the first stage that says something is the diagnosis, and the last one always does.
+STAGES: tuple[Callable[[Failure], Diagnosis | None], ...] = (
+    _no_rows, _only_rounding, _never_written, _one_known_mistake, _several_mistakes, _in_float32, _unexplained,
+)  # fmt: skip
+# The kinds of evidence for several mistakes, in the order in which they count.
+EVIDENCE: tuple[Callable[[Failure], list[Explanation] | None], ...] = (
+    _each_output, _with_other_inputs, _with_changed_inputs, Failure.in_places,
+)  # fmt: skip

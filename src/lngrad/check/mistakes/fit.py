@@ -121,6 +121,12 @@ def narrowed(array: Array, dtype: str) -> Array:
     return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
 
 
+def without_nan(made: Array, true: Array) -> Array:
+    """An infinity for a NaN that stands for no memory's contents: it must be in a result to explain it."""
+    with np.errstate(all="ignore"):
+        return np.where(np.isnan(made) & np.isfinite(true), np.inf, made) if np.isnan(np.sum(made)) else made
+
+
 def row_mean(array: Array) -> Array:
     return np.asarray(array.mean(1, keepdims=True))
 

@@ -28,6 +28,7 @@ from lngrad.check.mistakes.fit import (
     WrongOutput,
     row_mean,
     terms_of,
+    without_nan,
 )
 from lngrad.check.mistakes.mistake import Mistake
 from lngrad.check.mistakes.nearest import Nearest, nearest_of
@@ -85,11 +86,12 @@ def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
         few, part = some_rows(changed, dx)
         whole: list[tuple[str, Array]] | None = None
         for number, (where, made) in enumerate(_in_terms(some, terms_of(few))):
-            if not part.is_made(made.reshape(part.result.shape)):
+            if not part.is_made(without_nan(made.reshape(part.result.shape), part.true)):
                 continue
             whole = whole or list(_in_terms(call.terms, terms_of(changed)))
             text = f"In {where} alone: {mistake.sentence}"
-            yield Placed(f"{name} in {where} alone", text, whole[number][1].reshape(dx.result.shape))
+            made = without_nan(whole[number][1].reshape(dx.result.shape), dx.true)
+            yield Placed(f"{name} in {where} alone", text, made)
 
 
 def _in_terms(t: Terms, other: Terms) -> Iterator[tuple[str, Array]]:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from lngrad.check.reports.journal import Journal, read_journal, rewrite
-from lngrad.check.result import CaseResult
-from lngrad.check.verdict import settled
+from lngrad.check.result import CaseResult, OutputResult
+from lngrad.check.verdict import settled, tally
+
+OUTPUT = OutputResult("dx", "float32", (2, 3), False, (), 1.0, 1.0, 1.0, 9.0, ())
 
 
 def result(mistake: str | None, *alternatives: str, status: Any = "failed", name: str = "case") -> CaseResult:
@@ -60,6 +62,19 @@ def test_an_earlier_call_is_no_finding_where_nearly_all_cases_are_wrong_in_their
     assert names(*[result("a")] * 20, seen) == ["a"] * 20 + ["an earlier call's results"]
     assert names(*[result("a")] * 20, earlier) == ["a"] * 20 + [None]
     assert names(*[result("a")] * 19, earlier) == ["a"] * 19 + ["an earlier call's results"]
+
+
+def test_names_that_most_failures_have_not_are_likenesses_and_all_failures_are_counted():
+    """Noise: 64 of 70 failures without a name, and six with one each."""
+    unexplained = replace(result(None), sentence="no known mistake explains it. dx: off", outputs=(OUTPUT,))
+    given = [*[unexplained] * 64, *(result(name) for name in "abcdef")]
+    assert names(*given) == [None] * 70
+    assert settled(given)[-1].sentence == "Nothing explains 64 other cases. This one alone looks like f: about f"
+    assert tally([*given, result(None), result(None, status="passed")]) == [
+        ("no known mistake", 64), *((name, 1) for name in "abcdef"), ("did not finish", 1)
+    ]  # fmt: skip
+    assert names(*given[-25:]) == [None] * 19 + [*"abcdef"]
+    assert names(*given, result("not repeatable")) == [None] * 64 + [*"abcdef", "not repeatable"]
 
 
 def test_nothing_becomes_of_nothing():

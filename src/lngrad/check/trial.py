@@ -121,8 +121,9 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diag
             shares = found.shares
         else:  # a block says nothing of the sums of all
             shares = {name: share for name, share in shares.items() if name == OUTPUTS[0]}
-    if not shares or found.kept is None:
-        return Diagnosis(None, "no diagnosis: the case is too large")
+            if not shares:
+                return Diagnosis(None, "no diagnosis: the case is too large")
+    assert found.kept is not None  # of a case that can be judged
     if hidden := _hidden(found.kept[1], found.kept[0], shares):
         return hidden
     try:

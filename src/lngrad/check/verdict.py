@@ -1,7 +1,7 @@
 """The names of all failures together: what explains most of them is not one thing here and another there.
 
 A case alone may leave a choice: the last 3 rows of 19 are lost, after whole parts of 8, or of 16. Other cases decide it. A name
-that one case has alone, where another name explains nearly all others, is no name but a likeness.
+that one case has alone, where another name explains nearly all others, or nothing explains them, is no name but a likeness.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ SEEN = frozenset({
     "not repeatable", "an earlier call's results", "results that change", "layout ignored", "number of threads",
     "NaN or infinity lost",
 })  # fmt: skip
+NO_NAME = "no known mistake"
 MANY = 4  # times as many cases: those outvote a name
 # A first call that was right where a second one was not: in one case among many wrong ones, the first values hid the mistake.
 HIDDEN, VERY_MANY = "an earlier call's results", 20
@@ -30,12 +31,28 @@ def settled(results: Sequence[CaseResult]) -> list[CaseResult]:
     support = Counter(name for result in results if result.mistake for name in _names(result))
     chosen = [_chosen(result, support) for result in results]
     named = Counter(result.mistake for result in chosen if result.mistake)
+    unnamed = sum(map(_is_unexplained, chosen))
+    if named.total() * MANY <= unnamed and not SEEN & set(named):
+        text = f"Nothing explains {unnamed} other cases. This one alone looks like"
+        return [_withdrawn(result, text) if result.mistake else result for result in chosen]
     if not named:
         return chosen
     (most, number), *_ = named.most_common(1)
     if most in SEEN:
         return chosen
-    return [_withdrawn(result, most, number) if _is_outvoted(result, named, most) else result for result in chosen]
+    text = f"{number} other cases have another mistake: {most}. This one alone looks like"
+    return [_withdrawn(result, text) if _is_outvoted(result, named, most) else result for result in chosen]
+
+
+def tally(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
+    """What the failures are, and how many of each: names, those that nothing explains, and those that did not finish."""
+    failed = (result for result in results if result.status == "failed")
+    return Counter(one.mistake or (NO_NAME if one.outputs else "did not finish") for one in failed).most_common()
+
+
+def _is_unexplained(result: CaseResult) -> bool:
+    """Whether a diagnosis ran to its end and named nothing."""
+    return result.status == "failed" and result.mistake is None and result.sentence.startswith(NO_NAME)
 
 
 def _names(result: CaseResult) -> set[str]:
@@ -61,6 +78,5 @@ def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
     return not set(name.split("; ")) & set(most.split("; "))
 
 
-def _withdrawn(result: CaseResult, most: str, number: int) -> CaseResult:
-    text = f"{number} other cases have another mistake: {most}. This one alone looks like {result.mistake}: {result.sentence}"
-    return replace(result, mistake=None, sentence=text)
+def _withdrawn(result: CaseResult, text: str) -> CaseResult:
+    return replace(result, mistake=None, sentence=f"{text} {result.mistake}: {result.sentence}")

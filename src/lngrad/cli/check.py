@@ -319,6 +319,8 @@ def _print_result(console: Console, result: CaseResult) -> None:
 
 
 def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
+    from lngrad.check.verdict import tally
+
     counts = Counter(result.status for result in results)
     skipped = Counter(result.reason for result in results if result.status == "skipped")
     for reason, number in skipped.most_common(MAX_PRINTED):
@@ -334,8 +336,7 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
             share = "" if result.of_memory is None else f"{result.of_memory:.0%}"
             table.add_row(escape(result.name), f"{1e6 * time:.1f} µs", f"{result.nbytes / time / 1e9:.2f}", share)
         console.print(table)
-    mistakes = Counter(result.mistake for result in results if result.mistake)
-    for mistake, number in mistakes.most_common(MAX_PRINTED):
+    for mistake, number in tally(results)[:MAX_PRINTED]:
         console.print(f"{number} × {escape(mistake)}")
     colour = "red" if counts["failed"] else "green"
     console.print(

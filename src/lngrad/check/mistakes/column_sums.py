@@ -152,7 +152,7 @@ def explain_last_size(fit: Fit) -> Explanation | None:
     if len(fit.terms.normalized) < 2 or not 4 <= last < len(fit.result):
         return None
     folded, bound = fit.true.reshape(-1, last).sum(0), fit.bound.reshape(-1, last).sum(0)
-    if not (np.abs(folded - fit.result[:last]) <= bound).all():
+    if not np.isfinite(fit.result[:last]).all() or not (np.abs(folded - fit.result[:last]) <= bound).all():
         return None
     return fit.explanation(
         f"{fit.name} over gamma's last size",

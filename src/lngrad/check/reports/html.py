@@ -15,6 +15,7 @@ from lngrad.check.case import Options
 from lngrad.check.reports.journal import VerdictChange
 from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
 from lngrad.check.standards import HISTOGRAM, meaning
+from lngrad.check.verdict import tally
 from lngrad.errors import printable
 from lngrad.files.writing import write_text
 
@@ -46,15 +47,12 @@ def write_report(
     environment.filters |= {"figure": figure, "percent": _percent}
     counts = Counter(result.status for result in results)
     failed = [result for result in results if result.status == "failed"]
-    mistakes = Counter(
-        result.mistake or ("no known mistake" if result.outputs else "did not finish") for result in failed
-    )
     text = environment.get_template("report.html.j2").render(
         results=sorted(results, key=lambda result: ("failed", "passed", "skipped").index(result.status)),
         failed=failed[:MAX_DETAILED],
         left_out=len(failed) - min(len(failed), MAX_DETAILED),
         counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},
-        mistakes=mistakes.most_common(),
+        mistakes=tally(failed),
         sentences={result.mistake: result.sentence for result in failed if result.mistake},
         options=options,
         meaning=meaning(options.standard),

@@ -1,0 +1,70 @@
+"""Errors of no known kind, in the cases that gave them names: noise beside infinite terms, infinities, and zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lngrad.check.calls.kernel import Here
+from lngrad.check.case import Options
+from lngrad.check.formats.reading import read_cases, shipped
+from lngrad.check.implementations import Implementation, find
+from lngrad.check.implementations.implementation import unprepared
+from lngrad.check.inputs import draw, true_grads
+from lngrad.check.judge import check_case
+from lngrad.check.mistakes.fit import Terms
+from lngrad.core.arrays import as_numpy
+from lngrad.core.problem import Grads
+
+CASES = {case.name: case for case in read_cases([shipped()], 1 << 30)}
+
+
+@pytest.mark.parametrize("size", [0.02, 1.0])
+@pytest.mark.parametrize("name", ["float16 tail", "x constant", "large values"])
+def test_noise_in_dx_has_no_name(judged, name, size):
+    """A term whose mistake makes NaN there explains nothing: gamma's bytes, a variance of 0, a statistic beyond float16."""
+    case = CASES[name]
+    given = draw(case, 0, 0, case.M, 1 << 30)
+    true = true_grads(given.exact)
+    noise = size * max(1.0, float(np.std(true.dx))) * np.random.default_rng(1).standard_normal(true.dx.shape)
+    found = judged(case, given, true._replace(dx=true.dx + noise)._asdict())
+    assert found.mistake is None, found
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_column_sums_that_are_not_finite_are_no_sums_over_gamma_s_last_size(diagnosed, value):
+    found = diagnosed(lambda t: {"dgamma": np.full(t.N, value), "dbeta": np.full(t.N, value)}, normalized=(4, 12))
+    assert found.mistake is None, found
+
+
+def zeros(t: Terms) -> dict[str, Any]:
+    return {"dx": 0 * t.dy, "dgamma": np.zeros(t.N), "dbeta": np.zeros(t.N)}
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"gamma_dtype": None}, {"lead": (600,), "normalized": (70,)}, {"normalized": (1,)}]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_zeros_are_named_once(diagnosed, dtype, facts):
+    found = diagnosed(zeros, dtype, **facts)
+    assert (found.mistake, found.formulas) == ("never written", ())
+    assert found.sentence.startswith("all zeros in dx, dgamma and dbeta: never written")
+
+
+def test_zeros_in_dx_alone_are_named_once(diagnosed):
+    assert diagnosed(lambda t: {"dx": 0 * t.dy}).mistake == "dx never written"
+
+
+def test_a_failure_of_all_elements_together_is_no_case_that_is_too_large(make_case):
+    """Each element is within its tolerance, and their mean error is not."""
+
+    def nearly(a: Any) -> Grads:
+        grads = Grads(*map(as_numpy, find("numpy_cpu").backward(a)()))
+        return grads._replace(dx=grads.dx * np.float32(1 + 3 * 2.0**-13))
+
+    case = make_case(lead=(33,), normalized=(1000,), standard="stat")
+    result = check_case(case, Options(), lambda name: Here(Implementation("nearly", unprepared(nearly))))
+    assert result.status == "failed"
+    assert result.sentence == "no known mistake explains it. no element is beyond its tolerance: all of them together are"

@@ -67,4 +67,6 @@ def test_a_failure_of_all_elements_together_is_no_case_that_is_too_large(make_ca
     case = make_case(lead=(33,), normalized=(1000,), standard="stat")
     result = check_case(case, Options(), lambda name: Here(Implementation("nearly", unprepared(nearly))))
     assert result.status == "failed"
-    assert result.sentence == "no known mistake explains it. no element is beyond its tolerance: all of them together are"
+    assert (
+        result.sentence == "no known mistake explains it. no element is beyond its tolerance: all of them together are"
+    )

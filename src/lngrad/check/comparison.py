@@ -48,42 +48,49 @@ class Comparison:
         self, case: CheckCase, standard: str, level: str, pieces: Iterable[Piece], *, summed: bool = True,
         own_statistics: float | None = None,
     ) -> None:  # fmt: skip
-        judges = {name: _Output(case, standard, level, index) for index, name in enumerate(OUTPUTS)}
-        dx, sums = judges["dx"], {name: _ColumnSum() for name in OUTPUTS[1:]}
+        self.case, self._standard, self._own_statistics = case, standard, own_statistics
+        self._judges = {name: _Output(case, standard, level, index) for index, name in enumerate(OUTPUTS)}
+        self._sums = {name: _ColumnSum() for name in OUTPUTS[1:]}
         self.kept: tuple[DrawnInputs, Grads] | None = None
-        was_off = False
+        self._was_off = False
         for number, piece in enumerate(pieces):
-            shape = (
-                case.shape if (piece.start, piece.stop) == (0, case.M) else (piece.stop - piece.start, *case.normalized)
-            )
-            dx.take(piece.got.dx, shape)
-            for name in OUTPUTS[1:]:
-                judges[name].take(getattr(piece.got, name), case.normalized)
-                if summed or not number:
-                    sums[name].got.append(getattr(piece.got, name))
-                    sums[name].third.append(piece.third and getattr(piece.third, name))
+            self._take(piece, with_sums=summed or not number)
             for given in piece.blocks:
-                exact = given.exact if own_statistics is None else with_own_statistics(given.exact, own_statistics)
-                truth = true_grads(exact)
-                scales = truth  # of nothing
-                if exact.x.size:
-                    with np.errstate(all="ignore"):
-                        scales = gradient_scales(exact, rounded_mean=standard == "stable" or own_statistics is not None)
-                here = slice(given.start - piece.start, given.stop - piece.start)
-                got, third = (_rows(one, piece, here, truth.dx) for one in (piece.got, piece.third))
-                dx.add(got, truth.dx, scales.dx, third, given.start)
-                if self.kept is None or (dx.failed and not was_off):
-                    self.kept = given, piece.got._replace(dx=got)
-                    was_off = dx.failed
-                for name, one in sums.items():
-                    one.add(getattr(truth, name), getattr(scales, name))
-        for name, one in sums.items():
-            judges[name].add(_total(one.got), one.truth, one.scale, _total(one.third), 0)
-        with_third = standard == "dual"
-        self.outputs = [one.result(with_third) for one in judges.values() if one.wanted or one.broken]
+                self._add(piece, given)
+        for name, one in self._sums.items():
+            self._judges[name].add(_total(one.got), one.truth, one.scale, _total(one.third), 0)
+        judges = self._judges.values()
+        self.outputs = [one.result(standard == "dual") for one in judges if one.wanted or one.broken]
         self.passed = all(output.passed for output in self.outputs)
-        self.broken = any(one.broken for one in judges.values())
-        self.shares = {name: one.share for name, one in judges.items() if one.share is not None}
+        self.broken = any(one.broken for one in judges)
+        self.shares = {one.name: one.share for one in judges if one.share is not None}
+
+    def _take(self, piece: Piece, with_sums: bool) -> None:
+        """Look at what a call gave, and keep its column sums."""
+        case, rows = self.case, piece.stop - piece.start
+        self._judges["dx"].take(piece.got.dx, case.shape if rows == case.M else (rows, *case.normalized))
+        for name, one in self._sums.items():
+            self._judges[name].take(getattr(piece.got, name), case.normalized)
+            if with_sums:
+                one.got.append(getattr(piece.got, name))
+                one.third.append(piece.third and getattr(piece.third, name))
+
+    def _add(self, piece: Piece, given: DrawnInputs) -> None:
+        """Judge dx of some rows, and add what they give to the true column sums."""
+        own, dx = self._own_statistics, self._judges["dx"]
+        exact = given.exact if own is None else with_own_statistics(given.exact, own)
+        truth = scales = true_grads(exact)
+        if exact.x.size:
+            with np.errstate(all="ignore"):
+                scales = gradient_scales(exact, rounded_mean=self._standard == "stable" or own is not None)
+        here = slice(given.start - piece.start, given.stop - piece.start)
+        got, third = (_rows(one, piece, here, truth.dx) for one in (piece.got, piece.third))
+        dx.add(got, truth.dx, scales.dx, third, given.start)
+        if self.kept is None or (dx.failed and not self._was_off):
+            self.kept = given, piece.got._replace(dx=got)
+            self._was_off = dx.failed
+        for name, one in self._sums.items():
+            one.add(getattr(truth, name), getattr(scales, name))
 
     @property
     def reason(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -61,26 +61,18 @@ class ExactCase:
 Changes: TypeAlias = "dict[str, Any] | None"
 Change = Callable[[ExactCase], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
-P = ParamSpec("P")
 SAME = 1e-3  # of rstd: what is given is x's own
 FEW_COLUMNS = 1024  # of which a wrong gamma is recovered from dx, whatever it is
 CANCELLED = 1e-5  # of rstd: less is no cancellation
 
 
-def configured(change: Callable[Concatenate[ExactCase, P], Changes]) -> Callable[P, Change]:
-    """A change that takes more than the call, as what returns the change for these arguments."""
-    return lambda *arguments, **options: lambda call: change(call, *arguments, **options)
-
-
 # Of the inputs.
 
 
-@configured
 def rstd_as(call: ExactCase, new: RstdOf) -> Changes:
     return {"rstd": new(call.variance, call.case.eps, call.case.N)}
 
 
-@configured
 def with_eps(call: ExactCase, new: Callable[[float], float]) -> Changes:
     """rstd with another eps."""
     if new(call.case.eps) == call.case.eps:
@@ -88,8 +80,7 @@ def with_eps(call: ExactCase, new: Callable[[float], float]) -> Changes:
     return {"rstd": 1 / np.sqrt(np.maximum(call.variance + new(call.case.eps), 0))}
 
 
-@configured
-def narrow_statistics(call: ExactCase, dtype: str, *names: str) -> Changes:
+def narrow_statistics(call: ExactCase, *names: str, dtype: str) -> Changes:
     """mean and rstd, or one of them, rounded to 16 bits."""
     narrow = numpy_dtype(dtype)
     if np.asarray(call.inputs.rstd).dtype == narrow or (names == ("mean",) and not call.centred):
@@ -97,7 +88,6 @@ def narrow_statistics(call: ExactCase, dtype: str, *names: str) -> Changes:
     return {name: wide(np.asarray(getattr(call.inputs, name)).astype(narrow)) for name in names}
 
 
-@configured
 def narrow_input(call: ExactCase, name: str, dtype: str) -> Changes:
     """dy, x or gamma rounded to 16 bits; None where it is 16 bits wide already."""
     array = getattr(call.inputs, name)
@@ -127,13 +117,11 @@ def rstd_of_layer_norm(call: ExactCase) -> Changes:
     return {"rstd": (statistics_of(call, call.inputs.x, LAYER_NORM) or {})["rstd"]}
 
 
-@configured
 def offset_times(call: ExactCase, factor: float) -> Changes:
     norm = call.inputs.normalization
     return {"normalization": norm._replace(offset=factor * norm.offset)} if norm.offset else None
 
 
-@configured
 def dtotal_times(call: ExactCase, factor: Any) -> Changes:
     dtotal = call.inputs.dtotal
     return None if dtotal is None else {"dtotal": factor * wide(dtotal)}
@@ -153,7 +141,6 @@ def dtotal_in_dxhat(call: ExactCase) -> Changes:
     return {"dy": dy.reshape(one.dy.shape), "dtotal": None}
 
 
-@configured
 def summand(call: ExactCase, own_statistics: bool = False) -> Changes:
     """x alone, without the residual beside it."""
     x = call.given.x
@@ -162,7 +149,6 @@ def summand(call: ExactCase, own_statistics: bool = False) -> Changes:
     return {"x": x, **((statistics_of(call, x, call.inputs.normalization) or {}) if own_statistics else {})}
 
 
-@configured
 def other_total(call: ExactCase, alpha: float | None, beside: float | None, rounded: bool = True) -> Changes:
     """Another sum of x and residual: their factors, None for alpha."""
     x, residual, right = call.given.x, call.given.residual, call.inputs.normalization.alpha
@@ -173,14 +159,12 @@ def other_total(call: ExactCase, alpha: float | None, beside: float | None, roun
     return {"x": wide(total.astype(x.dtype)) if rounded else total}
 
 
-@configured
 def statistics_of_narrow_x(call: ExactCase, dtype: str) -> Changes:
     x = wide(call.inputs.x)
     rounded = narrowed(x, dtype)
     return None if (rounded == x).all() else statistics_of(call, rounded, call.inputs.normalization)
 
 
-@configured
 def recomputed(call: ExactCase, new: RstdOf) -> Changes:
     """Other statistics than those that are given, and with another rstd than x's."""
     own = statistics_of_x(call) or {}
@@ -190,7 +174,6 @@ def recomputed(call: ExactCase, new: RstdOf) -> Changes:
     return {"mean": own["mean"], "rstd": new(variance, call.case.eps, call.case.N)}
 
 
-@configured
 def corrected(call: ExactCase, outside: bool) -> Changes:
     """The gradients of what divides the variance by N - 1, with eps under the root or outside."""
     t, eps = call.terms, call.case.eps
@@ -209,8 +192,7 @@ def of_sum_of_squares(call: ExactCase) -> Changes:
     return None if t.N < 2 else {"dx": (t.dx() - t.dtotal) / root + t.dtotal, "dgamma": call.true.dgamma / root}
 
 
-@configured
-def statistics_of_chunks(call: ExactCase, chunk: int, mean_too: bool) -> Changes:
+def statistics_of_chunks(call: ExactCase, mean_too: bool, chunk: int) -> Changes:
     """The averages of a row's chunks averaged, the shorter last one as if it were as long."""
     t = call.terms
     if chunk >= t.N or not t.N % chunk:
@@ -226,8 +208,7 @@ def statistics_of_chunks(call: ExactCase, chunk: int, mean_too: bool) -> Changes
     return changed | ({"mean": np.asarray(mean).reshape(shape)} if call.centred else {})
 
 
-@configured
-def clamped(call: ExactCase, least: float, signed: bool) -> Changes:
+def clamped(call: ExactCase, signed: bool, least: float) -> Changes:
     """xhat from y and a gamma that is clamped."""
     t = call.terms
     small = (
@@ -270,13 +251,11 @@ def padded_variance(call: ExactCase) -> Changes:
 # Of the gradients.
 
 
-@configured
 def means_times(call: ExactCase, first: float, second: float) -> Changes:
     """Each of the two row means, times a factor."""
     return {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
 
 
-@configured
 def means_divided(call: ExactCase, axis: int) -> Changes:
     """Both row sums divided by the size of one normalized axis."""
     t, shape = call.terms, call.inputs.normalized_shape
@@ -298,7 +277,6 @@ def means_over_last_axis(call: ExactCase) -> Changes:
                          for one in t.averaged))}  # fmt: skip
 
 
-@configured
 def means_over(call: ExactCase, *axes: int) -> Changes:
     """Both means over the rows, or over all."""
     t = call.terms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -204,58 +205,70 @@ _TAKES = (
 
 
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
-    one, coefficients, found = best.candidate, best.coefficients, []
-    first, mean, _ = one.terms
+    """In words: the factor before the bracket, what the terms share, each term, and the coefficients."""
+    shared = _shared_factor(best.candidate)
+    return [*_scale(best), *_shared(best, shared), *_each_term(best, shared), *_coefficients(best, terms)]
 
-    def add(name: str, sentence: str) -> None:
-        found.append(Difference(name, sentence))
 
-    if one.scale != "rstd":
-        scale = one.scale or "1"
-        add(f"{scale} for rstd", f"dx is multiplied by {scale}: it takes rstd.")
-    # What at least two of the three terms are made of.
+def _shared_factor(one: Candidate) -> str:
+    """What at least two of the three terms are made of."""
     made = [term.of for term in one.terms]
-    shared = next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
+    return next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
+
+
+def _scale(best: _Found) -> Iterator[Difference]:
+    if best.candidate.scale != "rstd":
+        scale = best.candidate.scale or "1"
+        yield Difference(f"{scale} for rstd", f"dx is multiplied by {scale}: it takes rstd.")
+
+
+def _shared(best: _Found, shared: str) -> Iterator[Difference]:
+    first, mean, _ = best.candidate.terms
     if shared != "dxhat":
         where = "" if first.of == shared else " in the row means"
         text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
-        add(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma.")
-    if "over" in one.shared:
-        add(f"means over {mean.over}", f"the two means go {OVER[mean.over].text}: they go over one row.")
+        yield Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma.")
+    if "over" in best.candidate.shared:
+        text = f"the two means go {OVER[mean.over].text}: they go over one row."
+        yield Difference(f"means over {mean.over}", text)
+
+
+def _each_term(best: _Found, shared: str) -> Iterator[Difference]:
+    first, *means = best.candidate.terms
     if first.outer or first.of not in ("dxhat", shared):
         why = (
             "all three terms take rstd once, which stands before the bracket"
             if first.outer
             else "it takes dxhat = dy·gamma"
         )
-        add(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
-    if "over" not in one.shared:
-        for coefficient, term, right, label, wanted in zip(
-            coefficients[1:], one.terms[1:], made_of(shared, "row")[1:], _LABELS[1:], best.rights[1:], strict=True
-        ):
-            if coefficient and not wanted:
-                add(
-                    f"{label} subtracted",
-                    f"dx subtracts the {label}: without a mean in the norm there is no such term.",
-                )
-            elif coefficient and term != right:
-                found.append(_other_term(term, label))
+        yield Difference(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
+    if "over" in best.candidate.shared:
+        return
+    of_means = (best.coefficients[1:], means, made_of(shared, "row")[1:], _LABELS[1:], best.rights[1:])
+    for coefficient, term, right, label, wanted in zip(*of_means, strict=True):
+        if coefficient and not wanted:
+            text = f"dx subtracts the {label}: without a mean in the norm there is no such term."
+            yield Difference(f"{label} subtracted", text)
+        elif coefficient and term != right:
+            yield _other_term(term, label)
+
+
+def _coefficients(best: _Found, terms: Terms) -> Iterator[Difference]:
+    coefficients = best.coefficients
     if best.factor != 1:
         times = coefficient_text(best.factor, terms.N, terms.M)
         what = "dx" if np.abs(terms.xhat).max() > FLAT else "dx or rstd"
         why = "." if what == "dx" else "; or rstd is, which can't be told apart where x is constant."
-        add(f"{what} {times} times", f"dx is {times} times what it should be{why}")
-    elif coefficients[1] == coefficients[2] not in (0.0, 1.0) and best.rights[1] == coefficients[0] == 1:
-        found.append(_times(coefficients[1], "two row means", "are", "subtract each of them once", terms))
-    else:
-        for coefficient, label, takes, wanted in zip(coefficients, _LABELS, _TAKES, best.rights, strict=True):
-            if not wanted:
-                continue
-            if coefficient == 0:
-                add(f"{label} missing", f"dx lacks the {label}: {takes}.")
-            elif coefficient != 1:
-                found.append(_times(coefficient, label, "is", takes, terms))
-    return found
+        yield Difference(f"{what} {times} times", f"dx is {times} times what it should be{why}")
+        return
+    if coefficients[1] == coefficients[2] not in (0.0, 1.0) and best.rights[1] == coefficients[0] == 1:
+        yield _times(coefficients[1], "two row means", "are", "subtract each of them once", terms)
+        return
+    for coefficient, label, takes, wanted in zip(coefficients, _LABELS, _TAKES, best.rights, strict=True):
+        if wanted and coefficient == 0:
+            yield Difference(f"{label} missing", f"dx lacks the {label}: {takes}.")
+        elif wanted and coefficient != 1:
+            yield _times(coefficient, label, "is", takes, terms)
 
 
 def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.changes import FEW_COLUMNS, Changes, ExactCase, configured
+from lngrad.check.mistakes.changes import FEW_COLUMNS, Changes, ExactCase
 from lngrad.check.mistakes.fit import Terms, wide
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
 
 
-@configured
 def by_rows(call: ExactCase, name: str, step: int) -> Changes:
     """The dy or the mean of the row `step` rows further on."""
     array = wide(getattr(call.inputs, name))
@@ -21,7 +20,6 @@ def by_rows(call: ExactCase, name: str, step: int) -> Changes:
     return None if rows < 2 else {name: np.roll(array.reshape(rows, -1), -step, axis=0).reshape(array.shape)}
 
 
-@configured
 def gamma_transposed(call: ExactCase, back: bool) -> Changes:
     """gamma's elements in the order of its transposed dimensions, or from that order."""
     shape = call.inputs.normalized_shape
@@ -30,7 +28,6 @@ def gamma_transposed(call: ExactCase, back: bool) -> Changes:
     return {"gamma": wide(call.inputs.gamma).reshape(shape if back else shape[::-1]).T.reshape(shape)}
 
 
-@configured
 def last_column_off(call: ExactCase, x: float | None) -> Changes:
     """dy of the last column is 0, and so is x, or xhat with None."""
     t, shape = call.terms, call.inputs.x.shape
@@ -43,7 +40,7 @@ def last_column_off(call: ExactCase, x: float | None) -> Changes:
 
 def last_column_unwritten(call: ExactCase) -> Changes:
     """NaN stands for what memory held."""
-    changed = last_column_off(0.0)(call)
+    changed = last_column_off(call, 0.0)
     if changed is None:
         return None
     made = true_grads(replace(call.inputs, **changed))._asdict()
@@ -60,7 +57,6 @@ def _places(t: Terms, bits: int, kind: str) -> Array | None:
     return np.asarray((starts[:, None] + np.arange(t.N)) % (t.M * t.N))
 
 
-@configured
 def wrapped(call: ExactCase, bits: int, kind: str) -> Changes:
     """Rows of dy and x from a row offset that wraps."""
     t, shape, places = call.terms, call.inputs.x.shape, _places(call.terms, bits, kind)
@@ -69,10 +65,9 @@ def wrapped(call: ExactCase, bits: int, kind: str) -> Changes:
     )
 
 
-@configured
 def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
     """The same, and dx stored there: NaN stands for what memory held."""
-    t, changed, places = call.terms, wrapped(bits, kind)(call), _places(call.terms, bits, kind)
+    t, changed, places = call.terms, wrapped(call, bits, kind), _places(call.terms, bits, kind)
     if changed is None or places is None:
         return None
     made = true_grads(replace(call.inputs, **changed))._asdict()
@@ -81,17 +76,15 @@ def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
     return made | {"dx": dx}
 
 
-@configured
-def gamma_broadcast(call: ExactCase, axes: tuple[int, ...]) -> Changes:
+def gamma_broadcast(call: ExactCase, **along: int) -> Changes:
     """gamma's first elements along some of its axes, in place of all."""
-    gamma, shape = call.inputs.gamma, call.inputs.normalized_shape
+    gamma, shape, axes = call.inputs.gamma, call.inputs.normalized_shape, along.values()
     if gamma is None or max(axes) >= len(shape) or len(axes) == len(shape) or min(shape[axis] for axis in axes) < 2:
         return None
     index = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(len(shape)))
     return {"gamma": np.broadcast_to(wide(gamma)[index], shape)}
 
 
-@configured
 def statistics_by_column(call: ExactCase, *names: str) -> Changes:
     """Where there are as many rows as columns: mean and rstd, or one of them, of the column's index."""
     t = call.terms
@@ -116,11 +109,10 @@ def gamma_by_row(call: ExactCase) -> Changes:
     return {"dx": t.of_norm(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd) + t.dtotal}
 
 
-@configured
-def last_rows(call: ExactCase, part: int, factor: float) -> Changes:
-    """The last `part` rows, or what remains after whole parts, counted `factor` times."""
+def last_rows(call: ExactCase, factor: float, rows: int) -> Changes:
+    """The last `rows`, or what remains after whole parts, counted `factor` times."""
     t = call.terms
-    tail = t.M % part or part
+    tail = t.M % rows or rows
     if tail >= t.M:
         return None
     weight = np.ones((t.M, 1))
@@ -128,7 +120,6 @@ def last_rows(call: ExactCase, part: int, factor: float) -> Changes:
     return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
 
 
-@configured
 def xhat_from_output(call: ExactCase, tile: int) -> Changes:
     """xhat as (y − beta)/gamma, with the gamma of the row's place in a tile in place of the column's."""
     t = call.terms
@@ -138,7 +129,6 @@ def xhat_from_output(call: ExactCase, tile: int) -> Changes:
     return {"dgamma": (t.dy * t.xhat * t.gamma / other).sum(0)}
 
 
-@configured
 def columns_lost(call: ExactCase, width: int) -> Changes:
     """All that comes after the last whole tile of `width` columns stays zero; width 0: the last column of dx."""
     N = call.terms.N
@@ -152,7 +142,6 @@ def columns_lost(call: ExactCase, width: int) -> Changes:
     return results
 
 
-@configured
 def read_as_x(call: ExactCase, *names: str) -> Changes:
     """Bytes of a wider dtype taken for x's: the first element's halves, and so on."""
     made, narrow = {}, np.asarray(call.given.x).dtype
@@ -164,7 +153,6 @@ def read_as_x(call: ExactCase, *names: str) -> Changes:
     return made or None
 
 
-@configured
 def gamma_modulo(call: ExactCase, size: int) -> Changes:
     """gamma from a buffer of so many elements, in which the column's index begins anew: of rows too long to recover gamma."""
     gamma = call.inputs.gamma
@@ -174,7 +162,6 @@ def gamma_modulo(call: ExactCase, size: int) -> Changes:
     return {"gamma": flat[np.arange(len(flat)) % size].reshape(np.shape(gamma))}
 
 
-@configured
 def dtotal_modulo(call: ExactCase, size: int) -> Changes:
     """dtotal of the first columns for those of each tile, as where its address does not go on with the tiles."""
     t, dtotal = call.terms, call.inputs.dtotal
@@ -183,7 +170,6 @@ def dtotal_modulo(call: ExactCase, size: int) -> Changes:
     return {"dtotal": wide(dtotal).reshape(t.M, t.N)[:, np.arange(t.N) % size].reshape(np.shape(dtotal))}
 
 
-@configured
 def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
     """Row r is row r modulo 65536: of the loads alone, or of the stores too. NaN stands for what memory held."""
     t = call.terms
@@ -196,7 +182,6 @@ def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
     return {"dx": dx, "dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
 
 
-@configured
 def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
     """Row sums that take the first element of the next row too, or the last of the one before, where there is one."""
     t = call.terms
@@ -211,20 +196,19 @@ def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
     return {"dx": t.dx(first + more[0] * t.normalization.centred, second + more[1])}
 
 
-@configured
-def lost_in_a_tree(call: ExactCase, block: int, neighbours: bool) -> Changes:
+def lost_in_a_tree(call: ExactCase, neighbours: bool, rows: int) -> Changes:
     """Partial sums of blocks of rows, added in a tree that leaves out the last of an odd number."""
     t = call.terms
-    sums = [[one] for one in range(-(-t.M // block))]
+    sums = [[one] for one in range(-(-t.M // rows))]
     if len(sums) < 3:
         return None
     while len(sums) > 1:
         half = len(sums) // 2
         pairs = ((2 * one, 2 * one + 1) if neighbours else (one, one + half) for one in range(half))
         sums = [sums[one] + sums[other] for one, other in pairs]
-    kept = np.zeros(-(-t.M // block))
+    kept = np.zeros(-(-t.M // rows))
     kept[sums[0]] = 1.0
     if kept.all():
         return None
-    weight = np.repeat(kept, block)[: t.M, None]
+    weight = np.repeat(kept, rows)[: t.M, None]
     return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.changes import Change, ExactCase
+from lngrad.check.mistakes.changes import Change, Changes, ExactCase
 from lngrad.check.mistakes.fit import without_nan
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs
@@ -57,6 +57,9 @@ class Mistake:
         return made if self.family.unwritten else Grads(*map(without_nan, made, true))
 
 
+Changing: TypeAlias = Callable[..., Changes] | tuple[Any, ...]
+
+
 @dataclass(frozen=True)
 class Family:
     """A row of the table: a kind of mistake, what to say about it, and how to make it.
@@ -64,7 +67,7 @@ class Family:
     Attributes:
         code: To cite it. A code is never given to another family.
         name, sentence: With the fields of `values` in braces.
-        inputs, results: A change of the inputs, or of the gradients; where there are values, a function of them that gives one.
+        inputs, results: A change of the inputs, or of the gradients, with what it takes besides the call and the values.
         values: What the fields are, one mapping a mistake.
         example: Lines of a kernel that has it, in place of the right ones.
         norm: Of the example.
@@ -78,8 +81,8 @@ class Family:
     code: str
     name: str
     sentence: str
-    inputs: Callable[..., Any] | None = None
-    results: Callable[..., Any] | None = None
+    inputs: Changing | None = None
+    results: Changing | None = None
     values: Iterable[Mapping[str, Any]] = ()
     example: str = ""
     norm: str = "layer_norm"
@@ -92,8 +95,13 @@ class Family:
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         """Every mistake of the family, by its name."""
         for values in self.values or ({},):
-            inputs, results = (one(**values) if one and values else one for one in (self.inputs, self.results))
+            inputs, results = (one and _with(one, values) for one in (self.inputs, self.results))
             yield self.name.format(**values), Mistake(self, self.sentence.format(**values), inputs, results)
+
+
+def _with(change: Changing, values: Mapping[str, Any]) -> Change:
+    function, *more = change if isinstance(change, tuple) else (change,)
+    return lambda call: function(call, *more, **values)
 
 
 def each(**fields: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:

@@ -6,7 +6,7 @@ a mistake in one of them: these are the combinations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -30,8 +30,7 @@ from lngrad.check.mistakes.fit import (
     terms_of,
     without_nan,
 )
-from lngrad.check.mistakes.mistake import Mistake
-from lngrad.check.mistakes.nearest import Nearest, nearest_of
+from lngrad.check.mistakes.nearest import nearest_of
 from lngrad.check.mistakes.sum_weights import describe_places
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs
@@ -173,14 +172,15 @@ def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
         )  # fmt: skip
 
 
-def in_part(cut: Cut) -> Iterator[tuple[str, Mistake, Grads]]:
-    """(name, mistake, all gradients) of each known mistake in some rows or columns alone."""
+def in_part(cut: Cut) -> Iterator[tuple[str, Grads]]:
+    """(name, all gradients) of each known mistake in some rows or columns alone."""
     for name, mistake in MISTAKES.items():
-        if mistake.family.by_size or mistake.family.rounding or mistake.family.sums_only or mistake.family.unwritten:
+        one = mistake.family
+        if one.by_size or one.rounding or one.sums_only or one.unwritten:
             continue
         made = mistake.made(cut.call)
         if made is not None:
-            yield name, mistake, cut.whole(made)
+            yield name, cut.whole(made)
 
 
 def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
@@ -224,66 +224,67 @@ def in_places(
         known: The gradients that each known mistake would give.
         only_clean: Only what leaves no more than a right result's roundings.
     """
-
-    def taken(nearest: Nearest | None) -> bool:
-        return nearest is not None and (nearest.is_clean or not only_clean)
-
-    truth = call.true
     wrong_ones = [one for one in outputs if one.is_wrong]
-    dx = next((one for one in wrong_ones if one.name == "dx"), None)
     if not any(np.isfinite(one.result.astype(np.float64)[one.share > 1]).any() for one in wrong_ones):
         return None  # NaN alone says nothing of its cause
     if call.terms.N < 2 or min(one.result.size for one in wrong_ones) < MIN_ELEMENTS:
         return None  # one of so many combinations would explain a few numbers
+    dx = next((one for one in wrong_ones if one.name == "dx"), None)
     cut_ones = [] if dx is None else list(cuts(call, dx))
     for cut in cut_ones:
-        parts = {name: (mistake, made) for name, mistake, made in in_part(cut)}
-        nearest = nearest_of(outputs, ((name, made) for name, (_, made) in parts.items()))
-        if nearest is not None and taken(nearest):
-            return [Explanation(None, (_in_part(nearest.name, cut.what, cut.where, parts[nearest.name][0].sentence),))]
+        if (explained := _known_in_cut(cut, outputs, lambda made: made, only_clean)) is not None:
+            return [explained]
     found = []
     for output in wrong_ones:
         explained = formulas.get(output.name)
         if explained is None and output is dx:
-            explained = next((one for cut in cut_ones if (one := _cut_alone(cut, output, truth)) is not None), None)
+            explained = next((one for cut in cut_ones if (one := _cut_alone(cut, dx, call.true)) is not None), None)
         if explained is None or only_clean:
-            placed: dict[str, Placed] = {}
-
-            def made(output: WrongOutput = output, placed: dict[str, Placed] = placed) -> Iterator[tuple[str, Grads]]:
-                for number, one in enumerate(_placed(call, output, known)):
-                    placed[str(number)] = one
-                    yield str(number), truth._replace(**{output.name: one.made})
-
-            nearest = nearest_of([output], made())
-            if nearest is not None and taken(nearest):
-                best = placed[nearest.name]
-                explained = Explanation(None, (Difference(best.name, best.sentence),))
-            elif only_clean:
-                return None
+            placed = _at_one_place(call, output, known, only_clean)
+            explained = placed if only_clean else placed or explained
         if explained is None:
             return None
         found.append(explained)
     return found
 
 
-def _placed(call: ExactCase, output: WrongOutput, known: Mapping[str, Grads]) -> Iterable[Placed]:
-    if output.name == "dx":
-        return chain(in_one_output(output, call.true, known), in_one_term(call, output))
-    return chain(in_one_output(output, call.true, known), in_rows_of_a_sum(call, output))
+def _at_one_place(
+    call: ExactCase, output: WrongOutput, known: Mapping[str, Grads], only_clean: bool
+) -> Explanation | None:
+    """The nearest known mistake at one place of an output."""
+    seen: list[Placed] = []
+    others = in_one_term(call, output) if output.name == "dx" else in_rows_of_a_sum(call, output)
+
+    def made() -> Iterator[tuple[str, Grads]]:
+        for one in chain(in_one_output(output, call.true, known), others):
+            seen.append(one)
+            yield str(len(seen) - 1), call.true._replace(**{output.name: one.made})
+
+    nearest = nearest_of([output], made())
+    if nearest is None or (only_clean and not nearest.is_clean):
+        return None
+    best = seen[int(nearest.name)]
+    return Explanation(None, (Difference(best.name, best.sentence),))
 
 
-def _in_part(name: str, what: str, where: str, sentence: str) -> Difference:
-    return Difference(f"{name} in part of the {what}", f"In {where} alone: {sentence}")
+def _known_in_cut(
+    cut: Cut, outputs: Sequence[WrongOutput], of: Callable[[Grads], Grads], only_clean: bool = False
+) -> Explanation | None:
+    """The known mistake in some rows or columns alone that is nearest to some outputs."""
+    nearest = nearest_of(outputs, ((name, of(made)) for name, made in in_part(cut)))
+    if nearest is None or (only_clean and not nearest.is_clean):
+        return None
+    return Explanation(None, (_in_part(nearest.name, cut, MISTAKES[nearest.name].sentence),))
 
 
 def _cut_alone(cut: Cut, dx: WrongOutput, truth: Grads) -> Explanation | None:
     """What explains dx in some rows or columns alone: a known mistake, or a formula."""
-    parts = {name: (mistake, truth._replace(dx=made.dx)) for name, mistake, made in in_part(cut)}
-    nearest = nearest_of([dx], ((name, made) for name, (_, made) in parts.items()))
-    if nearest is not None:
-        return Explanation(None, (_in_part(nearest.name, cut.what, cut.where, parts[nearest.name][0].sentence),))
-    explained = explain_dx(cut.fit)
+    known = _known_in_cut(cut, [dx], lambda made: truth._replace(dx=made.dx))
+    explained = explain_dx(cut.fit) if known is None else None
     if explained is None:
-        return None
-    differences = tuple(_in_part(one.name, cut.what, cut.where, one.sentence) for one in explained.differences)
-    return replace(explained, differences=differences)
+        return known
+    return replace(explained, differences=tuple(_in_part(one.name, cut, one.sentence) for one in explained.differences))
+
+
+def _in_part(name: str, cut: Cut, sentence: str) -> Difference:
+    return Difference(f"{name} in part of the {cut.what}", f"In {cut.where} alone: {sentence}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.mistakes.changes import Changes, ExactCase, configured, with_xhat
+from lngrad.check.mistakes.changes import Changes, ExactCase, with_xhat
 from lngrad.check.mistakes.fit import narrowed, row_mean, wide
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
@@ -26,20 +26,17 @@ def _added(terms: Array, dtype: str, through: type = np.float64) -> Array:
 # Of dx and xhat.
 
 
-@configured
 def narrow_means(call: ExactCase, dtype: str) -> Changes:
     """Both row means rounded to 16 bits before they are used."""
     return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
 
 
-@configured
 def narrow_dxhat(call: ExactCase, dtype: str) -> Changes:
     """dxhat rounded to 16 bits before dx is computed from it."""
     t = call.terms
     return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
 
 
-@configured
 def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
     """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
     t = call.terms
@@ -47,8 +44,7 @@ def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
     return {"dx": dx, "dgamma": (t.dy * narrowed(t.xhat, dtype)).sum(0)}
 
 
-@configured
-def narrow_xhat(call: ExactCase, dtype: str, *results: str) -> Changes:
+def narrow_xhat(call: ExactCase, *results: str, dtype: str) -> Changes:
     """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
     return with_xhat(call, narrowed(call.terms.xhat, dtype), results)
 
@@ -60,8 +56,7 @@ def uncentred_xhat(call: ExactCase) -> Changes:
     return with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
 
 
-@configured
-def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, products: bool = False) -> Changes:
+def narrow_sums(call: ExactCase, products: bool = False, *, dtype: str, parts: int = 1, block: int = 0) -> Changes:
     """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
 
     Args:
@@ -83,8 +78,7 @@ def narrow_sums(call: ExactCase, dtype: str, parts: int = 1, block: int = 0, pro
     return {"dgamma": whole[0], "dbeta": whole[1]}
 
 
-@configured
-def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int, each: bool) -> Changes:
+def narrow_sums_of_blocks(call: ExactCase, each: bool, dtype: str, block: int) -> Changes:
     """The sums of blocks of so many rows, added in a narrow dtype: each one rounded before, or with what it is added to."""
     t = call.terms
     starts = np.arange(0, t.M, block)
@@ -95,14 +89,12 @@ def narrow_sums_of_blocks(call: ExactCase, dtype: str, block: int, each: bool) -
     return {"dgamma": dgamma, "dbeta": dbeta}
 
 
-@configured
-def narrow_sum(call: ExactCase, dtype: str, only: str, products: bool) -> Changes:
+def narrow_sum(call: ExactCase, only: str, products: bool, dtype: str) -> Changes:
     """One of the two column sums in a narrow dtype."""
-    made = narrow_sums(dtype, products=products)(call)
+    made = narrow_sums(call, products, dtype=dtype)
     return None if made is None else {only: made[only]}
 
 
-@configured
 def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
     """Rounded products added in a narrow dtype, in so many groups of every groups-th row."""
     t = call.terms
@@ -114,8 +106,7 @@ def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
     return {"dgamma": dgamma, "dbeta": dbeta}
 
 
-@configured
-def narrow_products(call: ExactCase, dtype: str, xhat: bool) -> Changes:
+def narrow_products(call: ExactCase, xhat: bool, dtype: str) -> Changes:
     """dy·xhat rounded to 16 bits, perhaps xhat before, then summed in full."""
     t = call.terms
     return {"dgamma": narrowed(t.dy * (narrowed(t.xhat, dtype) if xhat else t.xhat), dtype).sum(0)}
@@ -132,28 +123,24 @@ def half_away(call: ExactCase) -> Changes:
     return rounded or None
 
 
-@configured
 def narrow_before_dtotal(call: ExactCase, dtype: str) -> Changes:
     """The norm's own part of dx rounded before dtotal is added."""
     t = call.terms
     return {"dx": narrowed(t.dx() - t.dtotal, dtype) + t.dtotal} if isinstance(t.dtotal, np.ndarray) else None
 
 
-@configured
 def narrow_bracket(call: ExactCase, dtype: str) -> Changes:
     """dxhat less its two terms, rounded before it is multiplied by rstd."""
     t = call.terms
     return {"dx": t.rstd * narrowed((t.dx() - t.dtotal) / t.rstd, dtype) + t.dtotal}
 
 
-@configured
 def narrow_before_mean(call: ExactCase, dtype: str) -> Changes:
     """The products dxhat·xhat rounded before their mean."""
     t = call.terms
     return {"dx": t.dx(second=row_mean(narrowed(t.dxhat * t.xhat, dtype)))}
 
 
-@configured
 def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     """The row sums, and what they add, in a narrow dtype, column by column."""
     t = call.terms
@@ -164,7 +151,6 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     return {"dx": t.dx(first, second)}
 
 
-@configured
 def narrow_row_sums_once(call: ExactCase, dtype: str) -> Changes:
     """What the row sums add is rounded, and then each sum."""
     t = call.terms

@@ -221,33 +221,58 @@ def maps_through(places: Array, may_use: Callable[[int], Array], dims: Shape, wh
         what: "row" or "column".
     """
     some = places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)].tolist()
-    pairs = [(place, {*np.flatnonzero(may_use(place)).tolist()} - {place}) for place in some]
-    if not pairs or not all(sources for _, sources in pairs):
+    sources = {place: {*np.flatnonzero(may_use(place)).tolist()} - {place} for place in some}
+    if not sources or not all(sources.values()):
         return
-    size = math.prod(dims)
-    index = np.arange(size)
-    if len(pairs) > 1:
-        for source in sorted(set.intersection(*(sources for _, sources in pairs)))[:MAX_RULES]:
-            yield f"of {what} {source}", np.full(size, source)
-    offsets = set.intersection(*({(place - source) % size for source in sources} for place, sources in pairs))
-    wraps = any(place - offset < 0 for place, _ in pairs for offset in offsets)
+    index = np.arange(math.prod(dims))
+    yield from _all_of_one(sources, index, what)
+    yield from _shifted(sources, index, what)
+    for text, one in chain(_in_blocks(index, what), _transposed(index, dims, what), _modulo(sources, index, what),
+                           _strided(index, what)):  # fmt: skip
+        if all(int(one[place]) in sources[place] for place in some):
+            yield text, one
+
+
+Sources = dict[int, set[int]]  # of a few places, those that each may use
+Rules = Iterator[tuple[str, Array]]
+
+
+def _all_of_one(sources: Sources, index: Array, what: str) -> Rules:
+    if len(sources) > 1:
+        for source in sorted(set.intersection(*sources.values()))[:MAX_RULES]:
+            yield f"of {what} {source}", np.full_like(index, source)
+
+
+def _shifted(sources: Sources, index: Array, what: str) -> Rules:
+    size = len(index)
+    offsets = set.intersection(*({(place - one) % size for one in ones} for place, ones in sources.items()))
+    wraps = any(place - offset < 0 for place in sources for offset in offsets)
     for offset in sorted((one - size if wraps and 2 * one > size else one for one in offsets), key=abs)[:MAX_RULES]:
         text = f"of the {what} {abs(offset)} {'before' if offset > 0 else 'after'}"
         yield text, np.clip(index - offset, 0, size - 1)
         yield text, (index - offset) % size
-    transposed = f"of the {what} at its place in the transposed dimensions {'×'.join(map(str, dims))}"
-    # After how many places an index may begin anew, powers of two first.
-    counts = [count for count in range(2, some[-1] + 1) if all(place % count in sources for place, sources in pairs)]
+
+
+def _in_blocks(index: Array, what: str) -> Rules:
+    yield from ((f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9])
+
+
+def _transposed(index: Array, dims: Shape, what: str) -> Rules:
+    """An array that is read as if its dimensions were reversed."""
+    if sum(length > 1 for length in dims) > 1:
+        text = f"of the {what} at its place in the transposed dimensions {'×'.join(map(str, dims))}"
+        yield from ((text, index.reshape(one).T.reshape(-1)) for one in dict.fromkeys((dims, dims[::-1])))
+
+
+def _modulo(sources: Sources, index: Array, what: str) -> Rules:
+    """After how many places an index may begin anew, powers of two first."""
+    counts = [
+        count for count in range(2, max(sources) + 1) if all(place % count in ones for place, ones in sources.items())
+    ]
     counts.sort(key=lambda count: count & (count - 1) != 0)
-    found = [
-        *((f"of the first {what} of each block of {block}", index // block * block) for block in BLOCKS[1:9]),
-        # An array that is read as if its dimensions were reversed.
-        *((transposed, index.reshape(one).T.reshape(-1)) for one in dict.fromkeys((dims, dims[::-1]))
-          if sum(length > 1 for length in dims) > 1),
-        *((f"of the {what} modulo {count}", index % count) for count in counts[:MAX_RULES]),
-        *((f"of the {what} at {step} times its index", index * step % size) for step in (2, 4, 8)),
-        (f"of the {what} counted from the end", index[::-1]),
-    ]  # fmt: skip
-    for text, one in found:
-        if all(int(one[place]) in sources for place, sources in pairs):
-            yield text, one
+    yield from ((f"of the {what} modulo {count}", index % count) for count in counts[:MAX_RULES])
+
+
+def _strided(index: Array, what: str) -> Rules:
+    yield from ((f"of the {what} at {step} times its index", index * step % len(index)) for step in (2, 4, 8))
+    yield f"of the {what} counted from the end", index[::-1]

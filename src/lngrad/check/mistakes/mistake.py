@@ -95,7 +95,7 @@ class Family:
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         """Every mistake of the family, by its name."""
         for values in self.values or ({},):
-            inputs, results = (one and _with(one, values) for one in (self.inputs, self.results))
+            inputs, results = (None if one is None else _with(one, values) for one in (self.inputs, self.results))
             yield self.name.format(**values), Mistake(self, self.sentence.format(**values), inputs, results)
 
 

@@ -83,8 +83,8 @@ class Comparison:
         if exact.x.size:
             with np.errstate(all="ignore"):
                 scales = gradient_scales(exact, rounded_mean=self._standard == "stable" or own is not None)
-        here = slice(given.start - piece.start, given.stop - piece.start)
-        got, third = (_rows(one, piece, here, truth.dx) for one in (piece.got, piece.third))
+        rows = slice(given.start - piece.start, given.stop - piece.start)
+        got, third = (_rows(one, piece, rows, truth.dx) for one in (piece.got, piece.third))
         dx.add(got, truth.dx, scales.dx, third, given.start)
         if self.kept is None or (dx.failed and not self._was_off):
             self.kept = given, piece.got._replace(dx=got)
@@ -114,12 +114,12 @@ class _ColumnSum:
             self.truth, self.scale = self.truth + truth, self.scale + scale
 
 
-def _rows(grads: Grads | None, piece: Piece, here: slice, like: Any) -> Any:
+def _rows(grads: Grads | None, piece: Piece, rows: slice, like: Any) -> Any:
     """Some rows of dx; all of it as it is."""
     dx = None if grads is None else grads.dx
-    if dx is None or here == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
+    if dx is None or rows == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
         return dx
-    return dx.reshape(piece.stop - piece.start, -1)[here].reshape(like.shape)
+    return dx.reshape(piece.stop - piece.start, -1)[rows].reshape(like.shape)
 
 
 def _total(parts: list[Any]) -> Any:

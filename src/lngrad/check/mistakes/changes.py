@@ -13,6 +13,7 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
+from lngrad.check.mistakes.dx_terms import OVER
 from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide
 from lngrad.core import reference
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
@@ -149,10 +150,10 @@ def summand(call: ExactCase, own_statistics: bool = False) -> Changes:
     return {"x": x, **((statistics_of(call, x, call.inputs.normalization) or {}) if own_statistics else {})}
 
 
-def other_total(call: ExactCase, alpha: float | None, beside: float | None, rounded: bool = True) -> Changes:
+def other_total(call: ExactCase, alpha: float | None, of_residual: float | None, rounded: bool = True) -> Changes:
     """Another sum of x and residual: their factors, None for alpha."""
     x, residual, right = call.given.x, call.given.residual, call.inputs.normalization.alpha
-    factors = [right if one is None else one for one in (alpha, beside)]
+    factors = [right if one is None else one for one in (alpha, of_residual)]
     if residual is None or (rounded and right == 1):
         return None
     total = factors[0] * wide(x) + factors[1] * wide(residual)
@@ -256,31 +257,17 @@ def means_times(call: ExactCase, first: float, second: float) -> Changes:
     return {"dx": call.terms.dx(first * call.terms.means[0], second * call.terms.means[1])}
 
 
-def means_divided(call: ExactCase, axis: int) -> Changes:
-    """Both row sums divided by the size of one normalized axis."""
+def means_divided(call: ExactCase, axis: int | None = None) -> Changes:
+    """Both row sums divided by the size of one normalized axis, or by nothing."""
     t, shape = call.terms, call.inputs.normalized_shape
-    if not shape or shape[axis] in (0, t.N):
-        return None
-    return {"dx": t.dx(*(one * t.N / shape[axis] for one in t.means))}
+    size = 1 if axis is None else shape[axis] if shape else 0
+    return None if size in (0, t.N) else {"dx": t.dx(*(one * t.N / size for one in t.means))}
 
 
-def sums_for_means(call: ExactCase) -> Changes:
-    t = call.terms
-    return None if t.N < 2 else {"dx": t.dx(*(t.N * one for one in t.means))}
-
-
-def means_over_last_axis(call: ExactCase) -> Changes:
-    t, R = call.terms, call.terms.normalized
-    if len(R) < 2 or R[:-1] == (1,) * (len(R) - 1):
-        return None
-    return {"dx": t.dx(*(np.repeat(one.reshape(t.M, -1, R[-1]).mean(2), R[-1], axis=1)
-                         for one in t.averaged))}  # fmt: skip
-
-
-def means_over(call: ExactCase, *axes: int) -> Changes:
-    """Both means over the rows, or over all."""
-    t = call.terms
-    return None if t.M < 2 else {"dx": t.dx(*(one.mean(axes, keepdims=True) for one in t.averaged))}
+def means_over(call: ExactCase, which: str) -> Changes:
+    """Both means over something else than the row."""
+    t, over = call.terms, OVER[which]
+    return {"dx": t.dx(*(over.mean(t, one) for one in t.averaged))} if over.applies(t) else None
 
 
 def extra_term(call: ExactCase) -> Changes:

@@ -216,10 +216,8 @@ def explain_sums_of_other_rows(fit: Fit) -> Explanation | None:
     maps = [
         *((f"of the row modulo {tile}", index % tile) for tile in tiles),
         *((f"of the first row of each block of {tile}", index // tile * tile) for tile in tiles),
-        ("of the first row", 0 * index),
-        ("of the row before", index - 1),
-        ("of the row after", (index + 1) % t.M),
-    ]
+        ("of the first row", 0 * index), ("of the row before", index - 1), ("of the row after", (index + 1) % t.M),
+    ]  # fmt: skip
     for which in (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))[3 * (fit.name == "dbeta") :]:
         for text, rows in maps:
             if part.explains(_of_rows(part, which, rows)) and fit.explains(_of_rows(fit, which, rows)):
@@ -290,8 +288,8 @@ def _why_so_many(weights: Array, fit: Fit) -> str:
     lead, counted = fit.terms.lead, int((weights == 1).sum())
     if (weights[-counted:] == 1).all() and not weights[:-counted].any() and counted & (counted - 1) == 0:
         return (
-            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the lock's "
-            "count, which says so"
+            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the count of its "
+            "lock, if it has one"
         )
     if not (weights[:counted] == 1).all():
         return ""

@@ -254,7 +254,7 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
     ):
         return True
     few, part = some_rows(changed, dx)
-    return bool(np.mean(part.shares_beside(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
+    return bool(np.mean(part.shares_with(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
 
 
 def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> bool:
@@ -265,7 +265,7 @@ def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -
             few = slice(None, None, max(1, one.result.size // SMALL))
             arrays = {name: getattr(one, name).reshape(-1)[few] for name in ("result", "true", "scale")}
             part = WrongOutput("dx", **arrays)
-            if by_size or np.mean(part.shares_beside(made.reshape(-1)[few])[0] <= SLACK) >= MIN_AGREE:
+            if by_size or np.mean(part.shares_with(made.reshape(-1)[few])[0] <= SLACK) >= MIN_AGREE:
                 return True
         elif left_of([one], wrong, by_size) is not None:
             return True
@@ -365,7 +365,7 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
         return None
     fit = Fit.of(call.terms, dx, call.true, 1)
     for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
-        others = _beside(changed, outputs)[1]
+        others = _compared_with(changed, outputs)[1]
         if all(
             other.is_explained or (one.name != "dx" and not one.is_wrong)
             for one, other in zip(outputs, others, strict=True)
@@ -374,7 +374,7 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
     return None
 
 
-def _beside(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, list[WrongOutput]]:
+def _compared_with(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, list[WrongOutput]]:
     """The gradients of other inputs, and the same outputs beside these."""
     wrong, scales = true_grads(changed), gradient_scales(changed)
     return wrong, [
@@ -390,7 +390,7 @@ def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
         changed = mistake.changed(call)
         if changed is None or not _may_explain_dx(changed, outputs):
             continue
-        wrong, others = _beside(changed, outputs)
+        wrong, others = _compared_with(changed, outputs)
         formulas = _formulas(terms_of(changed), others, wrong, depth=1)
         if all(one.name in formulas or one.is_explained for one in others):
             found = [Explanation(None, (_named(name),)), *formulas.values()]
@@ -405,7 +405,7 @@ def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     if dx is None:
         return True
     few, part = some_rows(changed, dx)
-    wrong, (other,) = _beside(few, [part])
+    wrong, (other,) = _compared_with(few, [part])
     terms = terms_of(few)
     if other.is_explained:
         return True

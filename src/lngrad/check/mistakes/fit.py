@@ -199,7 +199,7 @@ class WrongOutput:
     def _shares(self, expected: Array, scale: Array) -> Array:
         return np.asarray(error_share(self.result, expected, scale, ACCUMULATORS[self.result.dtype.name]))
 
-    def shares_beside(self, expected: Array) -> tuple[Array, Array]:
+    def shares_with(self, expected: Array) -> tuple[Array, Array]:
         """How much of the tolerances each element uses beside a mistake's, and beside the right one, both with one scale.
 
         Where a mistake writes nothing, which NaN stands for, there may be anything; if all of it is right, it was written.
@@ -216,7 +216,7 @@ class WrongOutput:
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
         if id(expected) not in self._made:
-            with_mistake, without = self.shares_beside(expected)
+            with_mistake, without = self.shares_with(expected)
             explained = with_mistake <= SLACK
             made = bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
             if made and (wrong := self.share > SLACK).any():

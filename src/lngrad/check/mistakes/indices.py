@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -109,15 +110,18 @@ def gamma_by_row(call: ExactCase) -> Changes:
     return {"dx": t.of_norm(t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None], t.xhat, t.rstd) + t.dtotal}
 
 
+def _weighted(t: Terms, weight: Array) -> dict[str, Any]:
+    """The column sums of rows that are counted so often."""
+    return {"dgamma": (t.dy * t.xhat * weight[:, None]).sum(0), "dbeta": (t.dy * weight[:, None]).sum(0)}
+
+
 def last_rows(call: ExactCase, factor: float, rows: int) -> Changes:
     """The last `rows`, or what remains after whole parts, counted `factor` times."""
     t = call.terms
     tail = t.M % rows or rows
     if tail >= t.M:
         return None
-    weight = np.ones((t.M, 1))
-    weight[-tail:] = factor
-    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+    return _weighted(t, np.where(np.arange(t.M) < t.M - tail, 1.0, factor))
 
 
 def xhat_from_output(call: ExactCase, tile: int) -> Changes:
@@ -178,8 +182,7 @@ def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
     rows = np.arange(t.M) % (1 << 16)
     dx = call.true.dx.reshape(t.dy.shape)
     dx = np.where(np.arange(t.M)[:, None] < 1 << 16, dx, np.nan) if stores else dx[rows]
-    weight = np.bincount(rows, minlength=t.M)[:, None].astype(np.float64)
-    return {"dx": dx, "dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+    return {"dx": dx, **_weighted(t, np.bincount(rows, minlength=t.M).astype(np.float64))}
 
 
 def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
@@ -210,5 +213,4 @@ def lost_in_a_tree(call: ExactCase, neighbours: bool, rows: int) -> Changes:
     kept[sums[0]] = 1.0
     if kept.all():
         return None
-    weight = np.repeat(kept, rows)[: t.M, None]
-    return {"dgamma": (t.dy * t.xhat * weight).sum(0), "dbeta": (t.dy * weight).sum(0)}
+    return _weighted(t, np.repeat(kept, rows)[: t.M])

@@ -1,4 +1,4 @@
-"""A right result but for its places, its factors or what was added: the explainers that need no search over formulas."""
+"""Results that are right except for position, a factor or an added term: the explainers that search no formulas."""
 
 from __future__ import annotations
 

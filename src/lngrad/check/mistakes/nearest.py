@@ -54,7 +54,7 @@ def nearest_of(
 
 def _is_clean(output: WrongOutput, expected: Array) -> bool:
     """Whether a result is as near to a mistake's as a right result is to the truth, where the mistake makes a difference."""
-    near = output.shares_beside(expected)[0] <= 1
+    near = output.shares_with(expected)[0] <= 1
     return bool(np.mean(near | (expected == output.true)) >= EXPLAINED)
 
 
@@ -65,7 +65,7 @@ def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> floa
         expected = getattr(wrong, output.name)
         if not by_size and not output.is_made(expected):
             return None
-        with_mistake, without = output.shares_beside(expected)
+        with_mistake, without = output.shares_with(expected)
         limit = 1e30
         left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import ml_dtypes
 import numpy as np
 
 from lngrad.check.mistakes.changes import Changes, ExactCase, with_xhat
-from lngrad.check.mistakes.fit import narrowed, row_mean, wide
+from lngrad.check.mistakes.fit import narrowed, row_sum, wide
+from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python
+OF_DGAMMA = {"xhat of dgamma", "dy·xhat"}
 DIGITS = {"float16": 11, "bfloat16": 8}
 
 
@@ -23,30 +27,29 @@ def _added(terms: Array, dtype: str, through: type = np.float64) -> Array:
     return totals.astype(np.float64)
 
 
-# Of dx and xhat.
+def rounded(call: ExactCase, *places: str, dtype: str) -> Changes:
+    """The right formulas of dx and dgamma, with what stands at some places rounded; only the results that have one of them.
 
-
-def narrow_means(call: ExactCase, dtype: str) -> Changes:
-    """Both row means rounded to 16 bits before they are used."""
-    return {"dx": call.terms.dx(*(wide(one.astype(numpy_dtype(dtype))) for one in call.terms.means))}
-
-
-def narrow_dxhat(call: ExactCase, dtype: str) -> Changes:
-    """dxhat rounded to 16 bits before dx is computed from it."""
+    Args:
+        places: Of dx dxhat, xhat, products (dxhat·xhat before their mean), terms (of both row sums), sums, means, bracket (what
+            rstd multiplies) and norm (what dtotal is added to); of dgamma "xhat of dgamma" and "dy·xhat".
+    """
     t = call.terms
-    return {"dx": t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal}
+    if "norm" in places and call.inputs.dtotal is None:
+        return None
 
+    def at(place: str, value: Array) -> Array:
+        return narrowed(value, dtype) if place in places else value
 
-def narrow_before_weight(call: ExactCase, dtype: str) -> Changes:
-    """The terms of gamma's product rounded to 16 bits: dxhat in dx, xhat in dgamma."""
-    t = call.terms
-    dx = t.of_norm(narrowed(t.dxhat, dtype), t.xhat, t.rstd) + t.dtotal
-    return {"dx": dx, "dgamma": (t.dy * narrowed(t.xhat, dtype)).sum(0)}
+    def mean(one: Array) -> Array:
+        return at("means", at("sums", row_sum(at("terms", one))) / t.N)
 
-
-def narrow_xhat(call: ExactCase, *results: str, dtype: str) -> Changes:
-    """xhat rounded to 16 bits before dx, or dx and dgamma, are computed from it."""
-    return with_xhat(call, narrowed(call.terms.xhat, dtype), results)
+    dxhat, xhat = at("dxhat", t.dxhat), at("xhat", t.xhat)
+    first = mean(dxhat) if t.normalization.centred else 0.0
+    bracket = at("bracket", dxhat - first - xhat * mean(at("products", dxhat * xhat)))
+    made = {"dx": at("norm", t.rstd * bracket) + t.dtotal}
+    sums = {"dgamma": at("dy·xhat", t.dy * at("xhat of dgamma", t.xhat)).sum(0)}
+    return (made if {*places} - OF_DGAMMA else {}) | (sums if {*places} & OF_DGAMMA else {})
 
 
 def uncentred_xhat(call: ExactCase) -> Changes:
@@ -106,41 +109,6 @@ def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
     return {"dgamma": dgamma, "dbeta": dbeta}
 
 
-def narrow_products(call: ExactCase, xhat: bool, dtype: str) -> Changes:
-    """dy·xhat rounded to 16 bits, perhaps xhat before, then summed in full."""
-    t = call.terms
-    return {"dgamma": narrowed(t.dy * (narrowed(t.xhat, dtype) if xhat else t.xhat), dtype).sum(0)}
-
-
-def half_away(call: ExactCase) -> Changes:
-    """Ties rounded away from zero."""
-    rounded = {}
-    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
-        if dtype in DIGITS:
-            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
-            whole = np.copysign(np.floor(np.abs(np.ldexp(mantissa, DIGITS[dtype])) + 0.5), mantissa)
-            rounded[name] = np.ldexp(whole, exponent - DIGITS[dtype])
-    return rounded or None
-
-
-def narrow_before_dtotal(call: ExactCase, dtype: str) -> Changes:
-    """The norm's own part of dx rounded before dtotal is added."""
-    t = call.terms
-    return {"dx": narrowed(t.dx() - t.dtotal, dtype) + t.dtotal} if isinstance(t.dtotal, np.ndarray) else None
-
-
-def narrow_bracket(call: ExactCase, dtype: str) -> Changes:
-    """dxhat less its two terms, rounded before it is multiplied by rstd."""
-    t = call.terms
-    return {"dx": t.rstd * narrowed((t.dx() - t.dtotal) / t.rstd, dtype) + t.dtotal}
-
-
-def narrow_before_mean(call: ExactCase, dtype: str) -> Changes:
-    """The products dxhat·xhat rounded before their mean."""
-    t = call.terms
-    return {"dx": t.dx(second=row_mean(narrowed(t.dxhat * t.xhat, dtype)))}
-
-
 def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     """The row sums, and what they add, in a narrow dtype, column by column."""
     t = call.terms
@@ -151,24 +119,27 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     return {"dx": t.dx(first, second)}
 
 
-def narrow_row_sums_once(call: ExactCase, dtype: str) -> Changes:
-    """What the row sums add is rounded, and then each sum."""
-    t = call.terms
-    first, second = (narrowed(narrowed(one, dtype).sum(1, keepdims=True), dtype) / t.N for one in t.averaged)
-    return {"dx": t.dx(first, second)}
-
-
 # Of results.
+
+
+def _cut(call: ExactCase, names: Sequence[str], whole: Callable[[Array], Array]) -> Changes:
+    """Results of 16 bits whose digits are made whole numbers by a function."""
+    cut = {}
+    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+        if dtype in DIGITS and name in names:
+            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            cut[name] = np.ldexp(whole(np.ldexp(mantissa, DIGITS[dtype])), exponent - DIGITS[dtype])
+    return cut or None
 
 
 def truncated(call: ExactCase, *names: str) -> Changes:
     """16-bit results cut to their digits, towards zero."""
-    cut = {}
-    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
-        if dtype in DIGITS and (not names or name in names):
-            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
-            cut[name] = np.ldexp(np.trunc(np.ldexp(mantissa, DIGITS[dtype])), exponent - DIGITS[dtype])
-    return cut or None
+    return _cut(call, names or Grads._fields, np.trunc)
+
+
+def half_away(call: ExactCase) -> Changes:
+    """Ties rounded away from zero."""
+    return _cut(call, Grads._fields, lambda one: np.copysign(np.floor(np.abs(one) + 0.5), one))
 
 
 def _flushed(array: Array, dtype: str) -> Array:

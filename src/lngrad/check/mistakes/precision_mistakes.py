@@ -54,15 +54,15 @@ PRECISION = (
           ADD + SUMS.format('sum(add(one[start::{groups}].astype("{dtype}")).astype(x.dtype) for start in range({groups}))')),
     Family("LN-P23", "xhat rounded to {dtype}",
            "xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it in float32.",
-           results=(precision.narrow_xhat, "dx", "dgamma"), values=DTYPES,
+           results=(precision.rounded, "xhat", "xhat of dgamma"), values=DTYPES,
            example='xhat = xhat.astype("{dtype}")'),
     Family("LN-P24", "products rounded to {dtype}",
            "xhat and dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-           results=(precision.narrow_products, True), values=DTYPES, by_size=True,
+           results=(precision.rounded, "xhat of dgamma", "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat.astype("{dtype}")).astype("{dtype}").sum(0, dtype=x.dtype)'),
     Family("LN-P25", "dy·xhat rounded to {dtype}",
            "the products dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-           results=(precision.narrow_products, False), values=DTYPES, by_size=True,
+           results=(precision.rounded, "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat).astype("{dtype}").sum(0, dtype=x.dtype)'),
     Family("LN-P26", "xhat by cancellation",
            "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract the mean from x first.",
@@ -84,16 +84,16 @@ PRECISION = (
            results=precision.truncated, example="dx, dgamma, dbeta = ((one.astype(\"float32\").view(\"int32\") & -65536)"
            ".view(\"float32\") for one in (dx, dgamma, dbeta))"),
     Family("LN-P32", "norm's part rounded to {dtype} before dtotal is added", "the norm's own part of dx is rounded to {dtype}"
-           ", and then dtotal is added: add in float32 and round once.", results=precision.narrow_before_dtotal, values=DTYPES,
+           ", and then dtotal is added: add in float32 and round once.", results=(precision.rounded, "norm"), values=DTYPES,
            dx_only=True, norm="add_rms_norm", example='dx = (rstd * (dxhat - xhat * second)).astype("{dtype}") + dtotal'),
     Family("LN-P33", "bracket of dx rounded to {dtype}", "dxhat less its two terms is rounded to {dtype} before it is "
-           "multiplied by rstd: keep it in float32.", results=precision.narrow_bracket, values=DTYPES, dx_only=True,
+           "multiplied by rstd: keep it in float32.", results=(precision.rounded, "bracket"), values=DTYPES, dx_only=True,
            example='dx = rstd * (dxhat - first - xhat * second).astype("{dtype}")'),
     Family("LN-P34", "dxhat·xhat rounded to {dtype} before its mean", "the products dxhat·xhat are rounded to {dtype} before "
-           "they are added up: keep them in float32.", results=precision.narrow_before_mean, values=DTYPES, dx_only=True,
+           "they are added up: keep them in float32.", results=(precision.rounded, "products"), values=DTYPES, dx_only=True,
            example='second = (dxhat * xhat).astype("{dtype}").mean(1, keepdims=True, dtype=x.dtype)'),
     Family("LN-P35", "products and row sums rounded to {dtype}", "what the two row sums add is rounded to {dtype}, and so are "
-           "the sums: keep them in float32.", results=precision.narrow_row_sums_once, values=DTYPES, dx_only=True,
+           "the sums: keep them in float32.", results=(precision.rounded, "terms", "sums"), values=DTYPES, dx_only=True,
            example='sums = [one.astype("{dtype}").sum(1, keepdims=True, dtype=x.dtype) for one in (dxhat, dxhat * xhat)]\n'
            'first, second = (one.astype("{dtype}").astype(x.dtype) / x.shape[1] for one in sums)'),
     Family("LN-P36", "row sums added up in {dtype}", "the two row sums, and what they add, are kept in {dtype}: keep them in "
@@ -102,7 +102,7 @@ PRECISION = (
            "for one in (dxhat, dxhat * xhat))"),
     Family("LN-P37", "xhat rounded to {dtype} in dgamma",
            "xhat is rounded to {dtype} before dgamma sums dy·xhat: keep it in float32.",
-           results=(precision.narrow_xhat, "dgamma"), values=DTYPES,
+           results=(precision.rounded, "xhat of dgamma"), values=DTYPES,
            example='dgamma = (dy * xhat.astype("{dtype}")).sum(0)'),
     _sums("LN-P38", "{dtype} sums after each block of {block} rows", "dgamma and dbeta are kept in {dtype} from one block of "
           "{block} rows to the next: keep them in float32 until all rows are in them, and round once.",

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit, narrowed, row_mean, row_sum
+from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit, Terms, narrowed, row_mean, row_sum
 from lngrad.check.mistakes.sum_weights import describe_weights, maps_through, recover_weights, runs_of
 from lngrad.check.result import Weights
 from lngrad.support.dtypes import UNIT_ROUNDOFF
@@ -22,6 +22,13 @@ WHICH = (((0,), LABELS[0]), ((1,), LABELS[1]), ((0, 1), "row means"))
 
 def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
     return rows <= fit.terms.M and columns <= fit.terms.N and fit.is_finite and bool((fit.terms.rstd != 0).all())
+
+
+def _marked(t: Terms, which: tuple[int, ...]) -> str:
+    """The right formula, with some of its means marked as others."""
+    return t.dx_text(
+        *(f"**{name}**" if one in which else name for one, name in enumerate(("mean_dxhat", "mean_dxhat_xhat")))
+    )
 
 
 def explain_partial_means(fit: Fit) -> Explanation | None:
@@ -40,11 +47,10 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
         weights = recover_weights(of_these, b, fits)
         if weights is not None:
             text = describe_weights(weights, "column")
-            stars = ["**" if one in which else "" for one in (0, 1)]
             return fit.explanation(
                 f"part of the columns in the {label.rpartition(' ')[0]}",
                 f"the {label} not every column once: {text}.",
-                t.dx_text(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
+                _marked(t, which),
                 Weights(sum_name, "column", runs_of(weights), text),
             )
     return None
@@ -98,11 +104,10 @@ def explain_means_of_other_rows(fit: Fit) -> Explanation | None:
             used = np.where(wrong, whose, np.arange(t.M))
             if fit.explains(t.dx(*(right[used] if one in which else right for one, right in enumerate(t.means)))):
                 rows = "all rows" if number == t.M else f"{number} of {t.M} rows"
-                stars = ["**" if one in which else "" for one in (0, 1)]
                 return fit.explanation(
                     f"{label} of other rows",
                     f"{rows} take the {label} {text}: it is not the row's own.",
-                    fit.terms.dx_text(f"{stars[0]}mean_dxhat{stars[0]}", f"{stars[1]}mean_dxhat_xhat{stars[1]}"),
+                    _marked(t, which),
                 )
     return None
 

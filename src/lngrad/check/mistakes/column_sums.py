@@ -288,8 +288,8 @@ def _why_so_many(weights: Array, fit: Fit) -> str:
     lead, counted = fit.terms.lead, int((weights == 1).sum())
     if (weights[-counted:] == 1).all() and not weights[:-counted].any() and counted & (counted - 1) == 0:
         return (
-            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the count of its "
-            "lock, if it has one"
+            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the "
+            "count of its lock, if it has one"
         )
     if not (weights[:counted] == 1).all():
         return ""

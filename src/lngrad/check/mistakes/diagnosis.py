@@ -37,7 +37,7 @@ from lngrad.check.mistakes.misplaced import (
     explain_unwritten,
 )  # fmt: skip
 from lngrad.check.mistakes.mistake import Mistake
-from lngrad.check.mistakes.nearest import known_mistake, left_of
+from lngrad.check.mistakes.nearest import left_of, nearest_of
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import in_places, some_rows
 from lngrad.check.mistakes.row_means import (
@@ -205,7 +205,7 @@ def _never_written(failure: Failure) -> Diagnosis | None:
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:
     """The known mistake that explains all outputs; unless one at some places alone is nearer."""
-    found = known_mistake(failure.outputs, failure.known)
+    found = nearest_of(failure.outputs, failure.known.items())
     if found is None:
         return None
     if not found.is_clean and (each := failure.in_places(only_clean=True)) is not None:
@@ -312,11 +312,10 @@ def _each_output(failure: Failure) -> list[Explanation] | None:
     ] or failure.wrong:  # rather than a rounding
         explained = failure.formulas.get(output.name)
         possible = {name: wrong for name, wrong in failure.known.items() if _alone(output, failure.outputs, wrong)}
-        nearest = known_mistake(
-            [output], {name: wrong for name, wrong in possible.items() if not MISTAKES[name].family.by_size}
-        )
+        exact = ((name, wrong) for name, wrong in possible.items() if not MISTAKES[name].family.by_size)
+        nearest = nearest_of([output], exact)
         if nearest is None and explained is None:
-            nearest = known_mistake([output], possible)
+            nearest = nearest_of([output], possible.items())
         if nearest is not None:
             explained = Explanation(explained.formula if explained else None, (_named(nearest.name),))
         if explained is None:

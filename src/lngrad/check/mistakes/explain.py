@@ -42,7 +42,9 @@ _AT_A_PLACE = re.compile(r" in (dx|dgamma|dbeta|the [^;]*) alone$| in part of th
 
 def nearest(name: str) -> str:
     """The known names that are spelt most alike."""
-    return ", ".join(get_close_matches(name, [*MISTAKES, *(one.name for one in FAMILIES)], NAMED, cutoff=0))
+    return ", ".join(
+        get_close_matches(name, dict.fromkeys([*MISTAKES, *(one.name for one in FAMILIES)]), NAMED, cutoff=0)
+    )
 
 
 def explained(text: str) -> str:

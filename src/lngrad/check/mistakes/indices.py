@@ -157,21 +157,13 @@ def read_as_x(call: ExactCase, *names: str) -> Changes:
     return made or None
 
 
-def gamma_modulo(call: ExactCase, size: int) -> Changes:
-    """gamma from a buffer of so many elements, in which the column's index begins anew: of rows too long to recover gamma."""
-    gamma = call.inputs.gamma
-    if gamma is None or np.asarray(gamma).size <= max(size, FEW_COLUMNS):
+def modulo(call: ExactCase, name: str, size: int) -> Changes:
+    """gamma or dtotal from a buffer of so many elements, in which the column's index begins anew, or of each tile's first."""
+    array, N = getattr(call.inputs, name), call.terms.N
+    recovered = FEW_COLUMNS if name == "gamma" else 0  # a gamma of so many is found from dx, whatever it is
+    if array is None or N <= size or N <= recovered:
         return None
-    flat = wide(gamma).reshape(-1)
-    return {"gamma": flat[np.arange(len(flat)) % size].reshape(np.shape(gamma))}
-
-
-def dtotal_modulo(call: ExactCase, size: int) -> Changes:
-    """dtotal of the first columns for those of each tile, as where its address does not go on with the tiles."""
-    t, dtotal = call.terms, call.inputs.dtotal
-    if dtotal is None or size >= t.N:
-        return None
-    return {"dtotal": wide(dtotal).reshape(t.M, t.N)[:, np.arange(t.N) % size].reshape(np.shape(dtotal))}
+    return {name: wide(array).reshape(-1, N)[:, np.arange(N) % size].reshape(np.shape(array))}
 
 
 def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,19 +30,11 @@ class Nearest(NamedTuple):
     others: tuple[str, ...]
 
 
-def known_mistake(outputs: Sequence[WrongOutput], known: Mapping[str, Grads]) -> Nearest | None:
-    """The mistake that is nearest to the result among those that explain all the outputs."""
-    by_size = {name for name in known if MISTAKES[name].family.by_size}
-    return nearest_of(outputs, known.items(), by_size)
-
-
-def nearest_of(
-    outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]], by_size: Collection[str] = ()
-) -> Nearest | None:
-    """The nearest of some named gradients; the first of those that are about as near."""
+def nearest_of(outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]]) -> Nearest | None:
+    """The nearest of some named gradients that explain all the outputs; the first of those that are about as near."""
     nearest, best, explaining, is_clean = np.inf, "", [], False
     for name, wrong in made:
-        left = left_of(outputs, wrong, name in by_size)
+        left = left_of(outputs, wrong, name in MISTAKES and MISTAKES[name].family.by_size)
         if left is None:
             continue
         explaining.append(name)

@@ -161,7 +161,7 @@ def modulo(call: ExactCase, name: str, size: int) -> Changes:
     """gamma or dtotal from a buffer of so many elements, in which the column's index begins anew, or of each tile's first."""
     array, N = getattr(call.inputs, name), call.terms.N
     recovered = FEW_COLUMNS if name == "gamma" else 0  # a gamma of so many is found from dx, whatever it is
-    if array is None or N <= size or N <= recovered:
+    if array is None or size >= N or recovered >= N:
         return None
     return {name: wide(array).reshape(-1, N)[:, np.arange(N) % size].reshape(np.shape(array))}
 

@@ -16,9 +16,8 @@ from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.fit import Terms, terms_of
 from lngrad.cli.commands import app
-from lngrad.core.dtypes import accumulator_for, numpy_dtype
 from lngrad.core.problem import Grads
-from lngrad.support.dtypes import numpy_dtype
+from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import error_share, gradient_scales
 
 

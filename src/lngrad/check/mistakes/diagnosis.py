@@ -49,8 +49,8 @@ from lngrad.check.mistakes.row_means import (
 )  # fmt: skip
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.result import Formula, Weights
-from lngrad.core.bounded_cache import cached_property
 from lngrad.core.problem import Grads
+from lngrad.support.bounded_cache import cached_property
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from lngrad.check.mistakes.changes import Changes, ExactCase, with_xhat
 from lngrad.check.mistakes.fit import narrowed, row_sum, wide
-from lngrad.core.dtypes import numpy_dtype
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array

@@ -15,8 +15,8 @@ from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.inputs import draw, true_grads
 from lngrad.check.judge import check_case
 from lngrad.check.mistakes.fit import Terms
-from lngrad.core.arrays import as_numpy
 from lngrad.core.problem import Grads
+from lngrad.support.addresses import as_numpy
 
 CASES = {case.name: case for case in read_cases([shipped()], 1 << 30)}
 

@@ -55,10 +55,10 @@ def test_the_walk_does_not_show(N, dtype, monkeypatch):
         for changes in (
             {},
             {"TASK_ELEMENTS": 1},
-            {"machine": lambda: Machine(1 << 15, 1 << 19, last_level=0)},
-            {"machine": lambda: Machine(1, 0, 1 << 40)},
-            {"machine": lambda: Machine(1 << 30, 1 << 40, 1 << 40)},
-            {"group_bytes": lambda threads, here: 1},
+            {"this_machine": lambda: Machine(1 << 15, 1 << 19, last_level=0)},
+            {"this_machine": lambda: Machine(1, 0, 1 << 40)},
+            {"this_machine": lambda: Machine(1 << 30, 1 << 40, 1 << 40)},
+            {"group_bytes": lambda threads, machine: 1},
         ):
             with monkeypatch.context() as patch:
                 for name, value in changes.items():

@@ -312,15 +312,15 @@ def test_comments_docstrings_and_layout_stale_nothing():
     comment = ("    tail, last = n % LANES, n - LANES\n", "    # A comment.\n    tail, last = (n % LANES), n - LANES\n")
     docstring = ("How many columns a block has", "Columns of a block")
     assert (
-        stale(row_passes=comment)
-        == stale(row_passes=docstring)
+        stale(backward_rows=comment)
+        == stale(row_sums=docstring)
         == stale(jobs=("elements of a vector", "lanes"))
         == set()
     )
 
 
 def test_an_edit_stales_what_reaches_it_and_nothing_else():
-    rows = stale(row_passes=("return (subtract_mean(d * g, mean_dxhat)", "return (subtract_mean(g * d, mean_dxhat)"))
+    rows = stale(backward_rows=("return (subtract_mean(d * g, mean_dxhat)", "return (subtract_mean(g * d, mean_dxhat)"))
     assert {"rows", "rows_dx", "columns", "tiny_rows", "slice_dx"} <= rows
     assert not rows & {"forward_rows", "combine", "widen", "gather", "slice_moments", "work"}
     assert stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE")) >= {"run_chain", "join"}

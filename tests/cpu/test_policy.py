@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
+from itertools import product
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +20,10 @@ from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
 from lngrad.cpu import policy
 from lngrad.cpu.jobs import BACKWARD_ROWS, FORWARD_ROWS, MIXED_COLUMNS
-from lngrad.cpu.makes import INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5, make_of
 from lngrad.cpu.policy import (
     Machine,
-    backward_rows_together,
     fetches_result,
-    forward_rows_together,
+    fits_second_level,
     group_bytes,
     lanes_are_rows,
     mixed_columns,
@@ -30,22 +31,36 @@ from lngrad.cpu.policy import (
     rows_ahead,
     rows_by_columns,
     rows_of,
+    rows_together,
     scratch_bytes,
-    stay,
+    side_by_side,
     takes_whole_rows,
-    written_together,
+)
+from lngrad.cpu.processor_tuning import (
+    INTEL,
+    INTEL_AMX,
+    INTEL_AVX2,
+    OTHER,
+    OTHER_LINES,
+    ZEN_3,
+    ZEN_4,
+    ZEN_5,
+    Rung,
+    tuning_of,
 )
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 KIB, MIB = 1 << 10, 1 << 20
 EPYC_7003 = Machine(32 * KIB, 512 * KIB, 32 * MIB, ZEN_3)
-EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, ZEN_4, stores_lines=True)
-EPYC_9005 = Machine(48 * KIB, 1 * MIB, 32 * MIB, ZEN_5, stores_lines=True)
-XEON = Machine(
-    48 * KIB, 2 * MIB, 480 * MIB, INTEL, stores_lines=True
-)  # its virtual machine is told of all of the host's last level
-XEON_AMX = XEON._replace(make=INTEL_AMX)
+EPYC_9004 = Machine(32 * KIB, 1 * MIB, 32 * MIB, ZEN_4)
+EPYC_9005 = Machine(48 * KIB, 1 * MIB, 32 * MIB, ZEN_5)
+XEON = Machine(48 * KIB, 2 * MIB, 480 * MIB, INTEL)  # its virtual machine is told of all of the host's last level
+XEON_AMX = XEON._replace(tuning=INTEL_AMX)
 LAPTOP = Machine(32 * KIB, 256 * KIB, 8 * MIB)
+MAKES = {
+    "INTEL": INTEL, "INTEL_AMX": INTEL_AMX, "INTEL_AVX2": INTEL_AVX2, "OTHER": OTHER, "OTHER_LINES": OTHER_LINES,
+    "ZEN_3": ZEN_3, "ZEN_4": ZEN_4, "ZEN_5": ZEN_5,
+}  # fmt: skip
 
 
 def forward(M, N, dtype=np.float32):
@@ -165,27 +180,73 @@ def test_float32_rows_that_nearly_fill_the_last_level_are_taken_as_from_memory()
 def test_what_was_not_measured_goes_by_the_rules():
     assert rows_there(forward(50000, 37)) == (32, 0)
     for here in (EPYC_9005, XEON, LAPTOP):
-        together = forward_rows_together(256, 4, here)
+        together = rows_together("forward", 256, 4, here)
         problem = forward(8192, 256)
         assert rows_there(problem, here=here) == (together, rows_ahead(problem, 1, together, here))
-        few = written_together(backward_rows_together(256, 4, here), True, False, 1024, 4, here)
+        few = side_by_side(rows_together("backward", 256, 4, here), True, "backward", 256, 4, here)
         problem = backward(65536, 256)
         assert rows_there(problem, True, here=here) == (few, rows_ahead(problem, 1, few, here, True))
 
 
-def test_the_measured_rows_are_whole_tables():
-    """Every kind of call or none; lengths grow and the last entry takes all; a kernel takes so many rows side by side."""
-    for make in (INTEL, INTEL_AMX, OTHER, ZEN_3, ZEN_4, ZEN_5):
-        kinds = {(table.direction, table.words, table.held) for table in make.measured}
-        assert len(kinds) == len(make.measured)
-        assert len([kind for kind in kinds if kind[2] in ("last", "memory")]) in (0, 8)
-        for table in make.measured:
-            lengths = [rows.row_bytes for rows in table.rows]
-            assert lengths == sorted(set(lengths))
-            assert lengths[-1] == inf
-            most = FORWARD_ROWS if table.direction == "forward" else BACKWARD_ROWS
-            assert {rows.together for rows in table.rows} <= {1, 2, 4, 8, 16, 32}
-            assert max(rows.together for rows in table.rows) <= most
+def test_the_tables_are_whole():
+    """Every kind of call is measured or none is; lengths grow and the last entry takes all; a kernel takes so many rows."""
+    for tuning in MAKES.values():
+        kinds = [("forward", tuning.forward), ("forward", tuning.forward_16)]
+        kinds += [("backward", tuning.backward), ("backward", tuning.backward_16)]
+        assert len({bool(kind.measured) for _, kind in kinds}) == 1
+        for direction, kind in kinds:
+            most = FORWARD_ROWS if direction == "forward" else BACKWARD_ROWS
+            assert set(kind.measured) >= ({"last", "memory"} if kind.measured else set())
+            assert kind.together[-1] == Rung(inf, kind.together[-1].rows)
+            assert all(1 <= rung.rows <= most for rung in kind.together)
+            for table in kind.measured.values():
+                lengths = [limit for limit, *_ in table]
+                assert lengths == sorted(set(lengths))
+                assert lengths[-1] == inf
+                assert {together for _, together, _ in table} <= {1, 2, 4, 8, 16, 32}
+                assert max(together for _, together, _ in table) <= most
+
+
+MACHINES = [
+    *((name, Machine(48 * KIB, 2 * MIB, 480 * MIB, MAKES[name])) for name in ("INTEL", "INTEL_AMX", "INTEL_AVX2")),
+    *((name, Machine(32 * KIB, MIB // 2, 32 * MIB, MAKES[name])) for name in ("OTHER", "OTHER_LINES", "ZEN_3")),
+    ("ZEN_4", EPYC_9004),
+    ("ZEN_5", EPYC_9005),
+]
+COLUMNS = (
+    8, 15, 37, 64, 96, 128, 200, 256, 384, 500, 512, 768, 1000, 1024, 1536, 2048, 2304, 3072, 4096, 5120, 8192, 16384, 40000,
+    65536, 131072,
+)  # fmt: skip
+CHOICES = {  # as they were before the tables, too
+    "INTEL": "40eb0263efee9d0e", "INTEL_AMX": "5ca80afc26c07c6f", "INTEL_AVX2": "b371f0d10bc102d6",
+    "OTHER": "f8b6a773d9de25a7", "OTHER_LINES": "dba861165b3b7418", "ZEN_3": "421b676f5249053f",
+    "ZEN_4": "ebf8ecfe41c8c07a", "ZEN_5": "52b0ff7935050f60",
+}  # fmt: skip
+
+
+def choices(machine):
+    """A line for each of 2,700 calls: what is decided. If a hash of CHOICES differs, compare the lines of both commits."""
+    for direction, tensors in (("forward", "xy"), ("backward", "dxg"), ("backward", "dxtg")):
+        for dtype, itemsize in (("bfloat16", 2), ("float32", 4), ("float64", 8)):
+            for N, elements, threads in product(
+                COLUMNS, (1 << 14, 1 << 17, 1 << 20, 3 << 20, 1 << 22, 1 << 24), (1, 2)
+            ):
+                operator = SimpleNamespace(direction=direction, tensors=tensors)
+                problem = SimpleNamespace(M=max(1, elements // N), N=N, dtype=dtype, operator=operator)
+                streamed = result_streams(problem, N * itemsize, threads, machine)
+                together, ahead = rows_of(problem, itemsize, threads, streamed, machine)
+                fetched = fetches_result(problem, threads, ahead, machine, streamed)
+                by_columns = side_by_side(
+                    rows_by_columns(N, itemsize, machine), streamed, direction, N, itemsize, machine
+                )
+                whole = takes_whole_rows(rows_together("backward", N, itemsize, machine), N, itemsize, threads, machine)
+                decided = [int(one) for one in (streamed, together, ahead, fetched, by_columns, whole)]
+                yield f"{direction} {len(tensors)} {dtype} {problem.M}x{N} {threads}: {decided}"
+
+
+@pytest.mark.parametrize(("name", "machine"), MACHINES)
+def test_the_choices_on_a_grid_are_those_of_before(name, machine):
+    assert sha256("\n".join(choices(machine)).encode()).hexdigest()[:16] == CHOICES[name]
 
 
 def test_a_backward_is_not_fetched_where_the_last_level_has_it():
@@ -202,51 +263,53 @@ def test_a_backward_is_not_fetched_where_the_last_level_has_it():
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "model", "flags", "make"),
+    ("vendor", "family", "model", "flags", "tuning"),
     [
         ("GenuineIntel", "6", "207", "avx2 avx512f amx_bf16", INTEL),
         ("GenuineIntel", "6", "167", "avx2 avx512f", INTEL),
         ("GenuineIntel", "6", "167", "avx2 avx512f amx_bf16", INTEL_AMX),
         ("AuthenticAMD", "25", "1", "avx2", ZEN_3),
+        ("GenuineIntel", "6", "151", "avx2", INTEL_AVX2),
         ("AuthenticAMD", "23", "1", "avx2", OTHER),
+        ("AuthenticAMD", "27", "1", "avx2 avx512f", OTHER_LINES),
         ("AuthenticAMD", "25", "17", "avx2 avx512f", ZEN_4),
         ("AuthenticAMD", "26", "2", "avx2 avx512f", ZEN_5),
         ("", "", "", "", OTHER),
     ],
 )
-def test_the_make_of_a_processor(vendor, family, model, flags, make):
-    assert make_of({"vendor_id": vendor, "cpu family": family, "model": model, "flags": flags}) == make
+def test_the_tuning_of_a_processor(vendor, family, model, flags, tuning):
+    assert tuning_of({"vendor_id": vendor, "cpu family": family, "model": model, "flags": flags}) is tuning
 
 
 def test_rows_of_a_backward_stay_in_the_first_cache():
     columns = 64, 384, 768, 1024, 4096, 65536
-    together = {here: [backward_rows_together(N, 4, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
+    together = {here: [rows_together("backward", N, 4, here) for N in columns] for here in (XEON, EPYC_9004, LAPTOP)}
     assert together[XEON] == [8, 8, 4, 2, 4, 2]  # of rows that do not stay, more pay where the second cache is large
     assert together[EPYC_9004] == together[LAPTOP] == [8, 4, 2, 2, 2, 2]
-    assert [backward_rows_together(N, 4, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
+    assert [rows_together("backward", N, 4, EPYC_7003) for N in (*columns, 5000)] == [8, 4, 4, 2, 2, 2, 4]
 
 
 def test_long_float32_rows_of_a_backward_go_together_in_fours_unless_they_crowd_each_other():
     columns = 2048, 2304, 4096, 5120, 8192, 10240, 11776, 16384, 65536
-    assert [backward_rows_together(N, 4, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
-    assert [backward_rows_together(N // 2, 8, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
-    assert {backward_rows_together(2 * N, 2, EPYC_9005) for N in columns} == {2}
-    assert [rows_by_columns(4 * N, EPYC_9005) for N in columns] == [8, 8, 2, 8, 2, 8, 8, 2, 2]
-    assert [rows_by_columns(row_bytes, EPYC_9004) for row_bytes in (4096, 5000, 6144, 8192)] == [2, 8, 8, 2]
-    assert {rows_by_columns(4 * N, here) for N in columns for here in (XEON, EPYC_7003)} == {8}
+    assert [rows_together("backward", N, 4, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
+    assert [rows_together("backward", N // 2, 8, EPYC_9005) for N in columns] == [2, 4, 2, 4, 2, 4, 4, 2, 2]
+    assert {rows_together("backward", 2 * N, 2, EPYC_9005) for N in columns} == {2}
+    assert [rows_by_columns(N, 4, EPYC_9005) for N in columns] == [8, 8, 2, 8, 2, 8, 8, 2, 2]
+    assert [rows_by_columns(N, 4, EPYC_9004) for N in (1024, 1250, 1536, 2048)] == [2, 8, 8, 2]
+    assert {rows_by_columns(N, 4, here) for N in columns for here in (XEON, EPYC_7003)} == {8}
 
 
 def test_a_backward_on_intel_fetches_what_stays_beside_rows_and_column_sums():
     shapes = (256, 65536, np.float32), (256, 65536, np.float16), (300, 50000, np.float32), (512, 32768, np.float16)
-    together = [backward_rows_together(N, np.dtype(dtype).itemsize, XEON) for _, N, dtype in shapes]
+    together = [rows_together("backward", N, np.dtype(dtype).itemsize, XEON) for _, N, dtype in shapes]
     assert together == [2, 4, 2, 4]
     ahead = {
         here: [rows_ahead(backward(*shape), 1, rows, here) for shape, rows in zip(shapes, together, strict=True)]
         for here in (XEON, EPYC_9005)
     }
     assert ahead == {XEON: [0, 1, 1, 4], EPYC_9005: [0, 4, 0, 4]}
-    assert [stay(rows, 65536, 4, XEON) for rows in (1, 2, 4)] == [True, True, False]
-    assert not stay(2, 65536, 8, XEON)
+    assert [fits_second_level(rows, 65536, 4, XEON) for rows in (1, 2, 4)] == [True, True, False]
+    assert not fits_second_level(2, 65536, 8, XEON)
 
 
 def test_rows_that_threads_share_stay_in_their_second_caches_where_these_are_large_enough():
@@ -263,8 +326,10 @@ def test_rows_that_threads_share_stay_in_their_second_caches_where_these_are_lar
         ((64, 10240), MIB // 4, 1, "columns"),  # two rows do not stay; one would, as they are streamed
     ],
 )
-def test_one_thread_takes_few_long_rows_whole_where_they_stay(shape, second_level, threads, task, monkeypatch):
-    monkeypatch.setattr(cpu_plan, "machine", lambda: LAPTOP._replace(second_level=second_level))
+def test_one_thread_takes_few_long_rows_whole_where_they_fits_second_level(
+    shape, second_level, threads, task, monkeypatch
+):
+    monkeypatch.setattr(cpu_plan, "this_machine", lambda: LAPTOP._replace(second_level=second_level))
     names = []
     monkeypatch.setattr(cpu_plan, "task_function", lambda name, *dtypes: names.append(name) or 1)
     cpu_plan.plan(backward(*shape), threads)
@@ -372,11 +437,11 @@ def test_how_many_rows_go_together_decides_no_bits(columns, streamed, dtype, nor
 
 
 def streamed_forward(N, here):
-    return written_together(forward_rows_together(N, 4, here), True, True, 4 * N, 4, here)
+    return side_by_side(rows_together("forward", N, 4, here), True, "forward", N, 4, here)
 
 
 def streamed_backward(N, here):
-    return written_together(backward_rows_together(N, 4, here), True, False, 4 * N, 4, here)
+    return side_by_side(rows_together("backward", N, 4, here), True, "backward", N, 4, here)
 
 
 def test_few_rows_are_streamed_side_by_side_where_a_store_is_less_than_a_cache_line():
@@ -397,27 +462,27 @@ def test_few_float32_rows_are_streamed_side_by_side_where_that_was_measured():
     assert [streamed_backward(N, XEON_AMX) for N in (*columns[:-2], 2048)] == [8, 8, 4, 4, 2, 2, 2, 2, 4]
     assert [streamed_forward(N, XEON) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
     assert [streamed_forward(N, XEON_AMX) for N in columns] == [16, 8, 8, 4, 4, 2, 1, 1, 1, 1]
-    in_16_bits = [written_together(rows, True, False, 1024, 2, EPYC_9005) for rows in (4, 8)]
-    assert in_16_bits == [written_together(rows, False, False, 1024, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
+    in_16_bits = [side_by_side(rows, True, "backward", 512, 2, EPYC_9005) for rows in (4, 8)]
+    assert in_16_bits == [side_by_side(rows, False, "backward", 256, 4, EPYC_9005) for rows in (4, 8)] == [4, 8]
 
 
 def test_more_of_the_shortest_rows_go_together():
     columns = 13, 16, 37, 63, 64, 127, 128
     for here in (EPYC_7003, EPYC_9005, XEON):
-        assert [forward_rows_together(N, 4, here) for N in columns[:5]] == [8, 32, 32, 32, 16]
-        assert [forward_rows_together(N, 2, here) for N in columns] == [8, 32, 32, 32, 32, 32, 16]
-        assert [backward_rows_together(N, 4, here) for N in (37, 63, 64)] == [16, 16, 8]
-        assert [backward_rows_together(N, 2, here) for N in (37, 127, 128)] == [16, 16, 8]
+        assert [rows_together("forward", N, 4, here) for N in columns[:5]] == [8, 32, 32, 32, 16]
+        assert [rows_together("forward", N, 2, here) for N in columns] == [8, 32, 32, 32, 32, 32, 16]
+        assert [rows_together("backward", N, 4, here) for N in (37, 63, 64)] == [16, 16, 8]
+        assert [rows_together("backward", N, 2, here) for N in (37, 127, 128)] == [16, 16, 8]
 
 
 def test_the_forward_takes_four_rows_together_where_their_sums_go_side_by_side():
     columns = 512, 1280, 2048, 2560, 5120, 65536
-    assert [forward_rows_together(N, 2, EPYC_9005) for N in columns] == [16, 4, 4, 4, 4, 4]
-    assert [forward_rows_together(N, 2, EPYC_7003) for N in columns] == [16, 4, 4, 3, 1, 1]
-    assert [forward_rows_together(N, 4, EPYC_9005) for N in columns] == [8, 4, 2, 1, 1, 1]
-    assert [forward_rows_together(N, 4, XEON) for N in columns] == [4, 1, 1, 1, 1, 1]
-    assert [forward_rows_together(N, 2, XEON) for N in columns] == [16, 4, 4, 4, 4, 4]
-    assert [forward_rows_together(N, 4, EPYC_7003) for N in columns] == [8, 3, 2, 1, 1, 1]
+    assert [rows_together("forward", N, 2, EPYC_9005) for N in columns] == [16, 4, 4, 4, 4, 4]
+    assert [rows_together("forward", N, 2, EPYC_7003) for N in columns] == [16, 4, 4, 3, 1, 1]
+    assert [rows_together("forward", N, 4, EPYC_9005) for N in columns] == [8, 4, 2, 1, 1, 1]
+    assert [rows_together("forward", N, 4, XEON) for N in columns] == [4, 1, 1, 1, 1, 1]
+    assert [rows_together("forward", N, 2, XEON) for N in columns] == [16, 4, 4, 4, 4, 4]
+    assert [rows_together("forward", N, 4, EPYC_7003) for N in columns] == [8, 3, 2, 1, 1, 1]
 
 
 def test_the_packed_rows_of_four_tensors_fit_the_second_cache():

@@ -10,7 +10,7 @@ import pytest
 
 import lngrad
 from lngrad.core.arrays import ArraySpec
-from lngrad.cpu.run import row_stride
+from lngrad.cpu.strides import row_stride
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 

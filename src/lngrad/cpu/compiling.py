@@ -80,8 +80,7 @@ def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> byte
 def lower(name: str, dtype: str, accumulator: str):
     """LLVM's module of a kernel, not yet optimized: the same for all processors that `simd.choices` tells nothing apart of.
 
-    Functions inside are hidden, so that LLVM may put each into its only caller. Visible, a float32 backward of 4096 × 768 took
-    2.0 ms with two threads in place of 1.0 to 1.4, and 1.1 times as long with one (2 cores of an AMD EPYC, AVX2).
+    Functions inside are hidden, so that LLVM may put each into its only caller: visible, a backward took up to twice as long.
     """
     with _only_linking():
         if name in ENTRIES:

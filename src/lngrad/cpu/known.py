@@ -101,7 +101,7 @@ class KnownCalls:
             results = make_results(
                 *[make and (make() if one is None else one) for make, one in zip(makers, out, strict=True)]
             )
-        slots, helpers = workers.crew(wanted) if wanted else (0, 0)
+        slots, helpers = workers.helpers_of(wanted) if wanted else (0, 0)
         try:
             job = self._run(address, arguments, results, slots, helpers)
             if job > 0:
@@ -170,7 +170,7 @@ class KnownCalls:
         options = [one for one in arguments[:-1] if type(one) is not np.ndarray]
         self._last += 1
         self._calls[self._last] = _Known(
-            address_of(words), words, memory, steps.crew - 1, plan.problem.operator.results, makers, is_whole, finish,
+            address_of(words), words, memory, steps.max_threads - 1, plan.problem.operator.results, makers, is_whole, finish,
             (facts, *dtypes, *options),
         )  # fmt: skip
         mixed = entry_function("hash_of")(address_of(facts), count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,34 +35,24 @@ from lngrad.cpu.jobs import (
 )
 from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
-    backward_rows_together,
+    Machine,
     fetches_result,
     group_bytes,
     lanes_are_rows,
-    machine,
     mixed_columns,
     power_of_two,
     result_streams,
     rows_by_columns,
     rows_of,
+    rows_together,
     scratch_bytes,
+    side_by_side,
     streams,
     takes_whole_rows,
-    written_together,
-)
-from lngrad.cpu.run import (
-    Copy,
-    CpuSteps,
-    Regions,
-    StrideTable,
-    bind,
-    is_contiguous,
-    merged,
-    pack,
-    row_stride,
-    run,
-    table_of,
-)
+    this_machine,
+)  # fmt: skip
+from lngrad.cpu.run import Copy, CpuSteps, Regions, StrideTable, bind, pack, run
+from lngrad.cpu.strides import is_contiguous, merged, row_stride, table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
@@ -102,6 +93,7 @@ class PlanBuilder:
     problem: Problem
     threads: int
     chain: Chain = field(init=False)
+    machine: Machine = field(init=False)
     regions: Regions = field(default_factory=Regions)
     of_caller: dict[str, int] = field(default_factory=dict)
     of_workspace: dict[int, str] = field(default_factory=dict)
@@ -112,6 +104,7 @@ class PlanBuilder:
 
     def __post_init__(self) -> None:
         self.chain = Chain(self.threads)
+        self.machine = this_machine()
 
     @property
     def dtype(self) -> str:
@@ -119,8 +112,17 @@ class PlanBuilder:
         problem = self.problem
         return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element as it comes to the kernels."""
+        return bytes_of(self.dtype)
+
     def function(self, name: str) -> int:
         return task_function(name, self.dtype, self.problem.accumulator)
+
+    def main_function(self, name: str) -> int:
+        """The function of a task for this normalization."""
+        return self.function(name if self.problem.normalization.centred else f"rms_{name}")
 
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
@@ -147,21 +149,27 @@ class PlanBuilder:
                 self.regions.add_table(f"{name}_table", len(words))
                 kept = words if words.nbytes <= TABLE_BYTES else None
                 self.tables.append(StrideTable(f"{name}_table", spec, kept))
-        fields["block_rows"] = _block_rows(problem.M, problem.N * bytes_of(self.dtype))
+        fields["block_rows"] = self.block_rows()
         if self.tables:
             self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
             fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
         return fields
 
-    def has_rows_beside(self, name: str) -> bool:
-        """Whether a tensor's rows lie beside each other, enough of them, and their columns fit: then a lane may be a row."""
+    def block_rows(self) -> int:
+        """How many rows are packed at a time: whole chunks, no more than there are, or a part of one, a power of two."""
+        M, row_bytes = self.problem.M, self.problem.N * self.itemsize
+        rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, scratch_bytes(self.machine) // row_bytes)
+        return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
+
+    def lanes_may_be_rows(self, name: str) -> bool:
+        """Whether a tensor's rows lie beside each other, enough of them, and their columns fit."""
         problem, spec, lead = self.problem, self.rows(name), len(self.problem.lead)
         has_table = any(table.name == f"{name}_table" for table in self.tables)
         if not has_table or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
             return False
         dims = merged(spec.shape[:lead], spec.strides[:lead])
         beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
-        return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], machine())
+        return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], self.machine)
 
     def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:
         """Bring small inputs into the accumulator's dtype, contiguous, and gamma's offset into gamma.
@@ -233,7 +241,7 @@ class PlanBuilder:
             threads=self.threads,
             words=self.chain.words(linked=not choices.get("group_rows")),
             jobs=tuple(self.chain.jobs),
-            crew=max(job.threads for job in self.chain.jobs),
+            max_threads=max(job.threads for job in self.chain.jobs),
             main=main,
             write=writer(words, formats),
             places=tuple(-1 if word is None else word for word in words),
@@ -249,39 +257,41 @@ class PlanBuilder:
         )
 
 
-def _block_rows(M: int, row_bytes: int) -> int:
-    """How many rows are packed at a time: whole chunks, no more than there are, or a part of one that fits it several times."""
-    rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, scratch_bytes(machine()) // row_bytes)
-    return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
-
-
-def _prefix(problem: Problem) -> str:
-    """Of the task functions for this normalization."""
-    return "" if problem.normalization.centred else "rms_"
-
-
 def _plan_forward(builder: PlanBuilder) -> CpuSteps:
-    problem = builder.problem
+    problem, machine = builder.problem, builder.machine
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums)
-    beside = not sums and fields["y_stride"] != 0 and builder.has_rows_beside("x")
-    mixed = 0 if beside else mixed_columns(problem, builder.dtype, builder.threads)
+    in_lanes = not sums and fields["y_stride"] != 0 and builder.lanes_may_be_rows("x")
+    mixed = 0 if in_lanes else mixed_columns(problem, builder.dtype, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
-    if beside:
+    if in_lanes:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
-    itemsize = bytes_of(builder.dtype)
-    streamed = result_streams(problem, fields["y_stride"], builder.threads, machine())
-    rows_at_once, ahead = rows_of(problem, itemsize, builder.threads, streamed, machine())
+    streamed = result_streams(problem, fields["y_stride"], builder.threads, machine)
+    rows_at_once, ahead = rows_of(problem, builder.itemsize, builder.threads, streamed, machine)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
-        fetches_result=int(fetches_result(problem, builder.threads, ahead, machine(), streamed)),
+        fetches_result=int(fetches_result(problem, builder.threads, ahead, machine, streamed)),
         mixed=mixed, **fields,
     )  # fmt: skip
-    function = builder.function(_prefix(problem) + ("forward_beside" if beside else "forward_rows"))
+    function = builder.main_function("forward_in_lanes" if in_lanes else "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
-    narrowed = []
+    narrowed = _divert_statistics(builder, moved)
+    builder.take(main, (*problem.inputs, *problem.out), moved)
+    if narrowed:
+        records = [Convert(elements=problem.M)] * len(narrowed)
+        job = builder.chain.add(builder.function("narrow"), len(records), len(records) * problem.M, *records)
+        for k, name in enumerate(narrowed):
+            builder.of_workspace[job.word("source", k)] = name
+            builder.of_caller[name] = job.word("target", k)
+    return builder.steps(main, "y" if streamed else None)
+
+
+def _divert_statistics(builder: PlanBuilder, moved: dict[str, str]) -> list[str]:
+    """Let statistics that the caller wants in another form be written to the workspace. Returns those that a job may narrow;
+    NumPy copies the others."""
+    problem, narrowed = builder.problem, []
     for name, spec in problem.out.items():
         if ROLES[name] is not Role.STATISTIC:
             continue
@@ -293,71 +303,85 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
             narrowed.append(name)
         else:
             builder.copies_out.append(Copy(name, problem.accumulator, spec))
-    builder.take(main, (*problem.inputs, *problem.out), moved)
-    if narrowed:
-        records = [Convert(elements=problem.M)] * len(narrowed)
-        job = builder.chain.add(builder.function("narrow"), len(records), len(records) * problem.M, *records)
-        for k, name in enumerate(narrowed):
-            builder.of_workspace[job.word("source", k)] = name
-            builder.of_caller[name] = job.word("target", k)
-    return builder.steps(main, "y" if streamed else None)
+    return narrowed
+
+
+class _Cut(NamedTuple):
+    """How a backward is cut.
+
+    Attributes:
+        tasks: How many, of the main job.
+        parts: Tasks whose column sums are to be added up.
+        slots: Of column sums that each of these has.
+        chunks_per_task: If a task has whole rows.
+        rows_at_once: That go together.
+        ahead: How many rows on those lie that are fetched meanwhile.
+        group_rows: If a task has some columns of rows: so many have their sums, and then their columns, done together; else 0.
+    """
+
+    tasks: int
+    parts: int
+    slots: int
+    chunks_per_task: int
+    rows_at_once: int
+    ahead: int
+    group_rows: int = 0
+
+
+def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
+    """By columns where there are few long rows, else by chunks of rows."""
+    problem, threads, machine, itemsize = builder.problem, builder.threads, builder.machine, builder.itemsize
+    N, chunks = problem.N, -(-problem.M // CHUNK)
+    together = rows_together("backward", N, itemsize, machine)  # though fewer may be streamed side by side
+    few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine)
+    if wants_dx and not builder.tables and N >= BY_COLUMNS_FROM and few_rows:
+        group_rows = power_of_two(min(CHUNK, group_bytes(threads, machine) // (2 * N * itemsize)))
+        rows_at_once = side_by_side(rows_by_columns(N, itemsize, machine), streamed, "backward", N, itemsize, machine)
+        return _Cut(-(-(N // SEGMENT) // BLOCK_SEGMENTS), 1, chunks.bit_length() + 1, 1, rows_at_once, 0, group_rows)
+    chunks_per_task = 1
+    while chunks_per_task < chunks and (
+        chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
+    ):
+        chunks_per_task *= 2
+    tasks = -(-chunks // chunks_per_task)
+    rows = rows_of(problem, itemsize, threads, streamed, machine)
+    return _Cut(tasks, tasks, chunks_per_task.bit_length(), chunks_per_task, *rows)
 
 
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     problem, threads = builder.problem, builder.threads
     M, N = problem.M, problem.N
     wants = sum(BITS[name] for name, wanted in zip(problem.out, problem.wanted, strict=True) if wanted)
-    parameters = wants & (DGAMMA | DBETA)
     fields = builder.reserve_tables(*problem.operator.tensors)
     mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
     moved = builder.widen(*(name for name in read if name in problem.inputs), mixed=mixed)
-
-    chunks = -(-M // CHUNK)
-    itemsize = bytes_of(builder.dtype)
-    row_bytes = N * itemsize
-    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], threads, machine())
-    rows_at_once, ahead = rows_of(problem, itemsize, threads, streamed, machine())
-    together = backward_rows_together(N, itemsize, machine())  # though fewer may be streamed side by side
-    few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine())
-    by_columns = bool(wants & DX) and not builder.tables and N >= BY_COLUMNS_FROM and few_rows
-    group_rows, chunks_per_task = 0, 1
-    if by_columns:
-        group_rows = power_of_two(min(CHUNK, group_bytes(threads, machine()) // (2 * row_bytes)))
-        tasks, slots, parts = -(-(N // SEGMENT) // BLOCK_SEGMENTS), chunks.bit_length() + 1, 1
-        builder.regions.add("row_sums", 3 * LANES * group_rows * tasks, problem.accumulator)
-    else:
-        while chunks_per_task < chunks and (
-            chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
-        ):
-            chunks_per_task *= 2
-        tasks = parts = -(-chunks // chunks_per_task)
-        slots = chunks_per_task.bit_length()
-    slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
-    if by_columns:
-        together = rows_by_columns(row_bytes, machine())
-        rows_at_once, ahead = written_together(together, streamed, False, row_bytes, itemsize, machine()), 0
+    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], threads, builder.machine)
+    cut = _cut_backward(builder, bool(wants & DX), streamed)
+    by_columns = cut.group_rows > 0
     record = Backward(
-        M=M, N=N, wants=wants, chunks_per_task=chunks_per_task, slots_per_task=slots,
-        stop_row=M, rows_at_once=rows_at_once, ahead=ahead,
-        fetches_result=int(fetches_result(problem, threads, ahead, machine(), streamed)),
+        M=M, N=N, wants=wants, chunks_per_task=cut.chunks_per_task, slots_per_task=cut.slots,
+        stop_row=M, rows_at_once=cut.rows_at_once, ahead=cut.ahead,
+        fetches_result=int(fetches_result(problem, threads, cut.ahead, builder.machine, streamed)),
         completes=int(problem.completes_mean), mixed=mixed, **fields,
     )  # fmt: skip
-    function = builder.function(_prefix(problem) + _main_task(wants, N, by_columns))
-    main = builder.chain.add(function, tasks, M * N, record)
+    function = builder.main_function(_main_task(wants, N, by_columns))
+    main = builder.chain.add(function, cut.tasks, M * N, record)
     builder.take(main, (*problem.inputs, "dx"), moved)
-    if parameters or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
-        builder.regions.add("slots", (slots if by_columns else tasks * slots) * slot_elements, problem.accumulator)
+    slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
+    if wants & (DGAMMA | DBETA) or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
+        builder.regions.add("slots", cut.parts * cut.slots * slot_elements, problem.accumulator)
         builder.of_workspace[main.word("slots")] = "slots"
     if by_columns:
+        builder.regions.add("row_sums", 3 * LANES * cut.group_rows * cut.tasks, problem.accumulator)
         builder.of_workspace[main.word("row_sums")] = "row_sums"
-    _add_combining(builder, parts, slots * slot_elements * bytes_of(problem.accumulator), mixed)
+    _add_combining(builder, cut.parts, cut.slots * slot_elements * bytes_of(problem.accumulator), mixed)
     return builder.steps(
         main,
         "dx" if streamed else None,
         columns_function=function if by_columns else 0,
-        sums_function=builder.function(_prefix(problem) + "row_sums") if by_columns else 0,
-        group_rows=group_rows,
+        sums_function=builder.main_function("row_sums") if by_columns else 0,
+        group_rows=cut.group_rows,
     )
 
 
@@ -432,15 +456,15 @@ def run_slices(
             for 1 and 0.
     """
     accumulator = ACCUMULATORS[dtype]
-    itemsize = bytes_of(dtype)
+    itemsize, machine = bytes_of(dtype), this_machine()
     ones, zeros = np.ones(0 if gamma else N, accumulator), np.zeros(0 if beta else N, accumulator)
     rows_per_task = max(1, M // (TASKS_PER_THREAD * threads), TASK_ELEMENTS // N)
     aligned = result % STREAM_ALIGNMENT == 0 and N * itemsize % STREAM_ALIGNMENT == 0
     tensors = sum(address != 0 for address, _ in (x, dy, dtotal, (result, 0)))
     forward = "forward" in task
-    streaming = aligned and streams(tensors * M * N * itemsize, threads, forward, itemsize, machine())
+    streaming = aligned and streams(tensors * M * N * itemsize, threads, forward, itemsize, machine)
     tasks = -(-M // rows_per_task)
-    rows_at_once = written_together(LANES, streaming, forward, N * itemsize, itemsize, machine())
+    rows_at_once = side_by_side(LANES, streaming, "forward" if forward else "backward", N, itemsize, machine)
     record = Slice(
         dy=dy[0], dy_stride=dy[1], x=x[0], x_stride=x[1], dtotal=dtotal[0], dtotal_stride=dtotal[1],
         result=result, result_stride=N * itemsize, mean=mean, rstd=rstd, lost=lost,

@@ -50,7 +50,7 @@ _ICELAKE = f"{_V4} avx512_bitalg avx512_vbmi2 avx512_vnni avx512_vpopcntdq avx51
 _N1 = "asimddp asimdhp asimdrdm atomics crc32 lrcpc"
 
 # In order of preference: the first that this processor can run is taken. A maker's later processors have its earlier ones'
-# flags, and machine code for a processor by its name is 5 to 40 % faster than for a level (AMD EPYC 9004).
+# flags, and machine code for a processor by its name is 5 to 40 % faster than for a level.
 PROCESSORS = {
     one.name: one
     for one in [

@@ -6,7 +6,6 @@ A call that one core finishes before a second has joined runs as one chain, from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,10 +17,11 @@ from lngrad.core.memory import allocated
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
+from lngrad.cpu.strides import table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of, addresses_of
 from lngrad.support.dtypes import bytes_of, numpy_dtype
-from lngrad.typing import Address, AnyArray, Array, Bytes, Shape, Words
+from lngrad.typing import Address, AnyArray, Array, Bytes, Words
 
 LINE = 64  # bytes of a cache line
 KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
@@ -89,58 +89,6 @@ class Workspace:
         self._view(name, len(words), words.dtype)[...] = words
 
 
-def table_of(spec: ArraySpec, lead: int) -> Words:
-    """How rows and columns of a tensor with `lead` leading dimensions lie, as cpu.kernels.strided reads it."""
-    dims = merged(spec.shape[:lead], spec.strides[:lead])
-    head = [len(dims), *(word for dim in dims for word in dim)]
-    offsets = np.zeros(spec.shape[lead:], np.int64)
-    for axis, (size, stride) in enumerate(zip(offsets.shape, spec.strides[lead:], strict=True)):
-        steps = np.arange(size, dtype=np.int64) * stride
-        offsets += steps.reshape((size,) + (1,) * (offsets.ndim - axis - 1))
-    return np.concatenate([np.asarray(head, np.int64), offsets.ravel()])
-
-
-def merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
-    """Dimensions as (size, step), innermost first; those of size 1 left out, and those walked as one made one."""
-    dims: list[tuple[int, int]] = []
-    for size, step in reversed([dim for dim in zip(shape, strides, strict=True) if dim[0] != 1]):
-        if dims and step == dims[-1][0] * dims[-1][1]:
-            dims[-1] = size * dims[-1][0], dims[-1][1]
-        else:
-            dims.append((size, step))
-    return dims
-
-
-def row_stride(spec: ArraySpec, normalized: int) -> int | None:
-    """Bytes from row to row of a tensor whose last `normalized` dimensions are contiguous, or None if it has no one step."""
-    itemsize = bytes_of(spec.dtype)
-    dims = list(zip(spec.shape, spec.strides, strict=True))
-    lead, last = dims[: len(dims) - normalized], dims[len(dims) - normalized :]
-    if _common_step(last, itemsize) != itemsize:
-        return None
-    step = _common_step(lead, math.prod(size for size, _ in last) * itemsize)
-    return step if step is not None and step % itemsize == 0 else None
-
-
-def is_contiguous(spec: ArraySpec) -> bool:
-    """Whether an array's elements follow each other in C order."""
-    itemsize = bytes_of(spec.dtype)
-    return _common_step(list(zip(spec.shape, spec.strides, strict=True)), itemsize) == itemsize
-
-
-def _common_step(dims: list[tuple[int, int]], default: int) -> int | None:
-    """The step of dimensions (size, stride) walked as one, default where there is nothing to walk, None if uneven."""
-    step: int | None = None
-    extent = 0
-    for size, stride in reversed([dim for dim in dims if dim[0] != 1]):
-        if step is None:
-            step = stride
-        elif stride != extent:
-            return None
-        extent = stride * size
-    return default if step is None else step
-
-
 class Copy(NamedTuple):
     """A small array that passes through a region of the workspace, of this dtype there; spec is the caller's array."""
 
@@ -165,7 +113,7 @@ class CpuSteps:
         threads: At most this many.
         words: The chain of jobs: all is in it but addresses. Where rows are taken in groups each job is a chain by itself.
         jobs: What lies where in the chain.
-        crew: The most threads that one of them has.
+        max_threads: The most that one of them has.
         main: The one of them that goes through the rows.
         write: Writes the caller's addresses, in the order of `argument`, and eps, into a chain.
         places: The words that it writes, -1 for an argument that no job takes where it lies.
@@ -183,7 +131,7 @@ class CpuSteps:
     threads: int
     words: Words
     jobs: tuple[Job, ...]
-    crew: int
+    max_threads: int
     main: Job
     write: Callable[[memoryview, tuple[float, ...]], None]
     places: tuple[int, ...]
@@ -230,7 +178,7 @@ def bind(plan: Plan) -> Callable[..., None]:
     free: list[Memory] = []
     write = steps.write
     alone = (
-        steps.crew == 1
+        steps.max_threads == 1
         and steps.main.elements < BATCH_ELEMENTS
         and not (steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows)
         and plan.workspace_bytes <= KEPT_BYTES
@@ -267,7 +215,7 @@ def _run_shared(steps: CpuSteps, memory: Memory, addresses: tuple[float, ...]) -
         aligned = addresses[steps.argument[steps.streamed]] % STREAM_ALIGNMENT == 0
         memory.words[steps.main.word("streaming")] = aligned
     if not steps.group_rows:
-        run_chain(memory.address, steps.crew)
+        run_chain(memory.address, steps.max_threads)
     for job in steps.jobs if steps.group_rows else ():
         if job is steps.main:
             _run_groups(steps, memory)

@@ -38,7 +38,7 @@ from lngrad.support.addresses import address_of
 from lngrad.typing import Address, Words
 
 _ACTIVE_NS = 100_000  # that a worker waits before it sleeps; OpenMP's runtimes wait ten times as long
-_MOST_PAUSES = 1 << 17  # on an architecture whose pause takes no time
+_MAX_PAUSES = 1 << 17  # on an architecture whose pause takes no time
 _SEMAPHORE_WORDS = 16  # 128 bytes; the largest sem_t that is known to us has 32
 
 
@@ -71,7 +71,7 @@ def _pauses() -> int:
         before = time.perf_counter_ns()
         wait(many)
         times.append(time.perf_counter_ns() - before)
-    return min(many * _ACTIVE_NS // max(1, min(times)), _MOST_PAUSES)
+    return min(many * _ACTIVE_NS // max(1, min(times)), _MAX_PAUSES)
 
 
 def _function_address(function: Any) -> Address:
@@ -240,7 +240,7 @@ def run_chain(chain: Address, threads: int) -> None:
         raise
 
 
-def crew(helpers: int) -> tuple[Address, int]:
+def helpers_of(helpers: int) -> tuple[Address, int]:
     """The slots of the workers, and how many of so many may help."""
     workers = _workers
     return workers.slots, workers.ensure(helpers)

@@ -13,26 +13,30 @@ from numba.extending import overload
 from lngrad.core.column_tree import CHUNK
 from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, GROUP, LANES, SEGMENT, Backward, Combine
 from lngrad.cpu.kernels.arithmetic import fma, in_order, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
-from lngrad.cpu.kernels.functions import inlined, plain
-from lngrad.cpu.kernels.pool import copy_rows, read
-from lngrad.cpu.kernels.row_passes import (
+from lngrad.cpu.kernels.backward_rows import (
     LOST,
     MEAN_DXHAT_XHAT,
     MEANS_VECTORS,
-    PARTIALS,
-    block_columns,
-    block_count,
+    ClosedRows,
+    Rows,
     close_means,
     close_rests,
     dx_of,
     found_lost,
     means_of_rows,
-    merge_sums,
-    mixed_from,
     rest_lanes,
-    row_lanes,
     row_pass,
     store_lanes_of_row,
+)
+from lngrad.cpu.kernels.functions import inlined, plain
+from lngrad.cpu.kernels.pool import copy_rows, packed_rows, read
+from lngrad.cpu.kernels.row_sums import (
+    PARTIALS,
+    block_columns,
+    block_count,
+    merge_sums,
+    mixed_from,
+    row_lanes,
     vector_at,
 )
 from lngrad.cpu.kernels.simd import (
@@ -56,30 +60,30 @@ from lngrad.cpu.kernels.simd import (
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Up to BACKWARD_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
     N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
-    dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
     for i in range(0, count, b.rows_at_once):
         some, at = min(b.rows_at_once, count - i), i * size_of(acc)
-        dy_i, x_i, dx_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride
-        dtotal_i = dtotal + i * dtotal_stride
-        m, s = offset(mean, at), rstd + at
-        here = dy_i, x_i, m, s, dy_stride, x_stride
-        means_of_rows(storage, acc, memory, gamma, here, some, N, mixed, b.ahead, b.completes)
+        dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
+        dtotal = rows.dtotal + i * rows.dtotal_stride
+        mean, rstd = offset(rows.mean, at), rows.rstd + at
+        summed = dy, x, mean, rstd, rows.dy_stride, rows.x_stride
+        means_of_rows(storage, acc, memory, gamma, summed, some, N, mixed, b.ahead, b.completes)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
         mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
-        lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (s - b.rstd))
-        strides = dy_stride, x_stride, dtotal_stride, dx_stride
-        block = dy_i, x_i, dtotal_i, dx_i, m, s, mean_dxhat, mean_dxhat_xhat, lost, *strides
-        row_pass(
-            storage, acc, gamma, dgamma, dbeta, block, some, N, mixed, b.ahead, some * b.fetches_result, b.streaming
-        )
+        lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (rstd - b.rstd))
+        closed = ClosedRows(
+            dy, x, dtotal, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat, lost,
+            rows.dy_stride, rows.x_stride, rows.dtotal_stride, rows.dx_stride,
+        )  # fmt: skip
+        to_result = some * b.fetches_result
+        row_pass(storage, acc, gamma, dgamma, dbeta, closed, some, N, mixed, b.ahead, to_result, b.streaming)
 
 
 @plain
 def sum_dy(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """All that remains to do where dbeta alone is wanted; x is not read."""
-    N, dy, dy_stride = b.N, rows[0], rows[6]
+    N = b.N
     for i in range(count):
-        row = dy + i * dy_stride
+        row = rows.dy + i * rows.dy_stride
         for j in range(0, N - N % LANES, LANES):
             store(acc, dbeta, j, load(acc, dbeta, j) + load(storage, row, j))
         for j in range(N - N % LANES, N):
@@ -93,42 +97,38 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     The column sums are eight lanes a column until the chunk is done: row r adds to lane r mod 8, whatever rows are beside it.
     """
     N, wants, size = b.N, b.wants, size_of(storage)
-    dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride = rows
-    dy_step, x_step, dtotal_step, dx_step = (
-        dy_stride // size,
-        x_stride // size,
-        dtotal_stride // size,
-        dx_stride // size,
-    )
+    mean, dy_step, x_step = rows.mean, rows.dy_stride // size, rows.x_stride // size
+    dtotal_step, dx_step = rows.dtotal_stride // size, rows.dx_stride // size
     for i in range(0, count, LANES):
         some = min(LANES, count - i)
-        dy_i, x_i, dx_i, dtotal_i = dy + i * dy_stride, x + i * x_stride, dx + i * dx_stride, dtotal + i * dtotal_stride
-        m, r = gather(acc, mean, i, 1, some), gather(acc, rstd, i, 1, some)
+        dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
+        dtotal = rows.dtotal + i * rows.dtotal_stride
+        m, r = gather(acc, mean, i, 1, some), gather(acc, rows.rstd, i, 1, some)
         mean_dxhat, mean_dxhat_xhat, lost = zeros(acc), zeros(acc), or_none(mean, splat(scalar(acc, -0.0)))
         if b.lost != 0:
-            lost = or_none(mean, gather(acc, b.lost + (rstd - b.rstd), i, 1, some))
+            lost = or_none(mean, gather(acc, b.lost + (rows.rstd - b.rstd), i, 1, some))
         if b.completes != 0:
             rests = zeros(acc)
             for j in range(N):
-                rests = rests + subtract_mean(gather(storage, x_i, j, x_step, some), m)
+                rests = rests + subtract_mean(gather(storage, x, j, x_step, some), m)
             lost = found_lost(acc, m, rests, r, N)
         if wants & DX:
             for j in range(N):
-                dxhat = gather(storage, dy_i, j, dy_step, some) * splat(load_scalar(acc, gamma, j))
-                xhat = xhat_of(subtract_mean(gather(storage, x_i, j, x_step, some), m), r, lost)
+                dxhat = gather(storage, dy, j, dy_step, some) * splat(load_scalar(acc, gamma, j))
+                xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, some), m), r, lost)
                 if mean is not None:
                     mean_dxhat = mean_dxhat + dxhat
                 mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
             mean_dxhat = mean_dxhat / splat(scalar(acc, N))
             mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
         for j in range(N):
-            d = gather(storage, dy_i, j, dy_step, some)
-            xhat = xhat_of(subtract_mean(gather(storage, x_i, j, x_step, some), m), r, lost)
+            d = gather(storage, dy, j, dy_step, some)
+            xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, some), m), r, lost)
             if wants & DX:
                 result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), r, mean_dxhat, mean_dxhat_xhat)
-                if dtotal != 0:
-                    result = result + gather(storage, dtotal_i, j, dtotal_step, some)
-                scatter_rows(storage, dx_i, j, dx_step, some, result)
+                if rows.dtotal != 0:
+                    result = result + gather(storage, dtotal, j, dtotal_step, some)
+                scatter_rows(storage, dx, j, dx_step, some, result)
             at = j * LANES
             if wants & (DGAMMA | DBETA):
                 store(acc, dgamma, at, fma(d, xhat, load(acc, dgamma, at)))
@@ -143,9 +143,8 @@ IN_BLOCKS, ACROSS, DBETA_ONLY = np.int8(0), np.int32(0), np.int64(0)
 def run_row_loop(row_loop, *arguments):
     """Call the row loop that `row_loop` names.
 
-    A loop takes storage, acc; gamma, dgamma, dbeta: addresses, None where dx or the sum is not wanted; rows: addresses of dy,
-    x, dtotal (0: there is none), dx, mean (None: rows are not centred) and rstd, then bytes from row to row of the four
-    tensors; how many rows; and the job's record.
+    A loop takes storage, acc; gamma, dgamma, dbeta: addresses, None where dx or the sum is not wanted; Rows; how many; and the
+    job's record.
     """
     raise NotImplementedError("compiled code only")
 
@@ -161,23 +160,12 @@ def _run_row_loop(row_loop, *arguments):
     return call
 
 
-@inlined
-def packed_rows(b, address, stride, table, start, block, place, scratch, row_bytes):
-    """Where rows from `start` on lie and how far apart: in the scratch, which gets a new block, if they have a table."""
-    if table == 0:
-        return address + start * stride, stride
-    if place == 0:
-        copy_rows(b.gather, address, table, start, block, b.N, scratch)
-    return scratch + place * row_bytes, row_bytes
-
-
 @plain
 def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread):
     """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
-    stream of memory, and 512 rows are copied nearly four times as fast as 64 (8×96×56×56 float32, channels first, 2-core AMD
-    EPYC 7003).
+    stream of memory.
     """
     row_bytes = b.N * size_of(storage)
     packed = b.block_rows * row_bytes
@@ -198,8 +186,8 @@ def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, s
         if b.dx_table != 0:
             dx, dx_stride = scratch + 3 * packed + place * row_bytes, row_bytes
         mean, rstd = or_none(centred, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
-        tensors = dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride
-        run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, tensors, rows, b)
+        there = Rows(dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride)
+        run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
         if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
             copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
 
@@ -357,7 +345,7 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
         mean, rstd = or_none(centred, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
         means_of_blocks(acc, b, mean, rstd, memory, i - b.first_row, count)
         dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
-        rows = (
+        rows = ClosedRows(
             b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
             mean, rstd, or_none(centred, memory), vector_at(acc, memory, MEAN_DXHAT_XHAT),
             or_none(centred, vector_at(acc, memory, LOST)),

@@ -7,7 +7,6 @@ pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 
 from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import (
-    first_vector,
     fma,
     from_bits,
     mask_below,
@@ -15,7 +14,6 @@ from lngrad.cpu.kernels.arithmetic import (
     splat,
     splat_at,
     splat_group,
-    splat_group_at,
     spread,
     subtract_mean,
     total,
@@ -23,9 +21,7 @@ from lngrad.cpu.kernels.arithmetic import (
     xhat_of,
     zeros,
 )
-from lngrad.cpu.kernels.functions import inlined, plain, unless_none
-from lngrad.cpu.kernels.pool import copy_rows, read
-from lngrad.cpu.kernels.row_passes import (
+from lngrad.cpu.kernels.forward_rows import (
     CENTRES,
     LOSTS,
     MEANS,
@@ -33,20 +29,23 @@ from lngrad.cpu.kernels.row_passes import (
     SCRATCH_VECTORS,
     SQUARES,
     SUMS,
+    Outputs,
+    Row,
     centre_rows,
     centred_sums,
     clear_absent,
-    lanes_of_rows,
-    load_in,
+    columns_to_line,
+    scaled,
     statistics,
     sums_of_squares,
-    vector_at,
+    write_measured_rows,
+    write_rows,
 )
+from lngrad.cpu.kernels.functions import inlined, plain, unless_none
+from lngrad.cpu.kernels.pool import copy_rows, packed_rows, read
+from lngrad.cpu.kernels.row_sums import lanes_of_rows, vector_at
 from lngrad.cpu.kernels.simd import (
-    LINE_BYTES,
-    PAIRED,
     fetch_group,
-    fetch_group_to_write,
     gather,
     load,
     load_group,
@@ -58,166 +57,7 @@ from lngrad.cpu.kernels.simd import (
     size_of,
     stack_vectors,
     store,
-    store_columns,
-    stream_columns,
 )
-
-ALIGNED = 4 * GROUP  # columns from which on a row's stores begin on cache lines
-
-
-@inlined
-def scaled(xhat, g, b):
-    """y; without beta the product."""
-    if b is None:
-        return xhat * g
-    return fma(xhat, g, b)
-
-
-@inlined
-def row_of(acc, statistics, x, y, r):
-    """Row r as write_rows takes it: its addresses, and its mean, rstd and what xhat lost, in all lanes of a group."""
-    mean, rstd, lost = statistics
-    return x, y, splat_group_at(acc, mean, r), splat_group_at(acc, rstd, r), splat_group_at(acc, lost, r)
-
-
-@inlined
-def y_of(storage, acc, row, gamma, beta, j):
-    """y of eight columns."""
-    if row is None:
-        return zeros(acc)
-    x, y, m, s, lost = row
-    xhat = xhat_of(subtract_mean(load(storage, x, j), first_vector(m)), first_vector(s), first_vector(lost))
-    return scaled(xhat, load(acc, gamma, j), load(acc, beta, j))
-
-
-@inlined
-def put(storage, row, j, lanes):
-    if row is not None:
-        store(storage, row[1], j, lanes)
-
-
-@inlined
-def write_group(storage, paired, row, j, g, b, ahead, streaming):
-    """y of GROUP columns of one row, g and b being in the order of load_in.
-
-    ahead: how many bytes on a row lies that is fetched meanwhile; 0: none is.
-    """
-    if row is None:
-        return
-    x, y, m, s, lost = row
-    if ahead != 0 and j & GROUP != 0:  # the other groups have been fetched with the sums
-        fetch_group(storage, x + ahead, j)
-    result = scaled(xhat_of(subtract_mean(load_in(storage, paired, x, j), m), s, lost), g, b)
-    if streaming is None:
-        store_columns(storage, paired, y, j, result)
-    else:
-        stream_columns(storage, paired, y, j, result)
-
-
-@inlined
-def fetch_result(storage, row, j, to_result):
-    """Ask for GROUP columns of a later row's y, so many bytes on, to write to them."""
-    if row is not None:
-        fetch_group_to_write(storage, row[1] + to_result, j)
-
-
-@inlined
-def write_groups(storage, acc, paired, rows, ahead, to_result, gamma, beta, j, n, streaming):
-    """y of the groups from column j on, up to column n. Returns where the next would begin."""
-    while j + GROUP <= n:
-        at = max(j, 0)
-        g, b = load_group(acc, gamma, at), load_group(acc, beta, at)
-        if streaming is None and to_result != 0:
-            fetch_result(storage, rows[0], at, to_result)
-            fetch_result(storage, rows[1], at, to_result)
-            fetch_result(storage, rows[2], at, to_result)
-            fetch_result(storage, rows[3], at, to_result)
-        write_group(storage, paired, rows[0], at, g, b, ahead, streaming)
-        write_group(storage, paired, rows[1], at, g, b, ahead, streaming)
-        write_group(storage, paired, rows[2], at, g, b, ahead, streaming)
-        write_group(storage, paired, rows[3], at, g, b, ahead, streaming)
-        j += GROUP
-    return j
-
-
-@inlined
-def write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, mixed, skipped, streaming):
-    """y of one to four rows (None: absent) of N >= 8 columns, reading gamma and beta once for all.
-
-    Written out, not in a loop: that took 1.1 to 1.3 times as long (64×64 to 512×384 float32, 1 thread, Intel Xeon, AVX-512).
-    Part of its callers, not called: their rows stay in registers, 1024×256 float32 1.05 to 1.12 times as fast (AMD EPYC 9004).
-
-    ahead: how many bytes on the rows lie that are fetched meanwhile; 0: none are. to_result: how many bytes on the lines of y
-    lie that are fetched to be written, if y is stored; 0: none are. mixed: so many columns of gamma and beta are in the order
-    of load_mixed; None: none are. skipped: so many columns a first group is written that the second one overlaps, so that it
-    and all others begin on cache lines of y; 0 where columns are mixed. streaming: None, or 1 if y goes past the caches.
-    """
-    tail, last = (N - skipped) % LANES, N - LANES
-    peeked0 = peeked1 = peeked2 = peeked3 = zeros(acc)
-    # Read before y is written: where y takes x's own memory, the last full vector overwrites some of these.
-    if tail > 0:
-        peeked0, peeked1 = y_of(storage, acc, row0, gamma, beta, last), y_of(storage, acc, row1, gamma, beta, last)
-        peeked2, peeked3 = y_of(storage, acc, row2, gamma, beta, last), y_of(storage, acc, row3, gamma, beta, last)
-    j, rows = skipped - GROUP if skipped > 0 else 0, (row0, row1, row2, row3)
-    if mixed is not None:
-        j = write_groups(storage, acc, PAIRED, rows, ahead, to_result, gamma, beta, j, mixed, streaming)
-    j = write_groups(storage, acc, None, rows, ahead, to_result, gamma, beta, j, N, streaming)
-    while j + LANES <= N:
-        put(storage, row0, j, y_of(storage, acc, row0, gamma, beta, j))
-        put(storage, row1, j, y_of(storage, acc, row1, gamma, beta, j))
-        put(storage, row2, j, y_of(storage, acc, row2, gamma, beta, j))
-        put(storage, row3, j, y_of(storage, acc, row3, gamma, beta, j))
-        j += LANES
-    if tail > 0:
-        put(storage, row0, last, peeked0)
-        put(storage, row1, last, peeked1)
-        put(storage, row2, last, peeked2)
-        put(storage, row3, last, peeked3)
-
-
-@inlined
-def has_mixed(mixed):
-    """Whether any columns are mixed."""
-    return False if mixed is None else mixed > 0
-
-
-@inlined
-def columns_to_line(storage, x, y, N, mixed, streaming):
-    """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
-
-    A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written; nor where
-    groups must begin where gamma's do.
-    """
-    if streaming is not None or N < ALIGNED or x == y or has_mixed(mixed):
-        return 0
-    return (-y & (LINE_BYTES - 1)) // size_of(storage)
-
-
-@plain
-def write_measured_rows(storage, acc, rows, count, ahead, to_result, gamma, beta, N, mixed, streaming):
-    """y of any number of rows whose means and rstds are known, four at a time where their lines begin alike.
-
-    rows: addresses of x and y, of mean, rstd and what xhat lost by row (mean and lost None: not centred), and bytes from row to
-    row. ahead, to_result, mixed: as in write_rows, but the first two in rows.
-    """
-    x, y, mean, rstd, lost, x_stride, y_stride = rows
-    statistics = mean, rstd, lost
-    ahead, to_result, r = ahead * x_stride, to_result * y_stride, 0
-    skipped = columns_to_line(storage, x, y, N, mixed, streaming)
-    together = count if skipped == 0 or y_stride % LINE_BYTES == 0 else 0
-    while r + 4 <= together:
-        row0 = row_of(acc, statistics, x, y, r)
-        row1 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 1)
-        x, y = x + 2 * x_stride, y + 2 * y_stride
-        row2 = row_of(acc, statistics, x, y, r + 2)
-        row3 = row_of(acc, statistics, x + x_stride, y + y_stride, r + 3)
-        x, y, r = x + 2 * x_stride, y + 2 * y_stride, r + 4
-        write_rows(storage, acc, row0, row1, row2, row3, ahead, to_result, gamma, beta, N, mixed, skipped, streaming)
-    while r < count:
-        row = row_of(acc, statistics, x, y, r)
-        skipped = columns_to_line(storage, x, y, N, mixed, streaming)
-        write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, streaming)
-        x, y, r = x + x_stride, y + y_stride, r + 1
 
 
 @inlined
@@ -272,7 +112,7 @@ def centre_of_row(storage, acc, mean, x, N):
 
 @inlined
 def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
-    """The mean, the rstd and what xhat lost of one row of N >= 16 columns, as row_of has them.
+    """The mean, the rstd and what xhat lost of one row of N >= 16 columns, as a Row has them.
 
     mean and rstd are written too.
     """
@@ -287,15 +127,14 @@ def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
 def single_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     """some_rows one by one, any number of them: what is known of a row stays in registers from visit to visit.
 
-    When the sums went through memory and were totalled as eight rows, seven of them empty, a row took 30 ns more, and nothing
-    of the next row was read in that time: 65536×256 float32 is 1.1 to 1.2 times as fast without (1 thread, AMD EPYC 9004).
+    When the sums went through memory and were totalled as eight rows, seven of them empty, a row took 30 ns more.
     """
     N, ahead, beta, mixed = f.N, f.ahead * x_stride, or_none(mean, f.beta), mixed_of(storage, f.mixed)
     to_result = 4 * f.fetches_result * y_stride
     for r in range(rows):
         at = r * size_of(acc)
         m, s, lost = statistics_of_row(storage, acc, f, x, ahead, offset(mean, at), rstd + at)
-        row = x, y, m, s, lost
+        row = Row(x, y, m, s, lost)
         if f.streaming:
             write_rows(storage, acc, row, None, None, None, ahead, 0, f.gamma, beta, N, mixed, 0, 1)
         else:
@@ -314,7 +153,7 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
-    some, beta = (x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
+    some, beta = Outputs(x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
     mixed = mixed_of(storage, f.mixed)
     if f.streaming:
         write_measured_rows(storage, acc, some, rows, f.ahead, 0, f.gamma, beta, f.N, mixed, 1)
@@ -414,15 +253,6 @@ def add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, tot
 
 
 @inlined
-def rows_here(f, address, stride, table, start, rows, scratch, row_bytes):
-    """Where rows from `start` on lie and how far apart: copied into the scratch if they have a table."""
-    if table == 0:
-        return address + start * stride, stride
-    copy_rows(f.gather, address, table, start, rows, f.N, scratch)
-    return scratch, row_bytes
-
-
-@inlined
 def place_of(address, stride, table, start, scratch, row_bytes):
     """Where results of rows from `start` on are written."""
     if table == 0:
@@ -442,12 +272,12 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
     step = f.block_rows if tables != 0 else f.rows_per_task
     for start in range(task * f.rows_per_task, stop, step):
         rows = min(step, stop - start)
-        x, x_stride = rows_here(f, f.x, f.x_stride, f.x_table, start, rows, scratch, row_bytes)
+        x, x_stride = packed_rows(f, f.x, f.x_stride, f.x_table, start, rows, 0, scratch, row_bytes)
         y, y_stride = place_of(f.y, f.y_stride, f.y_table, start, scratch + packed, row_bytes)
         residual, residual_stride, total, total_stride = 0, 0, 0, 0
         if f.residual != 0:
-            residual, residual_stride = rows_here(
-                f, f.residual, f.residual_stride, f.residual_table, start, rows, scratch + 2 * packed, row_bytes
+            residual, residual_stride = packed_rows(
+                f, f.residual, f.residual_stride, f.residual_table, start, rows, 0, scratch + 2 * packed, row_bytes
             )
             total, total_stride = place_of(
                 f.total, f.total_stride, f.total_table, start, scratch + 3 * packed, row_bytes

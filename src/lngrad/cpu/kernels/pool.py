@@ -32,7 +32,7 @@ from lngrad.cpu.jobs import (
     WORKER,
     Worker,
 )
-from lngrad.cpu.kernels.functions import lowered, plain
+from lngrad.cpu.kernels.functions import inlined, lowered, plain
 from lngrad.cpu.processors import ARCHITECTURE
 
 _I64 = ir.IntType(64)
@@ -105,6 +105,17 @@ def call_c(builder, function, a, b, c):
 def copy_rows(builder, function, base, table, first, rows, N, packed):
     """Call strided.move_rows, compiled for a pair of storages and a direction, by its address."""
     _call(builder, ir.VoidType(), function, base, table, first, rows, N, packed)
+
+
+@inlined
+def packed_rows(record, address, stride, table, start, block, place, scratch, row_bytes):
+    """Where rows from `start` on lie and how far apart: if they have a table in the scratch, `place` rows from its begin, where
+    it gets a new block."""
+    if table == 0:
+        return address + start * stride, stride
+    if place == 0:
+        copy_rows(record.gather, address, table, start, block, record.N, scratch)
+    return scratch + place * row_bytes, row_bytes
 
 
 @plain

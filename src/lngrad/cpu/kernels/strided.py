@@ -20,7 +20,7 @@ REGISTER_WORDS = 16 if WIDE else LANES
 # A tile is a square of words: as many as a register holds, eight at least. Each step shuffles pairs of vectors (how far apart,
 # the two masks) in a way that the processor has one instruction for: words and pairs of words trade places inside the quarters
 # or halves of a register, then these do. After the last the tile is turned, but for an order of rows.
-# 16 by 16 float32 take 37 cycles from the first-level cache; 64 shuffles, of which two start a cycle (AMD EPYC 9005).
+# 16 by 16 float32 take 37 cycles from the first-level cache; 64 shuffles, of which two start a cycle.
 _STEPS = {
     8: (
         (1, (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)),

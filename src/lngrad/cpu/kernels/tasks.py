@@ -16,26 +16,25 @@ from lngrad.cpu.kernels.backward import (
     backward_rows,
     combine,
 )
-from lngrad.cpu.kernels.beside import forward_beside
-from lngrad.cpu.kernels.forward import forward_rows, write_measured_rows
-from lngrad.cpu.kernels.functions import plain
-from lngrad.cpu.kernels.pool import read
-from lngrad.cpu.kernels.row_passes import (
+from lngrad.cpu.kernels.backward_rows import ClosedRows, rest_lanes, row_pass
+from lngrad.cpu.kernels.forward import forward_rows
+from lngrad.cpu.kernels.forward_rows import (
     CENTRES,
     MEANS,
-    PARTIALS,
     RSTDS,
     SCRATCH_VECTORS,
     SQUARES,
     SUMS,
+    Outputs,
     centre_rows,
     centred_sums,
-    rest_lanes,
-    row_lanes,
-    row_pass,
     sum_rows,
-    vector_at,
+    write_measured_rows,
 )
+from lngrad.cpu.kernels.functions import plain
+from lngrad.cpu.kernels.pool import read
+from lngrad.cpu.kernels.row_sums import PARTIALS, row_lanes, vector_at
+from lngrad.cpu.kernels.rows_in_lanes import forward_in_lanes
 from lngrad.cpu.kernels.simd import (
     load,
     load_group,
@@ -100,8 +99,9 @@ def slice_forward(storage, acc, centred, arguments, task, thread):
     beta, stop = or_none(centred, s.beta), min(s.M, (task + 1) * s.rows_per_task)
     for i in range(task * s.rows_per_task, stop, s.rows_at_once):
         count, at = min(s.rows_at_once, stop - i), i * size_of(acc)
-        statistics = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
-        rows = s.x + i * s.x_stride, s.result + i * s.result_stride, *statistics, s.x_stride, s.result_stride
+        mean, rstd, lost = or_none(centred, s.mean + at), s.rstd + at, or_none(centred, s.lost + at)
+        x, y = s.x + i * s.x_stride, s.result + i * s.result_stride
+        rows = Outputs(x, y, mean, rstd, lost, s.x_stride, s.result_stride)
         if s.streaming:
             write_measured_rows(storage, acc, rows, count, 1, 0, s.gamma, beta, s.N, None, 1)
         else:
@@ -129,12 +129,14 @@ def slice_dx(storage, acc, centred, arguments, task, thread):
     for i in range(task * s.rows_per_task, stop, s.rows_at_once):
         dy, x, dx = s.dy + i * s.dy_stride, s.x + i * s.x_stride, s.result + i * s.result_stride
         dtotal = 0 if s.dtotal == 0 else s.dtotal + i * s.dtotal_stride
-        means = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
-        statistics = or_none(centred, s.mean + i * size), s.rstd + i * size, *means, or_none(centred, s.lost + i * size)
-        rows = dy, x, dtotal, dx, *statistics, s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride
-        row_pass(
-            storage, acc, s.gamma, None, None, rows, min(s.rows_at_once, stop - i), s.N, None, None, 0, s.streaming
-        )
+        mean_dxhat, mean_dxhat_xhat = or_none(centred, s.row_numbers + i * size), s.row_numbers + (s.M + i) * size
+        rows = ClosedRows(
+            dy, x, dtotal, dx, or_none(centred, s.mean + i * size), s.rstd + i * size,
+            mean_dxhat, mean_dxhat_xhat, or_none(centred, s.lost + i * size),
+            s.dy_stride, s.x_stride, s.dtotal_stride, s.result_stride,
+        )  # fmt: skip
+        count = min(s.rows_at_once, stop - i)
+        row_pass(storage, acc, s.gamma, None, None, rows, count, s.N, None, None, 0, s.streaming)
 
 
 RECORD_BYTES = 8 * len(Convert._fields)
@@ -174,113 +176,62 @@ def triad(storage, streaming, arguments, task, thread):
             stream_columns(storage, None, t.result, j, total)
 
 
+# By the number of choices, each of which Numba must find by a name of its own: it knows constants so, and not in a tuple.
+_CALLS = {
+    2: lambda call, a, b: lambda arguments, task, thread: call(a, b, arguments, task, thread),
+    3: lambda call, a, b, c: lambda arguments, task, thread: call(a, b, c, arguments, task, thread),
+    4: lambda call, a, b, c, d: lambda arguments, task, thread: call(a, b, c, d, arguments, task, thread),
+    5: lambda call, a, b, c, d, e: lambda arguments, task, thread: call(a, b, c, d, e, arguments, task, thread),
+    6: lambda call, a, b, c, d, e, f: lambda arguments, task, thread: call(a, b, c, d, e, f, arguments, task, thread),
+}
+
+
+def task(function, *choices):
+    """The task function of a function that takes choices before (arguments, task, thread): constants, when it is compiled."""
+    return plain(_CALLS[len(choices)](function, *choices))
+
+
 # By (storage of the elements, storage of the sums). rms_: of rows that are not centred.
 TASK_FUNCTIONS = {
-    "rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, 1, 1, arguments, task, thread)
-    ),
-    "rows_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, 1, None, arguments, task, thread)
-    ),
-    "rows_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, 1, None, 1, arguments, task, thread)
-    ),
-    "rows_dbeta": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, DBETA_ONLY, 1, None, 1, arguments, task, thread)
-    ),
-    "tiny_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, 1, 1, 1, arguments, task, thread)
-    ),
-    "row_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_row_sums(storage, acc, 1, arguments, task, thread)
-    ),
-    "columns": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, 1, 1, arguments, task, thread)
-    ),
-    "columns_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, 1, None, arguments, task, thread)
-    ),
-    "forward_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: forward_rows(storage, acc, 1, arguments, task, thread)
-    ),
-    "forward_beside": lambda storage, acc: plain(
-        lambda arguments, task, thread: forward_beside(storage, acc, 1, arguments, task, thread)
-    ),
-    "rms_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, 1, 1, arguments, task, thread)
-    ),
-    "rms_rows_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, 1, None, arguments, task, thread)
-    ),
-    "rms_rows_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, IN_BLOCKS, None, None, 1, arguments, task, thread)
-    ),
-    "rms_tiny_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_rows(storage, acc, ACROSS, None, 1, 1, arguments, task, thread)
-    ),
-    "rms_row_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_row_sums(storage, acc, None, arguments, task, thread)
-    ),
-    "rms_columns": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, None, 1, arguments, task, thread)
-    ),
-    "rms_columns_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: backward_columns(storage, acc, None, None, arguments, task, thread)
-    ),
-    "rms_forward_rows": lambda storage, acc: plain(
-        lambda arguments, task, thread: forward_rows(storage, acc, None, arguments, task, thread)
-    ),
-    "rms_forward_beside": lambda storage, acc: plain(
-        lambda arguments, task, thread: forward_beside(storage, acc, None, arguments, task, thread)
-    ),
-    "combine": lambda storage, acc: plain(
-        lambda arguments, task, thread: combine(acc, storage, arguments, task, thread)
-    ),
-    "slice_moments": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_moments(storage, acc, arguments, task, thread)
-    ),
-    "slice_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_lanes(storage, acc, None, 1, None, arguments, task, thread)
-    ),
-    "slice_centred_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_lanes(storage, acc, 1, 1, 1, arguments, task, thread)
-    ),
-    "rms_slice_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_lanes(storage, acc, None, None, 1, arguments, task, thread)
-    ),
-    "slice_forward": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_forward(storage, acc, 1, arguments, task, thread)
-    ),
-    "rms_slice_forward": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_forward(storage, acc, None, arguments, task, thread)
-    ),
-    "slice_row_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_row_sums(storage, acc, 1, arguments, task, thread)
-    ),
-    "rms_slice_row_sums": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_row_sums(storage, acc, None, arguments, task, thread)
-    ),
-    "slice_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_dx(storage, acc, 1, arguments, task, thread)
-    ),
-    "rms_slice_dx": lambda storage, acc: plain(
-        lambda arguments, task, thread: slice_dx(storage, acc, None, arguments, task, thread)
-    ),
-    "widen": lambda storage, acc: plain(lambda arguments, task, thread: convert(storage, acc, arguments, task, thread)),
-    "shift": lambda storage, acc: plain(lambda arguments, task, thread: shift(storage, acc, arguments, task, thread)),
-    "narrow": lambda storage, acc: plain(
-        lambda arguments, task, thread: convert(acc, storage, arguments, task, thread)
-    ),
+    "rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, 1),
+    "rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, None),
+    "rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, None, 1),
+    "rows_dbeta": lambda storage, acc: task(backward_rows, storage, acc, DBETA_ONLY, 1, None, 1),
+    "tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, 1, 1, 1),
+    "row_sums": lambda storage, acc: task(backward_row_sums, storage, acc, 1),
+    "columns": lambda storage, acc: task(backward_columns, storage, acc, 1, 1),
+    "columns_dx": lambda storage, acc: task(backward_columns, storage, acc, 1, None),
+    "forward_rows": lambda storage, acc: task(forward_rows, storage, acc, 1),
+    "forward_in_lanes": lambda storage, acc: task(forward_in_lanes, storage, acc, 1),
+    "rms_rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, 1),
+    "rms_rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, None),
+    "rms_rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, None, 1),
+    "rms_tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, None, 1, 1),
+    "rms_row_sums": lambda storage, acc: task(backward_row_sums, storage, acc, None),
+    "rms_columns": lambda storage, acc: task(backward_columns, storage, acc, None, 1),
+    "rms_columns_dx": lambda storage, acc: task(backward_columns, storage, acc, None, None),
+    "rms_forward_rows": lambda storage, acc: task(forward_rows, storage, acc, None),
+    "rms_forward_in_lanes": lambda storage, acc: task(forward_in_lanes, storage, acc, None),
+    "combine": lambda storage, acc: task(combine, acc, storage),
+    "slice_moments": lambda storage, acc: task(slice_moments, storage, acc),
+    "slice_sums": lambda storage, acc: task(slice_lanes, storage, acc, None, 1, None),
+    "slice_centred_sums": lambda storage, acc: task(slice_lanes, storage, acc, 1, 1, 1),
+    "rms_slice_sums": lambda storage, acc: task(slice_lanes, storage, acc, None, None, 1),
+    "slice_forward": lambda storage, acc: task(slice_forward, storage, acc, 1),
+    "rms_slice_forward": lambda storage, acc: task(slice_forward, storage, acc, None),
+    "slice_row_sums": lambda storage, acc: task(slice_row_sums, storage, acc, 1),
+    "rms_slice_row_sums": lambda storage, acc: task(slice_row_sums, storage, acc, None),
+    "slice_dx": lambda storage, acc: task(slice_dx, storage, acc, 1),
+    "rms_slice_dx": lambda storage, acc: task(slice_dx, storage, acc, None),
+    "widen": lambda storage, acc: task(convert, storage, acc),
+    "shift": lambda storage, acc: task(shift, storage, acc),
+    "narrow": lambda storage, acc: task(convert, acc, storage),
 }
 
 # Of float32, for measurements.
 TRIADS = {
-    "triad_streamed": lambda storage, acc: plain(
-        lambda arguments, task, thread: triad(storage, 1, arguments, task, thread)
-    ),
-    "triad_stored": lambda storage, acc: plain(
-        lambda arguments, task, thread: triad(storage, None, arguments, task, thread)
-    ),
+    "triad_streamed": lambda storage, acc: task(triad, storage, 1),
+    "triad_stored": lambda storage, acc: task(triad, storage, None),
 }
 
 # By (storage in which the rows lie, storage in which a kernel takes them).

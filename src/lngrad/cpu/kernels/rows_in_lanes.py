@@ -1,16 +1,17 @@
 """The forward of rows that lie beside each other, as in images with channels first: lane r of a vector is row r.
 
 So a column of several rows is one load, and nothing is turned but the result. Each lane adds its row's columns in the order of
-`row_passes`: 32 partial sums, one for each column of a group, which are added four by four and then by halves. Rows have one
+`row_sums`: 32 partial sums, one for each column of a group, which are added four by four and then by halves. Rows have one
 segment and at least GROUP columns, images at least as many rows as a vector.
 """
 
 from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_at, subtract_mean, xhat_of, zeros_columns
-from lngrad.cpu.kernels.forward import close_rows, or_zeros, scaled
+from lngrad.cpu.kernels.forward import close_rows, or_zeros
+from lngrad.cpu.kernels.forward_rows import scaled
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.pool import read, word
-from lngrad.cpu.kernels.row_passes import add_both
+from lngrad.cpu.kernels.row_sums import add_both
 from lngrad.cpu.kernels.simd import (
     LINE_BYTES,
     LONG,
@@ -42,98 +43,98 @@ NUMBERS = 22
 
 
 @inlined
-def vector_of_rows(acc, beside, memory, number):
+def vector_of_rows(acc, kind, memory, number):
     """The address of a vector of all rows."""
-    return memory + number * step_of(acc, beside) * size_of(acc)
+    return memory + number * step_of(acc, kind) * size_of(acc)
 
 
 @plain
-def pack_rows(storage, acc, beside, f, start, packed, spare):
+def pack_rows(storage, acc, kind, f, start, packed, spare):
     """Columns of rows from `start` on, as many as a vector has, one after the other in the accumulator's dtype.
 
     Where the rows of an image end before, the last vector of its rows and the first of the next image's stand beside each other
     in `spare`, and the rows are read from the middle. What follows the last row of all is anything.
     """
-    columns, width = columns_of(f.x_table), step_of(acc, beside)
+    columns, width = columns_of(f.x_table), step_of(acc, kind)
     row, run = f.x + row_offset(f.x_table, start), rows_beside(f.x_table, start, width)
     if run == width:
         for j in range(f.N):
-            store(acc, packed, j * width, load_columns(storage, beside, row + word(columns, j), 0))
+            store(acc, packed, j * width, load_columns(storage, kind, row + word(columns, j), 0))
         return
     row -= (width - run) * size_of(storage)
     following = row if start + run >= f.M else f.x + row_offset(f.x_table, start + run)
     for j in range(f.N):
         at = word(columns, j)
-        store(acc, spare, 2 * j * width, load_columns(storage, beside, row + at, 0))
-        store(acc, spare, (2 * j + 1) * width, load_columns(storage, beside, following + at, 0))
+        store(acc, spare, 2 * j * width, load_columns(storage, kind, row + at, 0))
+        store(acc, spare, (2 * j + 1) * width, load_columns(storage, kind, following + at, 0))
     for j in range(f.N):
-        store(acc, packed, j * width, load_columns(acc, beside, spare, (2 * j + 1) * width - run))
+        store(acc, packed, j * width, load_columns(acc, kind, spare, (2 * j + 1) * width - run))
 
 
 @inlined
-def add_column(acc, beside, packed, j, centre, sums):
+def add_column(acc, kind, packed, j, centre, sums):
     """Sums and squares with column j minus the centre added."""
-    return add_both(sums, subtract_mean(load_columns(acc, beside, packed, j * step_of(acc, beside)), centre))
+    return add_both(sums, subtract_mean(load_columns(acc, kind, packed, j * step_of(acc, kind)), centre))
 
 
 @inlined
-def add_columns(acc, beside, packed, memory, centre, squares, N):
+def add_columns(acc, kind, packed, memory, centre, squares, N):
     """Write the sums of columns l, l + 8, … minus the centre to SUMS + l, and of their squares to SQUARES + l."""
     whole = N - N % GROUP
     for lane in range(LANES):
-        s0 = s1 = s2 = s3 = zeros_columns(acc, beside), zeros_columns(acc, beside)
+        s0 = s1 = s2 = s3 = zeros_columns(acc, kind), zeros_columns(acc, kind)
         for j in range(lane, whole, GROUP):
-            s0 = add_column(acc, beside, packed, j, centre, s0)
-            s1 = add_column(acc, beside, packed, j + LANES, centre, s1)
-            s2 = add_column(acc, beside, packed, j + 2 * LANES, centre, s2)
-            s3 = add_column(acc, beside, packed, j + 3 * LANES, centre, s3)
+            s0 = add_column(acc, kind, packed, j, centre, s0)
+            s1 = add_column(acc, kind, packed, j + LANES, centre, s1)
+            s2 = add_column(acc, kind, packed, j + 2 * LANES, centre, s2)
+            s3 = add_column(acc, kind, packed, j + 3 * LANES, centre, s3)
         for j in range(whole + lane, N - N % LANES, LANES):
-            s0 = add_column(acc, beside, packed, j, centre, s0)
+            s0 = add_column(acc, kind, packed, j, centre, s0)
         if lane >= LANES - N % LANES:
-            s3 = add_column(acc, beside, packed, N - LANES + lane, centre, s3)
-        store(acc, vector_of_rows(acc, beside, memory, SUMS + lane), 0, (s0[0] + s1[0]) + (s2[0] + s3[0]))
+            s3 = add_column(acc, kind, packed, N - LANES + lane, centre, s3)
+        store(acc, vector_of_rows(acc, kind, memory, SUMS + lane), 0, (s0[0] + s1[0]) + (s2[0] + s3[0]))
         store(
             acc,
-            vector_of_rows(acc, beside, memory, SQUARES + lane),
+            vector_of_rows(acc, kind, memory, SQUARES + lane),
             0,
             or_none(squares, (s0[1] + s1[1]) + (s2[1] + s3[1])),
         )
 
 
 @inlined
-def sum_of_lanes(acc, beside, memory, number, to):
+def sum_of_lanes(acc, kind, memory, number, to):
     """Add up eight vectors from `number` on by halves, quarters and neighbours."""
-    step = step_of(acc, beside)
-    at = vector_of_rows(acc, beside, memory, number)
-    v0 = load_columns(acc, beside, at, 0) + load_columns(acc, beside, at, 4 * step)
-    v1 = load_columns(acc, beside, at, step) + load_columns(acc, beside, at, 5 * step)
-    v2 = load_columns(acc, beside, at, 2 * step) + load_columns(acc, beside, at, 6 * step)
-    v3 = load_columns(acc, beside, at, 3 * step) + load_columns(acc, beside, at, 7 * step)
-    store(acc, vector_of_rows(acc, beside, memory, to), 0, (v0 + v2) + (v1 + v3))
+    step = step_of(acc, kind)
+    at = vector_of_rows(acc, kind, memory, number)
+    v0 = load_columns(acc, kind, at, 0) + load_columns(acc, kind, at, 4 * step)
+    v1 = load_columns(acc, kind, at, step) + load_columns(acc, kind, at, 5 * step)
+    v2 = load_columns(acc, kind, at, 2 * step) + load_columns(acc, kind, at, 6 * step)
+    v3 = load_columns(acc, kind, at, 3 * step) + load_columns(acc, kind, at, 7 * step)
+    store(acc, vector_of_rows(acc, kind, memory, to), 0, (v0 + v2) + (v1 + v3))
 
 
 @plain
-def measure_beside(acc, beside, f, memory, packed, mean, rstd, rows):
+def measure_in_lanes(acc, kind, f, memory, packed, mean, rstd, rows):
     """mean and rstd of packed rows; left in memory as well, with what xhat lost."""
-    centres, deviations = vector_of_rows(acc, beside, memory, CENTRES), vector_of_rows(acc, beside, memory, DEVIATIONS)
-    variances = vector_of_rows(acc, beside, memory, VARIANCES)
+    centres, deviations = vector_of_rows(acc, kind, memory, CENTRES), vector_of_rows(acc, kind, memory, DEVIATIONS)
+    variances = vector_of_rows(acc, kind, memory, VARIANCES)
     if mean is not None:
-        add_columns(acc, beside, packed, memory, None, None, f.N)
-        sum_of_lanes(acc, beside, memory, SUMS, CENTRES)
-        for r in range(0, step_of(acc, beside), LANES):
+        add_columns(acc, kind, packed, memory, None, None, f.N)
+        sum_of_lanes(acc, kind, memory, SUMS, CENTRES)
+        for r in range(0, step_of(acc, kind), LANES):
             store(acc, centres, r, load(acc, centres, r) / splat(scalar(acc, f.N)))
-    add_columns(acc, beside, packed, memory, load_columns(acc, beside, or_none(mean, centres), 0), 1, f.N)
-    sum_of_lanes(acc, beside, memory, SUMS, DEVIATIONS)
-    sum_of_lanes(acc, beside, memory, SQUARES, VARIANCES)
+    add_columns(acc, kind, packed, memory, load_columns(acc, kind, or_none(mean, centres), 0), 1, f.N)
+    sum_of_lanes(acc, kind, memory, SUMS, DEVIATIONS)
+    sum_of_lanes(acc, kind, memory, SQUARES, VARIANCES)
     for r in range(0, rows, LANES):
         centre = or_zeros(acc, load(acc, or_none(mean, centres), r))
         deviation = or_zeros(acc, load(acc, or_none(mean, deviations), r))
         sums = centre, deviation, load(acc, variances, r)
         at = r * size_of(acc)
         m, s, lost = close_rows(acc, f.N, f.eps, *sums, offset(mean, at), rstd + at, rows - r)
-        store(acc, vector_of_rows(acc, beside, memory, MEANS), r, m)
-        store(acc, vector_of_rows(acc, beside, memory, RSTDS), r, s)
-        store(acc, vector_of_rows(acc, beside, memory, LOSTS), r, lost)
+        store(acc, vector_of_rows(acc, kind, memory, MEANS), r, m)
+        store(acc, vector_of_rows(acc, kind, memory, RSTDS), r, s)
+        store(acc, vector_of_rows(acc, kind, memory, LOSTS), r, lost)
 
 
 @inlined
@@ -151,21 +152,21 @@ def turn_rows(storage, tile, width, places, y, y_stride, rows, streaming):
 
 
 @plain
-def write_beside(storage, acc, beside, f, memory, packed, tile, places, mean, y, rows, following, streaming):
+def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, streaming):
     """y of packed rows whose statistics are in memory, a tile of columns at a time.
 
-    Meanwhile later rows are fetched, whose first column has its last bytes at `following`: without, 1.2 to 2.1 times as long
-    from memory (AMD EPYC 9005). The processor by itself does not foresee so many short runs.
+    Meanwhile later rows are fetched, whose first column has its last bytes at `following`: the processor by itself does not
+    foresee so many short runs.
     """
-    width, N, wide, columns = step_of(acc, beside), f.N, tile_columns(storage, storage, LONG), columns_of(f.x_table)
-    m = load_columns(acc, beside, or_none(mean, vector_of_rows(acc, beside, memory, MEANS)), 0)
-    s = load_columns(acc, beside, vector_of_rows(acc, beside, memory, RSTDS), 0)
-    lost = load_columns(acc, beside, or_none(mean, vector_of_rows(acc, beside, memory, LOSTS)), 0)
+    width, N, wide, columns = step_of(acc, kind), f.N, tile_columns(storage, storage, LONG), columns_of(f.x_table)
+    m = load_columns(acc, kind, or_none(mean, vector_of_rows(acc, kind, memory, MEANS)), 0)
+    s = load_columns(acc, kind, vector_of_rows(acc, kind, memory, RSTDS), 0)
+    lost = load_columns(acc, kind, or_none(mean, vector_of_rows(acc, kind, memory, LOSTS)), 0)
     for column in range(0, N, wide):
         first = min(column, N - wide)
         for j in range(first, first + wide):
-            xhat = xhat_of(subtract_mean(load_columns(acc, beside, packed, j * width), m), s, lost)
-            g, b = splat_at(acc, beside, f.gamma, j), splat_at(acc, beside, or_none(mean, f.beta), j)
+            xhat = xhat_of(subtract_mean(load_columns(acc, kind, packed, j * width), m), s, lost)
+            g, b = splat_at(acc, kind, f.gamma, j), splat_at(acc, kind, or_none(mean, f.beta), j)
             store(storage, tile, (j - first) * width, scaled(xhat, g, b))
             for back in range(0, width * size_of(storage), LINE_BYTES):
                 fetch_line(following + word(columns, j) - back)
@@ -173,15 +174,15 @@ def write_beside(storage, acc, beside, f, memory, packed, tile, places, mean, y,
 
 
 @plain
-def forward_beside(storage, acc, centred, arguments, task, thread):
+def forward_in_lanes(storage, acc, centred, arguments, task, thread):
     """One task: rows_per_task rows, a vector of them at a time. y has one row after the other."""
-    f, beside = read(Forward, arguments), rows_of_line(storage)
-    width, wide = step_of(acc, beside), tile_columns(storage, storage, LONG)
+    f, kind = read(Forward, arguments), rows_of_line(storage)
+    width, wide = step_of(acc, kind), tile_columns(storage, storage, LONG)
     memory = f.scratch + thread * 4 * f.block_rows * f.N * size_of(storage)
-    tile = vector_of_rows(acc, beside, memory, NUMBERS)
+    tile = vector_of_rows(acc, kind, memory, NUMBERS)
     places = tile + wide * width * size_of(storage)
     packed = places + 8 * wide
-    spare = vector_of_rows(acc, beside, packed, f.N)
+    spare = vector_of_rows(acc, kind, packed, f.N)
     for k in range(wide):
         store_word(places, k, k * width * size_of(storage))
     stop = min(f.M, (task + 1) * f.rows_per_task)
@@ -189,9 +190,9 @@ def forward_beside(storage, acc, centred, arguments, task, thread):
         rows, at = min(width, stop - start), start * size_of(acc)
         mean, y = or_none(centred, f.mean + at), f.y + start * f.y_stride
         following = f.x + row_offset(f.x_table, min(start + 2 * width, f.M - 1)) + width * size_of(storage) - 1
-        pack_rows(storage, acc, beside, f, start, packed, spare)
-        measure_beside(acc, beside, f, memory, packed, mean, f.rstd + at, rows)
+        pack_rows(storage, acc, kind, f, start, packed, spare)
+        measure_in_lanes(acc, kind, f, memory, packed, mean, f.rstd + at, rows)
         if f.streaming and wide * size_of(storage) >= LINE_BYTES and f.N % wide == 0:
-            write_beside(storage, acc, beside, f, memory, packed, tile, places, mean, y, rows, following, 1)
+            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, 1)
         else:
-            write_beside(storage, acc, beside, f, memory, packed, tile, places, mean, y, rows, following, None)
+            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, None)

@@ -17,7 +17,7 @@ from lngrad.core import calls
 from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import FUNCTION
-from lngrad.cpu.policy import machine
+from lngrad.cpu.policy import this_machine
 from lngrad.testing import Case, check_same_bits, make_inputs
 from norms import NORMS, backward, forward
 
@@ -111,7 +111,7 @@ def test_more_rows_than_one_block_of_scratch(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_results_past_the_caches(columns, dtype, chosen, monkeypatch):
     """Also with room between rows that begin on cache lines and end anywhere."""
-    monkeypatch.setattr(cpu_plan, "machine", lambda: machine()._replace(last_level=0))
+    monkeypatch.setattr(cpu_plan, "this_machine", lambda: this_machine()._replace(last_level=0))
     inputs = make_inputs(Case((3, 130), (columns,)), dtype)
     expected = lngrad.layer_norm(inputs.x, gamma=inputs.gamma, beta=inputs.beta, backend="numba_cpu")
     memory = np.zeros(3 * 130 * 128 + 64, inputs.x.dtype)
@@ -131,5 +131,5 @@ def test_which_rows_may_be_lanes(shape, chosen):
     x = np.zeros(shape, "f4")
     problem, _ = Problem.forward(np.moveaxis(x, 1, -1), None, None)
     fits = shape[2] * shape[3] >= 32 and 32 <= shape[1] < 1024
-    named = cpu_plan.task_function("forward_beside", "float32", "float32")
+    named = cpu_plan.task_function("forward_in_lanes", "float32", "float32")
     assert (cpu_plan.plan(problem, 1).steps.words[FUNCTION] == named) == (fits and chosen == "lanes")

@@ -40,7 +40,7 @@ def contestants(direction: str, a: Arrays, plans: list[str]) -> Contestants:
     rows_of, result_streams = cpu_plan.rows_of, cpu_plan.result_streams
     found: Contestants = {}
     for name in (OWN, *plans):
-        core_plan._plans.clear()
+        problem.plans.clear()
         if name != OWN:
             together, ahead, *where = name.split(".")
             cpu_plan.rows_of = lambda *_, rows=(int(together), int(ahead)): rows
@@ -49,7 +49,7 @@ def contestants(direction: str, a: Arrays, plans: list[str]) -> Contestants:
         on_addresses: Any = core_plan.make_plan(problem, "numba_cpu").on_addresses
         cpu_plan.rows_of, cpu_plan.result_streams = rows_of, result_streams
         found[name] = lambda run=on_addresses, keep=arrays: run(*arguments)
-    core_plan._plans.clear()
+    problem.plans.clear()
     return found
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, overload
 
 import numpy as np
 
 from lngrad.core import calls
-from lngrad.core.arrays import as_array, empty, scratch
+from lngrad.core.arrays import as_array
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
@@ -23,20 +22,15 @@ from lngrad.core.problem import (
     Grads,
     Normalization,
     Operator,
-    Problem,
     RmsForward,
     RmsGrads,
     Role,
     check_elements,
-    check_memory,
     describe,
 )
-from lngrad.core.threads import torch_parallel_for, torch_thread_count, use_parallel_for
-from lngrad.errors import ShapeError, WorkspaceError
-from lngrad.support.addresses import addresses_of
+from lngrad.core.threads import torch_thread_count
+from lngrad.errors import ShapeError
 from lngrad.typing import Shape
-
-_forward, _backward, _rms_forward, _rms_backward = map(calls.Repeats, WITH_RESIDUAL)
 
 
 @overload
@@ -111,14 +105,9 @@ def layer_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    arguments = x, gamma, beta, residual, normalized_shape, eps, offset, alpha, axis, backend, out
-    known = _forward.again(arguments)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
-        FORWARD, Normalization.of(True, offset, alpha, residual), (x, gamma, beta), residual, float(eps),
-        shape=normalized_shape, axis=axis, out=out, backend=backend, asked=(_forward, arguments),
-    )  # fmt: skip
+        FORWARD, (x, gamma, beta), residual, (float(eps),), normalized_shape, None, out, backend, axis, offset, alpha
+    )
 
 
 def layer_norm_backward(
@@ -173,15 +162,9 @@ def layer_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    options = normalized_shape, offset, axis, complete_mean, output_mask, backend
-    arguments = dy, x, mean, rstd, gamma, dtotal, *options, out
-    known = _backward.again(arguments)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
-        BACKWARD, Normalization.of(True, offset), (dy, x, mean, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, asked=(_backward, arguments),
-        complete_mean=complete_mean,
+        BACKWARD, (dy, x, mean, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset,
+        completes_mean=bool(complete_mean),
     )  # fmt: skip
 
 
@@ -224,15 +207,10 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    arguments = x, gamma, residual, normalized_shape, eps, offset, alpha, axis, backend, out
-    known = _rms_forward.again(arguments)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
+    numbers = (None if eps is None else float(eps),)
     return _call(  # type: ignore[no-any-return]
-        RMS_FORWARD, Normalization.of(False, offset, alpha, residual), (x, gamma), residual,
-        None if eps is None else float(eps), shape=normalized_shape, axis=axis, out=out, backend=backend,
-        asked=(_rms_forward, arguments),
-    )  # fmt: skip
+        RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
+    )
 
 
 def rms_norm_backward(
@@ -270,53 +248,46 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    arguments = dy, x, rstd, gamma, dtotal, normalized_shape, offset, axis, output_mask, backend, out
-    known = _rms_backward.again(arguments)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     return _call(  # type: ignore[no-any-return]
-        RMS_BACKWARD, Normalization.of(False, offset), (dy, x, rstd, gamma), dtotal,
-        shape=normalized_shape, axis=axis, mask=output_mask, out=out, backend=backend, asked=(_rms_backward, arguments),
-    )  # fmt: skip
+        RMS_BACKWARD, (dy, x, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset
+    )
 
 
 def _call(
     operator: Operator,
-    normalization: Normalization,
     arrays: tuple[Any, ...],
     added: Any,
-    *numbers: float | None,
+    numbers: tuple[float | None, ...],
     shape: int | Sequence[int] | None,
-    axis: int | None,
-    mask: Sequence[bool] | None = None,
+    mask: Sequence[bool] | None,
     out: Any,
     backend: str | None,
-    asked: tuple[calls.Repeats, tuple[Any, ...]],
-    complete_mean: bool = False,
+    axis: int | None,
+    offset: float,
+    alpha: float = 1.0,
+    completes_mean: bool = False,
 ) -> Any:
     """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
 
-    asked: The public function and its arguments, for its backend to know.
     added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
     """
+    layer_norm = operator is FORWARD or operator is BACKWARD
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    mask = operator.everything if mask is None else mask
+    if mask is None:
+        mask = operator.everything
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
-    key = calls.key_of_call(operator, normalization, arrays, out, shape, mask, backend)
-    if complete_mean and key is not None:
-        key = "complete_mean", key
-    known = calls.run_again(key, arrays, numbers, out, _asked(operator, *asked, axis))
-    if known is not None:
-        results = operator.results(*known)
-        return results if axis is None else _outputs_moved(operator, results, -1, axis)
-    problem, arrays = describe(operator, arrays, shape, mask, out, normalization, complete_mean)
-    check_elements(problem, arrays, out)
-    plan = make_plan(problem, backend, torch_thread_count() if _is_torchs(problem) else None)
-    results = operator.results(*execute(plan, (*arrays, *problem.numbers(numbers)), out))
-    calls.keep(key, plan)
+    key = calls.key_of_call(operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean)
+    call = calls.find(key)
+    if call is None:
+        normalization = Normalization.of(layer_norm, offset, alpha, added)
+        problem, arrays = describe(operator, arrays, shape, mask, out, normalization, completes_mean)
+        check_elements(problem, arrays, out)
+        is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work
+        call = calls.keep(key, make_plan(problem, backend, torch_thread_count() if is_torchs else None))
+    results = operator.results(*call.run(arrays, numbers, out))
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
 
 
@@ -347,13 +318,6 @@ def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> An
     )
 
 
-def _asked(operator: Operator, function: calls.Repeats, arguments: tuple[Any, ...], axis: int | None) -> calls.Asked:
-    """A call as its backend may know it."""
-    if axis is None:
-        return calls.Asked(function, arguments, None)
-    return calls.Asked(function, arguments, lambda results: _outputs_moved(operator, results, -1, axis))
-
-
 def _moved(array: Any, source: int, target: int) -> Any:
     """A view; None and what has fewer axes are left to the checks."""
     if array is None or not -array.ndim <= source < array.ndim:
@@ -363,11 +327,6 @@ def _moved(array: Any, source: int, target: int) -> Any:
     order = list(range(array.ndim))  # np.moveaxis takes 4 µs
     order.insert(target % array.ndim, order.pop(source))
     return array.transpose(order)
-
-
-def _is_torchs(problem: Problem) -> bool:
-    """Whether torch's own threads do the work, since torch keeps them awake between our calls."""
-    return problem.kind == "torch" and problem.device == "cpu"
 
 
 def execute(
@@ -382,28 +341,7 @@ def execute(
         workspace: At least plan.workspace_bytes of uint8, contiguous, or None to allocate it.
 
     Raises:
-        WorkspaceError: The workspace is too small.
-        OverlapError: An output shares memory with an input or another output, or can't be written.
-        MemoryError: An output or the workspace can't be allocated. Nothing was written.
+        As BoundCall.run.
     """
-    problem = plan.problem
-    outputs = problem.outputs()
-    if out is None:
-        results = tuple([None if output is None else empty(problem.kind, output, problem.device) for output in outputs])
-    else:
-        check_memory(problem, inputs, out)
-        results = tuple(
-            None if output is None else given if given is not None else empty(problem.kind, output, problem.device)
-            for output, given in zip(outputs, out, strict=True)
-        )
-    if workspace is None and plan.bind is not None:
-        split = len(problem.inputs)
-        with use_parallel_for(torch_parallel_for()) if _is_torchs(problem) else nullcontext():
-            plan.on_addresses(*addresses_of((*inputs[:split], *results)), *inputs[split:])  # type: ignore[misc]  # a plan with bind has it
-        return results
-    if workspace is None:
-        workspace = scratch(plan.workspace_bytes, problem.device)
-    elif workspace.nbytes < plan.workspace_bytes:
-        raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
-    plan.run(plan, inputs, results, workspace)
-    return results
+    split = len(plan.problem.inputs)
+    return tuple(calls.bound(plan).run(inputs[:split], inputs[split:], out, workspace))

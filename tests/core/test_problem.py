@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import lngrad
+from lngrad.core import calls
 from lngrad.core.arrays import ArraySpec, spec_of
-from lngrad.core.plan import BACKENDS, Backend, _plans, make_plan
+from lngrad.core.plan import BACKENDS, Backend, make_plan
 from lngrad.core.problem import Problem
 from lngrad.errors import BackendUnavailable, DtypeError, NumberError, OverlapError, ShapeError, WorkspaceError
 from lngrad.testing import Case, make_inputs
@@ -274,18 +275,18 @@ def test_a_backend_that_lacks_a_norm_is_passed_over_and_refuses_by_name(monkeypa
         lambda **options: lngrad.layer_norm(X, residual=X, **options),
         lambda **options: lngrad.layer_norm_backward(X, X, ROWS, ROWS, dtotal=X, **options),
     ):
-        _plans.clear()
+        calls.forget()
         call()
         text = "^backend: lacking computes layer normalization alone, without offset, residual and dtotal$"
         with pytest.raises(BackendUnavailable, match=text):
             call(backend="lacking")
     monkeypatch.setattr("lngrad.core.plan.BACKENDS", {"lacking": lacking})
-    _plans.clear()
+    calls.forget()
     with pytest.raises(
         BackendUnavailable, match=r"^backend: no backend for arrays on cpu \(lacking: computes layer norm"
     ):
         lngrad.rms_norm(np.ones((3, 17), np.float32))  # of facts that no test has used before
-    _plans.clear()
+    calls.forget()
 
 
 def test_an_operator_without_a_mean_takes_no_centred_normalization():

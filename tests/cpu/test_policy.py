@@ -14,7 +14,6 @@ import pytest
 import lngrad
 import norms
 from lngrad.core import calls, machine
-from lngrad.core import plan as core_plan
 from lngrad.core.arrays import ALIGNED_BYTES
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan
@@ -377,14 +376,12 @@ def test_the_order_of_columns_decides_no_bits(rows, columns, gamma_dtype, mask, 
     monkeypatch.setattr(cpu_plan, "mixed_columns", lambda *_: columns - columns % MIXED_COLUMNS)
     check_same_bits(mixed_results(inputs, wanted), in_order)
     calls.forget()
-    core_plan._plans.clear()
 
 
 def mixed_results(inputs, wanted):
     found = []
     for number in (1, 2):
         calls.forget()
-        core_plan._plans.clear()
         lngrad.set_num_threads(number)
         found += [*norms.forward(inputs), *norms.backward(inputs, output_mask=wanted)]
     return tuple(part for part in found if part is not None)
@@ -398,7 +395,6 @@ def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
     found = []
     for ahead, to_result in ((0, False), (1, False), (3, True), (70, True)):
         calls.forget()
-        core_plan._plans.clear()
         monkeypatch.setattr(cpu_plan, "rows_of", lambda *facts, ahead=ahead: (rows_of(*facts)[0], ahead))
         monkeypatch.setattr(cpu_plan, "fetches_result", lambda *_, to_result=to_result: to_result)
         grads = norms.backward(inputs)
@@ -407,7 +403,6 @@ def test_what_is_fetched_decides_no_bits(columns, dtype, norm, monkeypatch):
         in_place = norms.forward(taken, out=norms.forward(inputs)._replace(y=taken.x))
         found.append((*norms.forward(inputs), *in_place, *grads))
     calls.forget()
-    core_plan._plans.clear()
     for results in found[1:]:
         check_same_bits(results, found[0])
 
@@ -427,11 +422,9 @@ def test_how_many_rows_go_together_decides_no_bits(columns, streamed, dtype, nor
     monkeypatch.setattr(policy, "streams", lambda *_: streamed)
     for together in (8, 4, 2, 1):
         calls.forget()
-        core_plan._plans.clear()
         monkeypatch.setattr(cpu_plan, "rows_of", lambda *_, together=together: (together, 1))
         found.append((*norms.forward(inputs), *norms.backward(inputs)))
     calls.forget()
-    core_plan._plans.clear()
     for results in found[1:]:
         check_same_bits(results, found[0])
 

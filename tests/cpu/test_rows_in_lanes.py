@@ -14,7 +14,6 @@ import pytest
 import lngrad
 import lngrad.cpu.plan as cpu_plan
 from lngrad.core import calls
-from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import FUNCTION
 from lngrad.cpu.policy import this_machine
@@ -28,11 +27,9 @@ TENSORS = ("dy", "x", "residual", "dtotal")
 def chosen(request, monkeypatch):
     """How rows are computed, whatever the machine is; and no plan that was made otherwise."""
     calls.forget()
-    core_plan._plans.clear()
     monkeypatch.setattr(cpu_plan, "lanes_are_rows", lambda *_: request.param == "lanes")
     yield request.param
     calls.forget()
-    core_plan._plans.clear()
 
 
 def beside(array):

@@ -181,3 +181,51 @@ def test_a_post_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) 
             assert time.monotonic() < end
             time.sleep(0.001)
     check_same_bits(gradients(inputs), expected)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("when", ["late workers", "interrupted"])
+def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that compiled code can't wake leave the job to Python."""
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((600,), (384,)), "float32", seed=4)
+    monkeypatch.setattr(workers, "_semaphores", lambda: None)
+    pool = workers._Workers()
+    monkeypatch.setattr(workers, "_workers", pool)
+    right = gradients(inputs)
+    finished = []
+    finish = workers.finish
+
+    def watched(job: int, helpers: int) -> None:
+        finished.append(job)
+        if when == "interrupted" and job:
+            raise KeyboardInterrupt
+        finish(job, helpers)
+
+    monkeypatch.setattr(workers, "finish", watched)
+    for _ in range(3):
+        deadline = threading.Event()
+        while pool._slots[0] != 1 and not deadline.wait(0.01):
+            pass
+        if when == "interrupted":
+            with pytest.raises(KeyboardInterrupt):
+                gradients(inputs)
+        else:
+            check_same_bits(gradients(inputs), right)
+    assert finished
+
+
+def test_a_second_interrupt_leaves_no_job_that_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs of a chain are joined, also if Ctrl-C comes again while the first is."""
+    joined = []
+
+    def join(job: int, slots: int, helpers: int, cancelling: bool = False) -> None:
+        joined.append(job)
+        if len(joined) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_join", join)
+    monkeypatch.setattr(workers, "_jobs", lambda chain: [(chain, None), (chain + 8, None)])
+    with pytest.raises(KeyboardInterrupt):
+        workers.abandon(1 << 20, 0)
+    assert joined == [1 << 20, (1 << 20) + 8]

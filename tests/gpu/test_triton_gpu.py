@@ -379,8 +379,9 @@ def test_a_forgotten_switch_is_rejected(wrong: str) -> None:
 def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch.ops.lngrad.norm runs for CUDA tensors, on the CPU."""
     operators = pytest.importorskip("lngrad.torch.operators")
-    monkeypatch.setattr(operators, "make_plan", lambda problem: triton_gpu.plan(problem, 1))
-    forward, backward = operators._norm_kernels(operators._elsewhere)
+    calls = operators.calls
+    monkeypatch.setattr(calls, "make_plan", lambda problem, *_: triton_gpu.plan(problem, 1))
+    _, _, forward, backward = operators.kernels(calls.run_elsewhere)
     switches = norm.get("normalization", Normalization())._replace(alpha=1.0)  # which torch's functions do not have
     inputs = make_inputs(Case((9,), (40,)), "bfloat16", **{**norm, "normalization": switches})
     parts = {name: tensor(array) for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from lngrad.core import calls  # noqa: E402
 from lngrad.core.arrays import Output  # noqa: E402
 from lngrad.core.plan import Plan  # noqa: E402
-from lngrad.core.problem import FORWARD, LAYER_NORM, Problem  # noqa: E402
+from lngrad.core.problem import FORWARD, Problem  # noqa: E402
 from lngrad.errors import ShapeError  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
@@ -185,10 +185,7 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     x, gamma = torch.randn(40, 64), torch.randn(64)
     problem, arrays = Problem.forward(x, gamma, None)
     plan = triton_gpu.plan(problem, 1)
-    key = calls.key_of_call(FORWARD, LAYER_NORM, arrays, None, None, FORWARD.everything, None)
-    asked = calls.Asked(calls.Repeats(FORWARD), (), None)
-    calls.keep(key, plan)
-    assert calls.run_again(key, arrays, (1e-5,), None, asked) is None  # on the CPU such a plan is not kept
+    key = calls.key_of_call(FORWARD, arrays, None, None, FORWARD.everything, None, 0.0, 1.0, False)
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     made: list[str] = []
 
@@ -200,9 +197,10 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     monkeypatch.setattr(calls, "scratch", lambda nbytes, device: torch.empty(nbytes, dtype=torch.uint8))
     there = replace(plan, problem=replace(problem, device="cuda:0"))
     calls.keep(key, there)
+    call = calls.find(key)
+    assert call is not None
     for _ in range(2):
-        results = calls.run_again(key, arrays, (1e-5,), None, asked)
-        assert results is not None
+        results = call.run(arrays, (1e-5,))
         assert [tuple(result.shape) for result in results] == [(40, 64), (40, 1), (40, 1)]
         assert made == ["cuda:0"] * 3
         made.clear()
@@ -210,7 +208,7 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     assert (named["x"], named["y"], named["rstd"]) == (x.data_ptr(), results[0].data_ptr(), results[2].data_ptr())
     x.untyped_storage().resize_(64)
     with pytest.raises(ShapeError, match="x: expected 10240 bytes of storage, got 64"):
-        calls.run_again(key, arrays, (1e-5,), None, asked)
+        call.run(arrays, (1e-5,))
     calls.forget()
 
 

@@ -20,10 +20,10 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as door  # noqa: E402
+from lngrad.core.calls import forget  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
 from lngrad.jax import calls, operators  # noqa: E402
-from lngrad.support.bounded_cache import BoundedCache  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
 SOME = (CASES[0], Case((3, 5, 7), (4, 6)), Case((65,), (1000,), gamma=False))
@@ -193,7 +193,7 @@ def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     problems = []
     make_plan = calls.make_plan
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
-    monkeypatch.setattr(calls, "_calls", BoundedCache(9))
+    forget()
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(door.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)
@@ -517,7 +517,7 @@ def test_what_a_handler_raises_ends_the_program(reason, monkeypatch):
     def broken(*_):
         raise reason
 
-    monkeypatch.setattr(calls._Call, "run", broken)
+    monkeypatch.setattr(calls.XlaCall, "run_buffers", broken)
     with pytest.raises(Exception, match=f"lngrad: {type(reason).__name__}"):
         jax.block_until_ready(jax.jit(door.layer_norm)(jnp.ones((3, 4))))
 

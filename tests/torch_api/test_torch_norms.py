@@ -6,7 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from native_ways import python_alone  # noqa: E402
+
 import lngrad.torch as door  # noqa: E402  # torch may be missing
+from frames import second_and_third  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import check_same_bits  # noqa: E402
 
@@ -254,3 +257,28 @@ def test_errors_name_the_argument():
     x.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="x: expected"):
         door.rms_norm(x, 3)
+
+
+@pytest.mark.parametrize("wants_gradients", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_a_second_call_without_native_code_is_the_third(name, wants_gradients):
+    ours, _, takes = NORMS[name]
+    arrays = [torch.randn(64, C) if one in "xr" else torch.randn(C) for one in takes]
+    with python_alone():
+        if not wants_gradients:
+            assert len(second_and_third(lambda: ours(*arrays))) <= 30
+            return
+        arrays = [array.requires_grad_() for array in arrays]
+
+        def call():
+            results = ours(*arrays)
+            torch.autograd.grad(results[0] if isinstance(results, tuple) else results, arrays, torch.ones(64, C))
+
+        second_and_third(call)
+
+
+@pytest.mark.parametrize("function", ["layer_norm", "rms_norm"])
+def test_a_second_call_under_override_is_the_third(function):
+    x, gamma = torch.randn(64, C), torch.randn(C)
+    with python_alone(), door.override():
+        assert len(second_and_third(lambda: getattr(F, function)(x, (C,), gamma))) <= 30

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -108,11 +108,36 @@ def spec_of(name: str, array: Any) -> ArraySpec:
     return array if type(array) is ArraySpec else ArraySpec(array.shape, dtype, array.strides, "cpu", "numpy")
 
 
+def addresses_of_tensors(tensors: Iterable[Any], spans: Sequence[int]) -> list[int] | None:
+    """The address of each tensor's first element, 0 for None; None if require_memory might refuse one: 0.4 µs a tensor.
+
+    Args:
+        tensors: No fake ones.
+        spans: Of each, bytes from its first element to behind its last, 0 for one without elements.
+    """
+    addresses = []
+    try:
+        for tensor, span in zip(tensors, spans):  # noqa: B905  # strict takes 0.1 µs
+            if tensor is None:
+                addresses.append(0)
+                continue
+            address = tensor.data_ptr()
+            if span:
+                first = tensor.storage_offset()
+                needed = span + first * tensor.element_size() if first else span
+                if not address or tensor.untyped_storage().nbytes() < needed:
+                    return None
+            addresses.append(address)
+    except (RuntimeError, NotImplementedError, AttributeError):  # no memory, or no tensor
+        return None
+    return addresses
+
+
 # Unsigned integers of an element's size: NumPy's interface has no name for bfloat16; NumPy 2.1.0 crashes on raw bytes (|V2).
 _UNSIGNED = {name: np.dtype(f"u{dtype.itemsize}").str for name, dtype in DTYPES.items()}
 
 
-class _Memory:
+class _ArrayInterface:
     """Memory as NumPy's array interface describes it."""
 
     def __init__(self, address: int, facts: ArraySpec, writable: bool):
@@ -127,7 +152,7 @@ class _Memory:
 
 def array_at(address: int, facts: ArraySpec, *, writable: bool = True) -> np.ndarray[Any, Any]:
     """A NumPy array on memory that somebody else keeps. Of another device's memory only addresses and strides can be used."""
-    return np.asarray(_Memory(address, facts, writable)).view(DTYPES[facts.dtype])
+    return np.asarray(_ArrayInterface(address, facts, writable)).view(DTYPES[facts.dtype])
 
 
 def require_memory(name: str, array: Any) -> None:
@@ -160,39 +185,18 @@ def require_memory(name: str, array: Any) -> None:
             f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
             "lngrad.torch.layer_norm takes these"
         ) from None
-    span = bytes_spanned(array)
-    needed = array.storage_offset() * array.element_size() + span
+    size = array.element_size()
+    span = spanned(array.shape, [step * size for step in array.stride()], size)
+    needed = array.storage_offset() * size + span
     if span and (not address or there < needed):
         raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
 
 
-def bytes_spanned(tensor: Any) -> int:
-    """Bytes from a torch tensor's first element to behind its last; 0 for one without elements."""
-    size = tensor.element_size()
-    return spanned(tensor.shape, [step * size for step in tensor.stride()], size)
-
-
 def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """bytes_spanned of what has this shape, and strides and elements of so many bytes."""
+    """Bytes from an array's first element to behind its last, 0 for one without elements; its strides are in bytes too."""
     if 0 in shape:
         return 0
     return itemsize + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-
-
-def has_memory(tensor: Any, span: int) -> bool:
-    """Whether require_memory lets a torch tensor pass, where a call comes again: 0.3 µs.
-
-    Args:
-        tensor: No fake one; or None.
-        span: Its bytes_spanned; 0 for None.
-    """
-    if not span:
-        return True
-    try:
-        address, there = tensor.data_ptr(), tensor.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):
-        return False
-    return bool(address) and there >= tensor.storage_offset() * tensor.element_size() + span
 
 
 class Output(NamedTuple):

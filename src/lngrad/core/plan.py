@@ -15,37 +15,15 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.problem import Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
-from lngrad.support.bounded_cache import BoundedCache, cached_property
-from lngrad.support.dtypes import bytes_of, contiguous_strides
+from lngrad.support.bounded_cache import cached_property
 from lngrad.support.locks import importing
 from lngrad.typing import Words
 
 # Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; then the operator's numbers.
 RunOnAddresses: TypeAlias = Callable[..., None]
-
-
-Makers: TypeAlias = "tuple[Callable[[], Any] | None, ...]"  # of each result; None for one that is not wanted
-
-
-class KnownCalls(Protocol):
-    """Calls of a public function that a backend runs again without looking at their arguments one by one.
-
-    Arguments are a tuple, of the arrays in the operator's order, then options, then `out`.
-    """
-
-    def again(self, arguments: tuple[Any, ...]) -> Any:
-        """The results of a call that is known, else None."""
-
-    def keep(
-        self, plan: Plan, arguments: tuple[Any, ...], numbers: tuple[float, ...], makers: Makers,
-        finish: Callable[[Any], Any] | None,
-    ) -> None:  # fmt: skip
-        """Let a call be known if it can be, with the operator's numbers, what makes its results, and what these are to the
-        caller."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +38,6 @@ class Plan:
         run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
         pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
-        known: The types of a function's results -> a table of its calls with NumPy arrays, which such plans may be added to;
-            None where there can be none.
     """
 
     problem: Problem
@@ -71,39 +47,14 @@ class Plan:
     run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
     bind: Callable[[Plan], RunOnAddresses] | None = None
     pack: Callable[[Plan], Words | None] | None = None
-    known: Callable[[tuple[type, ...]], KnownCalls | None] | None = None
 
     @cached_property
     def on_addresses(self) -> RunOnAddresses | None:
         """A run on addresses of arrays that lie as the problem says, outputs contiguous where it says nothing.
 
-        It allocates its own workspace. Any number of threads may call it at once. None on another device than the CPU.
+        It allocates its own workspace. Any number of threads may call it at once. None where the backend takes arrays.
         """
-        if self.bind is not None:
-            return self.bind(self)
-        return _run_on_views(self) if self.problem.device == "cpu" else None
-
-
-def _run_on_views(plan: Plan) -> RunOnAddresses:
-    """A run on addresses for a backend that wants arrays."""
-    problem = plan.problem
-    facts = list(problem.inputs.values())
-    for given, output in zip(problem.out.values(), problem.outputs(), strict=True):
-        if given is None and output is not None:
-            strides = contiguous_strides(output.shape, bytes_of(output.dtype))
-            given = ArraySpec(output.shape, output.dtype, strides, "cpu", "numpy")
-        facts.append(given)
-    split = len(problem.inputs)
-
-    def run(*addresses: Any) -> None:
-        arrays = [
-            None if each is None or address == 0 else array_at(address, each)
-            for each, address in zip(facts, addresses, strict=False)
-        ]
-        numbers = addresses[len(facts) :]
-        plan.run(plan, (*arrays[:split], *numbers), tuple(arrays[split:]), np.empty(plan.workspace_bytes, np.uint8))
-
-    return run
+        return None if self.bind is None else self.bind(self)
 
 
 def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
@@ -145,10 +96,6 @@ BACKENDS: dict[str, Backend] = {}  # in order of preference; lngrad/__init__.py 
 def register_backend(name: str, backend: Backend) -> None:
     """Add a row behind those that are there. Its module is imported when a call needs it."""
     BACKENDS[name] = backend
-
-
-_MOST_PLANS = 4096
-_plans: BoundedCache[Hashable, Plan] = BoundedCache(_MOST_PLANS)
 
 
 def _missing(name: str) -> str | None:
@@ -193,10 +140,10 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
         threads = get_num_threads()
     row = None if backend is None else BACKENDS.get(backend)
     context = () if row is None or not row.contextual else (_module(row).context(),)
-    key = problem, backend, threads, context
-    plan = _plans.get(key)
+    key = backend, threads, context
+    plan: Plan | None = problem.plans.get(key)
     if plan is None:
-        plan = _plans.keep(key, _module(_choose(problem, backend)).plan(problem, threads, *context))
+        plan = problem.plans.keep(key, _module(_choose(problem, backend)).plan(problem, threads, *context))
     return plan
 
 

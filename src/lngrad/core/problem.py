@@ -1,8 +1,8 @@
 """The facts of a call, and all checks of them.
 
 A call is described once, here: what is computed, shapes, dtypes, strides, what is wanted. Nothing below this file asks whether
-an argument fits, and nothing here touches data. Two calls with equal facts get the same `Problem`, so a plan is looked up by
-identity. What differs between operators is a row of a table: an `Operator` names its arrays, `ROLES` says what each is.
+an argument fits, and nothing here touches data. Two calls with equal facts get the same `Problem`, so its plans stay
+with it. What differs between operators is a row of a table: an `Operator` names its arrays, `ROLES` says what each is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
 Described: TypeAlias = "AnyArray | ArraySpec"  # an array, or facts that stand for one
+_MAX_PLANS = 64  # of a problem: one for each number of threads, backend and simulated device that it is computed with
 _OrNone: TypeAlias = "tuple[Described | None, ...]"
 
 
@@ -248,6 +249,11 @@ class Problem:
         """The operator's numbers. An eps of None is torch's since 2.7: the machine epsilon of what sums of x are kept in."""
         return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in given)
 
+    @cached_property
+    def plans(self) -> BoundedCache[Hashable, Any]:
+        """The plans of make_plan, by what they depend on besides."""
+        return BoundedCache(_MAX_PLANS)
+
     def outputs(self) -> tuple[Output | None, ...]:
         """Shape and dtype of each result, None where it is not wanted: the one source for fake kernels and shape inference."""
         return self._outputs
@@ -256,11 +262,11 @@ class Problem:
     def _outputs(self) -> tuple[Output | None, ...]:
         outputs = []
         for (name, given), wanted in zip(self.out.items(), self.wanted, strict=True):
-            shape, dtype = self._result(name)
+            shape, dtype = self.result(name)
             outputs.append(Output.of(shape, given.dtype if given else dtype) if wanted else None)
         return tuple(outputs)
 
-    def _result(self, name: str) -> tuple[Shape, str]:
+    def result(self, name: str) -> tuple[Shape, str]:
         """A result's shape and dtype, before a given output has its say on the dtype."""
         if ROLES[name] is Role.TENSOR:
             return (*self.lead, *self.normalized_shape), self.dtype
@@ -270,8 +276,13 @@ class Problem:
         return self.normalized_shape, gamma.dtype if gamma else self.dtype
 
 
-_MOST_PROBLEMS = 4096
-_problems: BoundedCache[Hashable, Problem] = BoundedCache(_MOST_PROBLEMS)
+_MAX_PROBLEMS = 4096
+_problems: BoundedCache[Hashable, Problem] = BoundedCache(_MAX_PROBLEMS)
+
+
+def forget() -> None:
+    """Let every problem be a first one, without a plan."""
+    _problems.clear()
 
 
 def describe(
@@ -326,11 +337,14 @@ def _out(operator: Operator, out: tuple[Any, ...]) -> _OrNone:
 
 
 def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
-    if normalized_shape is None or type(normalized_shape) is tuple:
-        return normalized_shape
-    if isinstance(normalized_shape, int):
-        return (normalized_shape,)
-    return tuple(normalized_shape)
+    if normalized_shape is None:
+        return None
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if any(
+        isinstance(size, (float, np.floating)) for size in shape
+    ):  # 64.0 is equal to 64, and would be found in its place
+        raise ShapeError(f"normalized_shape: expected integers, got {shape}")
+    return shape
 
 
 def _mask(operator: Operator, output_mask: Sequence[bool]) -> Mask:
@@ -422,7 +436,7 @@ def _check_input(name: str, spec: ArraySpec, x: ArraySpec, lead: Shape, R: Shape
 
 def _checked_out(problem: Problem, name: str, array: Described) -> ArraySpec:
     """A given output: tensors have x's dtype; the others may have any of the four, and are rounded to it once."""
-    spec, (shape, _) = spec_of(f"out.{name}", array), problem._result(name)
+    spec, (shape, _) = spec_of(f"out.{name}", array), problem.result(name)
     if spec.shape != shape:
         raise ShapeError(f"out.{name}: expected shape {shape}, got {spec.shape}")
     if spec.device != problem.device:

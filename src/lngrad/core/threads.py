@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 MOST_THREADS = 64
 
-_chosen = ctypes.c_int64(0)  # 0: nobody chose
+chosen = ctypes.c_int64(0)  # what set_num_threads was given; 0: nobody chose. Compiled code looks there too
 
 
 def set_num_threads(n: int) -> None:
@@ -31,17 +31,12 @@ def set_num_threads(n: int) -> None:
     """
     if n < 1:
         raise ValueError(f"n: expected at least 1 thread, got {n}")
-    _chosen.value = min(int(n), MOST_THREADS)
+    chosen.value = min(int(n), MOST_THREADS)
 
 
 def get_num_threads() -> int:
     """What set_num_threads was given, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
-    return _chosen.value or granted_threads()
-
-
-def setting_address() -> int:
-    """Where the int64 lies that set_num_threads writes, 0 before: compiled code asks there at every call."""
-    return ctypes.addressof(_chosen)
+    return chosen.value or granted_threads()
 
 
 @cache

@@ -16,7 +16,7 @@ from numba.core.registry import cpu_target
 
 from lngrad.cpu import kernels
 from lngrad.cpu.jobs import ENTRIES
-from lngrad.cpu.kernels import known, pool
+from lngrad.cpu.kernels import pool
 from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
 from lngrad.cpu.kernels.simd import STORAGES
 from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
@@ -24,7 +24,6 @@ from lngrad.cpu.processors import ARCHITECTURE, HERE
 
 _I64 = ir.IntType(64)
 _ENTRY = "lngrad_kernel"  # until it is emitted
-_MODULES = {"pool": pool, "known": known}
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
 _OURS = "".join(
@@ -84,8 +83,8 @@ def lower(name: str, dtype: str, accumulator: str):
     """
     with _only_linking():
         if name in ENTRIES:
-            module_name, parameters, returns = ENTRIES[name]
-            function, number = getattr(_MODULES[module_name], name), len(parameters.split())
+            parameters, returns = ENTRIES[name]
+            function, number = getattr(pool, name), len(parameters.split())
         else:
             function, returns = _FACTORIES[name](STORAGES[dtype], STORAGES[accumulator]), False
             number = function.py_func.__code__.co_argcount

@@ -52,28 +52,23 @@ MASK_BYTES = 128  # of a set of processors, a bit each
 
 
 class Entry(NamedTuple):
-    """A compiled function that Python calls: the module of the kernels that has it, its parameters, and whether it returns
-    something; an int64 each."""
+    """A compiled function of kernels/pool.py that Python calls: its parameters, and whether it returns something; an int64
+    each."""
 
-    module: str
     parameters: str
     returns: bool = False
 
 
 ENTRIES = {
-    "run_chain": Entry("pool", "job slots workers", returns=True),
-    "begin": Entry("pool", "job threads"),
-    "work": Entry("pool", "job thread most", returns=True),
-    "cancel": Entry("pool", "job"),
-    "join": Entry("pool", "job slots workers", returns=True),
-    "run_worker": Entry("pool", "slot thread"),
-    "wait_pauses": Entry("pool", "pauses"),
-    "worker_main": Entry("pool", "worker"),
-    "share": Entry("pool", "first stop job"),
-    "write_facts": Entry("known", "arguments objects facts", returns=True),
-    "hash_of": Entry("known", "facts count", returns=True),
-    "find_call": Entry("known", "arguments table", returns=True),
-    "run_call": Entry("known", "call arguments results slots workers", returns=True),
+    "run_chain": Entry("job slots workers", returns=True),
+    "begin": Entry("job threads"),
+    "work": Entry("job thread most", returns=True),
+    "cancel": Entry("job"),
+    "join": Entry("job slots workers", returns=True),
+    "run_worker": Entry("slot thread"),
+    "wait_pauses": Entry("pauses"),
+    "worker_main": Entry("worker"),
+    "share": Entry("first stop job"),
 }
 
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
@@ -130,26 +125,6 @@ Slice = _record(
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.
 TRIAD_BLOCK = 1 << 16
 Triad = _record("Triad", "a b result elements")
-
-# Where in an object of Python its type lies, in a tuple how many items it has and the first of them, in a float its value, in
-# an int its first digit, before which stands how many it has and its sign, in an array its data, behind which follow its
-# dimensions, sizes, strides, owner, dtype and flags; the addresses of the types that count, results and results_too being those
-# that a function's results may have; where the number of threads lies that somebody chose, and how many are granted where
-# nobody did.
-Objects = _record(
-    "Objects",
-    "type_at size_at items_at float_at digit_at data_at ndarray tuple float int results results_too chosen granted",
-)
-
-# How a call that came before is run: the arguments of who runs it, 0 if nobody does; its chain; how many arrays go in and come
-# out. Behind it a Place for each of them: the position of its argument, or of the result; the word of the chain that takes its
-# address, or -1; the bytes from its first element to behind its last, 0 for one that is not there; and room for the address.
-KnownCall = _record("KnownCall", "busy chain objects inputs outputs")
-Place = _record("Place", "position word span address")
-# A table of calls has slots behind its Objects: the hash of a call, its number, the address of its facts, how many these are.
-TABLE_SLOTS, SLOT_WORDS = 512, 4
-MOST_FACTS = 256  # of a call
-MOST_DIMENSIONS = 8
 
 # A worker: its slot and number, the number by which the system knows its thread, the C functions by which it sleeps and is
 # woken and what they are called with, the C functions that ask for and choose processors (0 where there are none), and memory

@@ -33,7 +33,6 @@ from lngrad.cpu.jobs import (
     new_job,
     writer,
 )
-from lngrad.cpu.known import known_calls
 from lngrad.cpu.policy import (
     Machine,
     fetches_result,
@@ -78,7 +77,7 @@ def plan(problem: Problem, threads: int) -> Plan:
         return Plan(problem, "numba_cpu", 0, None, run_empty)
     builder = PlanBuilder(problem, threads)
     steps = {"forward": _plan_forward, "backward": _plan_backward}[problem.operator.direction](builder)
-    return Plan(problem, "numba_cpu", builder.regions.nbytes, steps, run, bind, pack, known_calls)
+    return Plan(problem, "numba_cpu", builder.regions.nbytes, steps, run, bind, pack)
 
 
 @dataclass

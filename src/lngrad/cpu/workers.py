@@ -240,12 +240,6 @@ def run_chain(chain: Address, threads: int) -> None:
         raise
 
 
-def helpers_of(helpers: int) -> tuple[Address, int]:
-    """The slots of the workers, and how many of so many may help."""
-    workers = _workers
-    return workers.slots, workers.ensure(helpers)
-
-
 def finish(job: Address, helpers: int) -> None:
     """Finish a job that run_chain of the compiled code has left to us, and run those that follow it.
 

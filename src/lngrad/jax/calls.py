@@ -14,16 +14,16 @@ import ctypes
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import product
-from struct import Struct
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 
 from lngrad.core.arrays import ArraySpec
+from lngrad.core.calls import BoundCall, kept
 from lngrad.core.memory import HUGE_BYTES, advise_huge
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import (
@@ -37,7 +37,7 @@ from lngrad.core.problem import (
     Role,
     describe,
 )
-from lngrad.support.bounded_cache import BoundedCache
+from lngrad.core.threads import chosen
 from lngrad.support.dtypes import bytes_of, contiguous_strides
 from lngrad.typing import Mask
 
@@ -140,8 +140,6 @@ def _error(api: int, reason: BaseException) -> int:
 
 # By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, both with a residual, a slice's.
 _OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values(), SLICE_BACKWARD)
-_MAX_CALLS = 4096  # calls that are remembered
-_double, _integer = Struct("d"), Struct("q")
 
 
 # --- The attribute: what buffers do not tell ------------------------------------------------------------------------
@@ -173,25 +171,25 @@ def attribute(
 
 def bits_of(numbers: Sequence[float]) -> list[int]:
     """float64 as int64, for an attribute."""
-    return [_integer.unpack(_double.pack(one))[0] for one in numbers]
+    return np.array(numbers, np.float64).view(np.int64).tolist()  # type: ignore[no-any-return]
 
 
 def numbers_of(bits: Sequence[int]) -> tuple[float, ...]:
     """What bits_of was given."""
-    return tuple(_double.unpack(_integer.pack(one))[0] for one in bits)
+    return tuple(np.array(bits, np.int64).view(np.float64).tolist())
 
 
 # --- One call -------------------------------------------------------------------------------------------------------
 
 
-class _Call:
-    """What is decided about calls with equal facts: bound at the first, run with addresses at each."""
+class XlaCall(BoundCall):
+    """A call of which XLA has all buffers, results too; example after example where there is a batch."""
 
     def __init__(self, attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]):
         number, lead, normalized, *rest = attribute
         operator = _OPERATORS[number]
         count = len(operator.numbers)
-        self._last = numbers_of(rest[:count])
+        self.numbers = numbers_of(rest[:count])
         flags = iter(rest[count:])
         present = tuple(name for name in operator.inputs if ROLES[name] is not Role.PARAMETER or next(flags))
         masked = operator.direction == "backward"
@@ -214,23 +212,22 @@ class _Call:
         ):
             M, batch = math.prod(batch) * M, ()  # more rows of one call
         self._batch = batch
-        self._empty = M * N == 0
-        self._problem = problem = _problem(operator, normalization, M, N, buffers)
+        problem = _problem(operator, normalization, M, N, buffers)
+        super().__init__(make_plan(problem, "numba_cpu"), maker_of=lambda output: None)  # XLA has made the results
         # The number of each address that a run takes; -1 is the 0 behind the last.
         self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
 
-    def run(self, addresses: list[int]) -> None:
+    def run_buffers(self, addresses: list[int]) -> None:
         """Compute, given the addresses of the arguments and results."""
         for at, nbytes in self._large:
             advise_huge(addresses[at], nbytes)
-        if self._empty:
+        if self.on_addresses is None:
             for at, nbytes in self._fresh:
                 ctypes.memset(addresses[at], 0, nbytes)  # sums over no rows
             return
-        run = make_plan(self._problem, "numba_cpu").on_addresses
         for example in self._examples(addresses) if self._batch else (addresses,):
             with_none = [*example, 0]
-            run(*[with_none[index] for index in self._take], *self._last)  # type: ignore[misc]  # CPU plans have it
+            self.on_addresses(*[with_none[index] for index in self._take], *self.numbers)
 
     def _examples(self, addresses: list[int]) -> Iterator[list[int]]:
         """The addresses of one example of a batch after the other: the bits of a call of its own."""
@@ -271,7 +268,6 @@ def _problem(
     return describe(operator, arrays, (N,), wanted, sums, normalization, completes_mean=True)[0]
 
 
-_calls: BoundedCache[Hashable, _Call] = BoundedCache(_MAX_CALLS)
 _running: set[int] = set()  # threads in a call
 _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
 
@@ -279,11 +275,11 @@ _ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was l
 def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
     """Compute what the attribute says."""
     buffers = inputs + results
-    key = attribute, *[buffer[1:] for buffer in buffers]
-    call = _calls.get(key)
+    key = attribute, chosen.value, *[buffer[1:] for buffer in buffers]
+    call: Any = kept.get(key)
     if call is None:
-        call = _calls.keep(key, _Call(attribute, inputs, results))
-    call.run([buffer[0] for buffer in buffers])
+        call = kept.keep(key, XlaCall(attribute, inputs, results))
+    call.run_buffers([buffer[0] for buffer in buffers])
 
 
 def counted(run: Callable[..., None]) -> Callable[..., None]:

@@ -188,13 +188,13 @@ def _backward_of_slices(
     _lowered.add(slices.TARGET)
     dy, x, mean, rstd, gamma, dtotal = given
     dtype, shape = accumulator(x, gamma), x.shape
-    rows, (scale,) = _flat(normalized, dtype, (dy, x, dtotal), (gamma,))
+    (dy, rows, dtotal), (scale,) = _flat(normalized, dtype, (dy, x, dtotal), (gamma,))
     mean, rstd = (None if one is None else one.astype(dtype).reshape(-1, 1) for one in (mean, rstd))
-    results = {"dx": (rows[1].shape, rows[1].dtype), "dgamma": (rows[1].shape[1:], dtypes[0])}
-    results["dbeta"] = rows[1].shape[1:], dtypes[1]
-    results = {name: one for (name, one), want in zip(results.items(), wanted, strict=True) if want}
+    columns = rows.shape[1:]
+    specs = {"dx": (rows.shape, rows.dtype), "dgamma": (columns, dtypes[0]), "dbeta": (columns, dtypes[1])}
+    specs = {name: spec for (name, spec), want in zip(specs.items(), wanted, strict=True) if want}
     mean = mean if normalization.centred else None
-    got = slices.Steps(axis, rows[1], normalization).backward(results, scale, rows[2], dy=rows[0], mean=mean, rstd=rstd)
+    got = slices.Steps(axis, rows, normalization).backward(specs, scale, dtotal, dy=dy, mean=mean, rstd=rstd)
     if wanted[0]:
         got["dx"] = got["dx"].astype(x.dtype).reshape(shape)
     dgamma, dbeta = (

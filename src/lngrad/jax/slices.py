@@ -194,15 +194,15 @@ class Steps:
         self.place = vary_together(place, x)[0]
         self.most = max(map(len, _trees(self.parts, x.shape[1])))
 
-    def call(self, step: Callable[[_Slice], None], results: dict[str, Any], **given: Any) -> dict[str, Any]:
-        """A step's results, as (shape, dtype) says, by name."""
+    def call(self, step: Callable[[_Slice], None], specs: dict[str, Any], **given: Any) -> dict[str, Any]:
+        """A step's results by name, of the shapes and dtypes that specs has."""
         given = {name: array for name, array in given.items() if array is not None}
         bits = calls.bits_of((self.eps, self.normalization.offset))
-        names = [_NAMES.index(name) for name in (*given, *results)]
+        names = [_NAMES.index(name) for name in (*given, *specs)]
         attribute = [_STEPS.index(step), self.parts, *bits, self.normalization.centred, *names]
-        types = [result(self.x, *one) for one in results.values()]
+        types = [result(self.x, *one) for one in specs.values()]
         function = jax.ffi.ffi_call(TARGET, types, vmap_method="sequential")
-        return dict(zip(results, function(*given.values(), call=np.array(attribute, np.int64)), strict=True))
+        return dict(zip(specs, function(*given.values(), call=np.array(attribute, np.int64)), strict=True))
 
     def gathered(self, step: Callable[[_Slice], None], count: int, **given: Any) -> Any:
         """Lanes of all devices, (parts, subtrees, M, sums, LANES). One collective."""
@@ -217,11 +217,11 @@ class Steps:
         if self.normalization.centred:
             squares = self.gathered(_Slice.centred_sums, 2, sums=sums)
             statistics = ["mean", "rstd"]
-        results: dict[str, Any] = {"y": (self.x.shape, self.x.dtype)}
-        results |= dict.fromkeys(statistics, ((self.x.shape[0], 1), self.wide))
-        return self.call(_Slice.forward, results, x=self.x, gamma=gamma, beta=beta, sums=sums, squares=squares)
+        specs: dict[str, Any] = {"y": (self.x.shape, self.x.dtype)}
+        specs |= dict.fromkeys(statistics, ((self.x.shape[0], 1), self.wide))
+        return self.call(_Slice.forward, specs, x=self.x, gamma=gamma, beta=beta, sums=sums, squares=squares)
 
-    def backward(self, results: dict[str, Any], gamma: Any, dtotal: Any, **given: Any) -> dict[str, Any]:
+    def backward(self, specs: dict[str, Any], gamma: Any, dtotal: Any, **given: Any) -> dict[str, Any]:
         """Of dx, dgamma and dbeta those that are asked for, from dy, mean and rstd."""
         sums = self.gathered(_Slice.row_sums, 3 if self.normalization.centred else 1, gamma=gamma, **given)
-        return self.call(_Slice.backward, results, x=self.x, gamma=gamma, dtotal=dtotal, sums=sums, **given)
+        return self.call(_Slice.backward, specs, x=self.x, gamma=gamma, dtotal=dtotal, sums=sums, **given)

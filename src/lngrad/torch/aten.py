@@ -17,16 +17,18 @@ import torch
 
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
+from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM
 from lngrad.errors import LngradError
 from lngrad.support.locks import fork_safe_lock
 from lngrad.torch import calls, native, operators
 
-FORWARD, BACKWARD, RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"
+_FORWARD, _BACKWARD, _RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"
 _ARGUMENTS = {
-    FORWARD: ("input", "normalized_shape", "weight", "bias", "eps"),
-    RMS: ("input", "normalized_shape", "weight", "eps"),
-    BACKWARD: ("grad_out", "input", "normalized_shape", "mean", "rstd", "weight", "bias", "output_mask"),
+    _FORWARD: ("input", "normalized_shape", "weight", "bias", "eps"),
+    _RMS: ("input", "normalized_shape", "weight", "eps"),
+    _BACKWARD: ("grad_out", "input", "normalized_shape", "mean", "rstd", "weight", "bias", "output_mask"),
 }
+_ALL = FORWARD.everything
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -108,7 +110,7 @@ def _settle() -> None:
 
 
 def _install() -> list[Any]:
-    for name in (FORWARD, BACKWARD, RMS):
+    for name in _ARGUMENTS:
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
     with native.replacing():
         library = torch.library.Library("aten", "IMPL")
@@ -116,9 +118,9 @@ def _install() -> list[Any]:
             native.module.install()
             return [native.module]
         for key in ("CPU", "AutogradCPU"):
-            library.impl(RMS, _rms_norm, key)
-        library.impl(FORWARD, _native_layer_norm, "CPU")
-        library.impl(BACKWARD, _native_layer_norm_backward, "CPU")
+            library.impl(_RMS, _rms_norm, key)
+        library.impl(_FORWARD, _native_layer_norm, "CPU")
+        library.impl(_BACKWARD, _native_layer_norm_backward, "CPU")
     return [library]
 
 
@@ -137,7 +139,7 @@ def _aten(name: str, reason: Exception, *arguments: Any) -> Any:
     return _atens[name].call_boxed(_CPU, *arguments)
 
 
-def _parameter_dtype(x: Any, weight: Any, bias: Any) -> Any:
+def _parameter_dtype(mask: Any, x: Any, weight: Any, bias: Any) -> Any:
     """The dtype of weight and bias, which is also that of mean and rstd; x's where there are none."""
     dtype = x.dtype if weight is None and bias is None else (bias if weight is None else weight).dtype
     if bias is not None and bias.dtype is not dtype:
@@ -151,9 +153,9 @@ def _parameter_dtype(x: Any, weight: Any, bias: Any) -> Any:
     return dtype
 
 
-def _gradient_dtype(x: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]) -> Any:
+def _gradient_dtype(mask: list[bool], dy: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
     """The dtype of the parameters' gradients."""
-    dtype = _parameter_dtype(x, weight, bias)
+    dtype = _parameter_dtype(mask, x, weight, bias)
     if mean.dtype is not dtype or rstd.dtype is not dtype:
         raise _NotOurs("mean and rstd do not have weight's dtype")
     if (mask[1] and weight is None) or (mask[2] and bias is None):
@@ -161,39 +163,49 @@ def _gradient_dtype(x: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: 
     return dtype
 
 
-_forward = calls.forward_calls(_parameter_dtype)
-_backward = calls.backward_calls(_gradient_dtype)
-
-
-def _native_layer_norm(x: Any, normalized_shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+def _native_layer_norm(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     try:
-        return _forward(x, normalized_shape, weight, bias, eps)
+        arrays = x, weight, bias
+        results = calls.run(FORWARD, arrays, normalized_shape, _ALL, LAYER_NORM, (eps,), _parameter_dtype)
     except LngradError as reason:
-        return _aten(FORWARD, reason, x, normalized_shape, weight, bias, eps)
+        return _aten(_FORWARD, reason, x, normalized_shape, weight, bias, eps)
+    return tuple(results)
 
 
 def _native_layer_norm_backward(
-    dy: Any, x: Any, normalized_shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
 ) -> Any:
     try:
-        return _backward(dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+        arrays = dy, x, mean, rstd, weight
+        results = calls.run(BACKWARD, arrays, shape, mask, LAYER_NORM, (), _gradient_dtype, (bias,))
     except LngradError as reason:
-        return _aten(BACKWARD, reason, dy, x, normalized_shape, mean, rstd, weight, bias, mask)
+        return _aten(_BACKWARD, reason, dy, x, shape, mean, rstd, weight, bias, mask)
+    return tuple(results)
+
+
+def _forward_call(x: Any, shape: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
+    return (FORWARD, (x, weight, bias), shape, _ALL, LAYER_NORM), _parameter_dtype
+
+
+def _backward_call(
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
+) -> tuple[Any, ...]:
+    return (BACKWARD, (dy, x, mean, rstd, weight), shape, mask, LAYER_NORM), _gradient_dtype, (bias,)
 
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
     if not (type(x) in operators.PLAIN and type(weight) in operators.PLAIN) or operators.is_watched():
-        torch_fallbacks.count(RMS, "a trace, a transform, a mode or a subclass takes it in pieces")
-        return _atens[RMS].call_boxed(_CPU, x, normalized_shape, weight, eps)
+        torch_fallbacks.count(_RMS, "a trace, a transform, a mode or a subclass takes it in pieces")
+        return _atens[_RMS].call_boxed(_CPU, x, normalized_shape, weight, eps)
     try:
         eps = operators.epsilon(x) if eps is None else eps
-        return operators.differentiable_forward(x, normalized_shape, weight, None, eps, None, False, 0.0)[0]
+        return operators.differentiable_forward(x, normalized_shape, weight, None, eps, operators.RMS)[0]
     except LngradError as reason:
-        return _aten(RMS, reason, x, normalized_shape, weight, eps)
+        return _aten(_RMS, reason, x, normalized_shape, weight, eps)
 
 
 native.register("aten_forward", _native_layer_norm)
 native.register("aten_backward", _native_layer_norm_backward)
 native.register("aten_rms_norm", _rms_norm)
-native.register("prepare_aten_forward", calls.prepare(calls.plan_forward, _parameter_dtype))
-native.register("prepare_aten_backward", calls.prepare(calls.plan_backward, _gradient_dtype))
+native.register("prepare_aten_forward", calls.prepare(_forward_call))
+native.register("prepare_aten_backward", calls.prepare(_backward_call))

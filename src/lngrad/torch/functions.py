@@ -150,12 +150,14 @@ def _norm(
         result = native.module.norm(x, normalized_shape, weight, bias, eps, residual, centred, offset)
         if result is not NotImplemented:
             return result
-    function: Any = operators.differentiable_forward
+    shape: Any = _sizes(normalized_shape)
+    switches = operators.Switches(residual, centred, offset)
     if torch.onnx.is_in_onnx_export():
-        function = operators.formula
+        y, _, _, total = operators.composed_forward(x, shape, weight, bias, eps, *switches)
     elif torch.jit.is_tracing():
-        function = operators.norm
-    y, _, _, total = function(x, _sizes(normalized_shape), weight, bias, eps, residual, centred, offset)
+        y, _, _, total = operators.norm(x, shape, weight, bias, eps, *switches)
+    else:
+        y, _, _, total = operators.differentiable_forward(x, shape, weight, bias, eps, switches)
     return y if residual is None else (y, total)
 
 

@@ -61,7 +61,7 @@ def _replace(graph: Any, node: Any) -> None:
         given["eps"] = operators.epsilon(x)
     arguments = tuple(given[name] for name in ("input", "normalized_shape", "weight", "bias", "eps"))
     with graph.inserting_before(node):
-        call = graph.call_function(ours, arguments if ours is operators.layer_norm else (*arguments, None, False, 0.0))
+        call = graph.call_function(ours, arguments if ours is operators.layer_norm else (*arguments, *operators.RMS))
         y = graph.call_function(operator.getitem, (call, 0))
     y.meta = node.meta
     node.replace_all_uses_with(y)

@@ -14,15 +14,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-import lngrad
-from lngrad.api import execute
 from lngrad.core import formulas
-from lngrad.core.arrays import Output
-from lngrad.core.plan import make_plan
 from lngrad.core.problem import (
     BACKWARD,
     FORWARD,
@@ -32,9 +28,9 @@ from lngrad.core.problem import (
     WITH_RESIDUAL,
     Normalization,
     Operator,
-    Problem,
     describe,
 )
+from lngrad.support.dtypes import torch_dtype
 from lngrad.torch import calls, native
 from lngrad.torch.calls import accumulator_of
 from lngrad.typing import Mask, Shape, Tensor
@@ -57,145 +53,112 @@ library.define(
     "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)"
 )
-layer_norm = torch.ops.lngrad.layer_norm.default
-layer_norm_backward = torch.ops.lngrad.layer_norm_backward.default
-norm = torch.ops.lngrad.norm.default
-norm_backward = torch.ops.lngrad.norm_backward.default
-ALL = {
-    "layer_norm": layer_norm,
-    "layer_norm_backward": layer_norm_backward,
-    "norm": norm,
-    "norm_backward": norm_backward,
-}
+_NAMES = "layer_norm", "layer_norm_backward", "norm", "norm_backward"
+ALL = {name: getattr(torch.ops.lngrad, name).default for name in _NAMES}
+layer_norm, layer_norm_backward, norm, norm_backward = ALL.values()
 for name, one in ALL.items():
     native.register(name, one)
 
 
-def _normalization(switches: Sequence[Any]) -> Normalization:
-    """Of what follows layer_norm's arguments in norm's: residual, centred, offset; in norm_backward's dtotal is the first."""
-    return Normalization(*switches[1:]) if switches else LAYER_NORM
+class Switches(NamedTuple):
+    """What follows layer_norm's arguments in norm's, and layer_norm_backward's in norm_backward's.
+
+    Attributes:
+        added: The residual; in a backward the gradient of the total, where that was used besides.
+        centred, offset: As in Normalization.
+    """
+
+    added: Any = None
+    centred: bool = True
+    offset: float = 0.0
+
+    @property
+    def normalization(self) -> Normalization:
+        return Normalization.of(self.centred, self.offset)
+
+
+RMS = Switches(centred=False)
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
 
 
-def _gradient_dtype(x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, mask: Any) -> Any:
-    return x.dtype if gamma is None else gamma.dtype
-
-
-_forward = calls.forward_calls(accumulator_of)
-_backward = calls.backward_calls(_gradient_dtype)
-
-
-def _backward_cpu(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
-    grads = _backward(dy, x, shape, mean, rstd, gamma, None, mask)
-    return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
-
-
-def _forward_elsewhere(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
-    return tuple(lngrad.layer_norm(x, tuple(shape), gamma, beta, eps=eps))
-
-
-def _backward_elsewhere(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
-    grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=tuple(shape), output_mask=tuple(mask))
-    return tuple(x.new_empty(0) if grad is None else grad for grad in grads)
-
-
-def _fake(x: Any, outputs: tuple[Output | None, ...]) -> tuple[Any, ...]:
-    """Results as the problem foretells them; what is masked off has no elements, since an operator must return a tensor."""
-    return tuple(
-        x.new_empty(0) if output is None else x.new_empty(output.shape, dtype=getattr(torch, output.dtype))
-        for output in outputs
-    )
-
-
-def _fake_forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
-    return _fake(x, Problem.forward(x, gamma, beta, tuple(shape))[0].outputs())
-
-
-def _fake_backward(dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any) -> tuple[Any, ...]:
-    return _fake(x, Problem.backward(dy, x, mean, rstd, gamma, tuple(shape), tuple(mask))[0].outputs())
-
-
 FORWARD_RESULTS = ("y", "mean", "rstd", "total")
 BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
-_Call: TypeAlias = tuple[Operator, tuple[Any, ...], Shape, Mask, Normalization]
 
 
-def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, centred: bool, offset: float) -> _Call:
-    """The operator and its arrays by the names that it has for them."""
-    operator = FORWARD if centred else RMS_FORWARD
-    if residual is not None:
-        operator = WITH_RESIDUAL[operator]
-    given = {"x": x, "gamma": gamma, "beta": beta, "residual": residual}
-    arrays = tuple(given[name] for name in operator.inputs)
-    return operator, arrays, tuple(shape), operator.everything, Normalization.of(centred, offset)
+def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, added: Any, centred: bool, offset: float) -> calls.Call:
+    """The operator of the core and its arrays."""
+    operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
+    if added is not None:
+        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    return operator, arrays, shape, operator.everything, Normalization.of(centred, offset)
 
 
 def norm_backward_call(
-    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, centred: bool, offset: float
-) -> _Call:
-    operator = BACKWARD if centred else RMS_BACKWARD
-    if dtotal is not None:
-        operator = WITH_RESIDUAL[operator]
-    given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-    arrays = tuple(given[name] for name in operator.inputs)
-    return operator, arrays, tuple(shape), tuple(mask)[: len(operator.outputs)], Normalization.of(centred, offset)
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, added: Any, centred: bool, offset: float
+) -> calls.Call:
+    operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
+    if added is not None:
+        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    return operator, arrays, shape, mask[: len(operator.outputs)], Normalization.of(centred, offset)
 
 
-native.register("prepare_forward", calls.prepare(calls.plan_norm, norm_call))
-native.register("prepare_backward", calls.prepare(calls.plan_norm, norm_backward_call))
+native.register("prepare_forward", calls.prepare(lambda *given: (norm_call(*given),)))
+native.register("prepare_backward", calls.prepare(lambda *given: (norm_backward_call(*given),)))
 
 
-def named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
+def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
     """Results in the order of an operator of torch's, which must return a tensor: an empty one for what there is not."""
-    named = dict(zip(operator.outputs, results, strict=True))
-    return tuple(x.new_empty(0) if named.get(name) is None else named[name] for name in names)
+    given = dict(zip(operator.outputs, results, strict=True))
+    return tuple([x.new_empty(0) if given.get(name) is None else given[name] for name in names])
 
 
-def _elsewhere(
-    operator: Operator, arrays: tuple[Any, ...], shape: Shape, mask: Mask, normalization: Normalization, *numbers: float
-) -> tuple[Any, ...]:
-    """calls.run on another device than the CPU."""
-    problem, arrays = describe(operator, arrays, shape, mask, None, normalization)
-    return execute(make_plan(problem), (*arrays, *numbers))
+def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]:
+    """Those of ALL, with what runs a call of the core."""
 
+    def layer_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
+        return tuple(run(FORWARD, (x, gamma, beta), shape, FORWARD.everything, LAYER_NORM, (eps,)))
 
-def _norm_kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def forward(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
+    def layer_norm_backward(
+        dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any
+    ) -> tuple[Any, ...]:
+        grads = run(BACKWARD, (dy, x, mean, rstd, gamma), shape, mask, LAYER_NORM)
+        return tuple([x.new_empty(0) if grad is None else grad for grad in grads])
+
+    def norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
         call = norm_call(x, shape, gamma, beta, *switches)
-        return named(call[0], run(*call, eps), FORWARD_RESULTS, x)
+        return _named(call[0], run(*call, (eps,)), FORWARD_RESULTS, x)
 
-    def backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
+    def norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
         call = norm_backward_call(dy, x, *rest)
-        return named(call[0], run(*call), BACKWARD_RESULTS, x)
+        return _named(call[0], run(*call), BACKWARD_RESULTS, x)
 
-    return forward, backward
-
-
-def _fake_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = norm_call(x, shape, gamma, beta, *switches)
-    outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return named(operator, _fake(x, outputs), FORWARD_RESULTS, x)
+    return layer_norm, layer_norm_backward, norm, norm_backward
 
 
-def _fake_norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-    operator, arrays, sizes, mask, normalization = norm_backward_call(dy, x, *rest)
-    outputs = describe(operator, arrays, sizes, mask, None, normalization)[0].outputs()
-    return named(operator, _fake(x, outputs), BACKWARD_RESULTS, x)
+def _foretell(
+    operator: Operator,
+    arrays: tuple[Any, ...],
+    shape: Any,
+    mask: Any,
+    normalization: Normalization,
+    numbers: tuple[float, ...] = (),
+) -> list[Any]:
+    """Results without data, as the problem foretells them."""
+    x = arrays[operator.inputs.index("x")]
+    problem, _ = describe(operator, arrays, tuple(shape), tuple(mask), None, normalization)
+    return [
+        None if output is None else x.new_empty(output.shape, dtype=torch_dtype(output.dtype))
+        for output in problem.outputs()
+    ]
 
 
-library.impl("layer_norm", _forward, "CPU")
-library.impl("layer_norm_backward", _backward_cpu, "CPU")
-library.impl("layer_norm", _forward_elsewhere, "CUDA")
-library.impl("layer_norm_backward", _backward_elsewhere, "CUDA")
-torch.library.register_fake(layer_norm, _fake_forward, lib=library)
-torch.library.register_fake(layer_norm_backward, _fake_backward, lib=library)
-for device, run in (("CPU", calls.run), ("CUDA", _elsewhere)):
-    for name, kernel in zip(("norm", "norm_backward"), _norm_kernels(run), strict=True):
+for device, run in (("CPU", calls.run), ("CUDA", calls.run_elsewhere)):
+    for name, kernel in zip(ALL, kernels(run), strict=True):
         library.impl(name, kernel, device)
-torch.library.register_fake(norm, _fake_norm, lib=library)
-torch.library.register_fake(norm_backward, _fake_norm_backward, lib=library)
+for one, kernel in zip(ALL.values(), kernels(_foretell), strict=True):
+    torch.library.register_fake(one, kernel, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
 for name in ("layer_norm", "norm"):
     torch.library.register_autocast(f"lngrad::{name}", "cuda", torch.float32, lib=library)
@@ -220,14 +183,13 @@ def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: t
 def _batch_forward(
     info: Any, in_dims: Any, x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any
 ) -> Any:
-    operator = torch.ops.lngrad.norm if switches else torch.ops.lngrad.layer_norm
-    added, *settings = switches or (None,)
-    dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in settings))
+    operator, added = torch.ops.lngrad.norm if switches else torch.ops.lngrad.layer_norm, Switches(*switches).added
+    dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in switches[1:]))
     by_rows = dims[0] is not None and dims[2] is None and dims[3] is None
     if not by_rows or (added is not None and dims[5] is None):
         return _one_by_one(operator, info, dims, (x, shape, gamma, beta, eps, *switches))
     if added is not None:
-        switches = (added.movedim(dims[5], 0), *settings)
+        switches = (added.movedim(dims[5], 0), *switches[1:])
     results = operator(x.movedim(dims[0], 0), shape, gamma, beta, eps, *switches)
     return results, tuple(0 if result.ndim > 1 else None for result in results)
 
@@ -236,10 +198,10 @@ def _batch_backward(
     info: Any, in_dims: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, *switches: Any
 ) -> Any:
     operator = torch.ops.lngrad.norm_backward if switches else torch.ops.lngrad.layer_norm_backward
-    added, *settings = switches or (None,)
-    dims = (*in_dims[:2], None, *in_dims[3:6], None, *in_dims[7:8], *(None for _ in settings))
+    added, centred, _ = Switches(*switches)
+    dims = (*in_dims[:2], None, *in_dims[3:6], None, *in_dims[7:8], *(None for _ in switches[1:]))
     tensors = {0: dy, 1: x, 3: mean, 4: rstd}
-    if not _normalization(switches).centred:
+    if not centred:
         del tensors[3]
     if added is not None:
         tensors[7] = added
@@ -265,30 +227,30 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def differentiable_forward(
-    x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float, *switches: Any
+    x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, eps: float, switches: Switches | None = None
 ) -> tuple[Tensor, ...]:
     """y, mean and rstd, and the total with switches; see the operators."""
     if torch.compiler.is_compiling():
-        return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *switches)  # type: ignore[no-any-return]
+        return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *(switches or ()))  # type: ignore[no-any-return]
     if not (type(x) in PLAIN and type(gamma) in PLAIN and type(beta) in PLAIN):
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
-        switches = (_as_autocast_has_it(switches[0]), *switches[1:]) if switches else ()
-    return _Forward.apply(x, _Whole(shape), gamma, beta, eps, *switches)
+        switches = switches and switches._replace(added=_as_autocast_has_it(switches.added))
+    return _Forward.apply(x, _Whole(shape), gamma, beta, eps, *(switches or ()))
 
 
 def differentiable_backward(
     dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool],
-    *switches: Any,
+    switches: Switches | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """dx, dgamma and dbeta, without elements where masked off; see the operators."""
     if torch.compiler.is_compiling():
         operator = norm_backward if switches else layer_norm_backward
-        return operator(dy, x, shape, mean, rstd, gamma, mask, *switches)  # type: ignore[no-any-return]
+        return operator(dy, x, shape, mean, rstd, gamma, mask, *(switches or ()))  # type: ignore[no-any-return]
     if not all(type(tensor) in PLAIN for tensor in (dy, x, mean, rstd, gamma)):
         _load_rules(dy, x, mean, rstd, gamma)
-    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask), *switches)
+    return _Backward.apply(dy, x, _Whole(shape), mean, rstd, gamma, _Whole(mask), *(switches or ()))
 
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
@@ -324,12 +286,13 @@ _TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, 
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, shape, gamma, beta, _, *switches = inputs
+    x, shape, gamma, beta, _, *rest = inputs
     _, mean, rstd, *total = output
-    ctx.has_residual = bool(switches) and switches[0] is not None
+    switches = Switches(*rest)
+    ctx.has_residual = switches.added is not None
     if ctx.has_residual:
         x = total[0]  # that is normalized, and what x and residual were does not matter any more
-    ctx.shape, ctx.normalization = shape, _normalization(switches)
+    ctx.shape, ctx.normalization = shape, switches.normalization
     mean = mean if ctx.normalization.centred else None  # each saved tensor is two microseconds of a compiled step
     ctx.save_for_backward(x, mean, rstd, gamma)
     ctx.beta_dtype = None if beta is None else beta.dtype
@@ -365,8 +328,8 @@ def _gradients(
         if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
-        switches = () if normalization is LAYER_NORM and dx is None else (dx, *normalization[:2])
-        grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask, *switches)
+        switches = None if normalization is LAYER_NORM and dx is None else Switches(dx, *normalization[:2])
+        grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask, switches)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
             dgamma = dgamma.to(dtype)
@@ -392,10 +355,11 @@ native.register("derivative", _derivative)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    dy, x, shape, mean, rstd, gamma, mask, *switches = inputs
+    dy, x, shape, mean, rstd, gamma, mask, *rest = inputs
+    switches = Switches(*rest)
     ctx.save_for_backward(dy, x, mean, rstd, gamma)
-    ctx.shape, ctx.mask, ctx.normalization = shape, mask, _normalization(switches)
-    ctx.dtotal_dtype = switches[0].dtype if switches and switches[0] is not None else None
+    ctx.shape, ctx.mask, ctx.normalization = shape, mask, switches.normalization
+    ctx.dtotal_dtype = None if switches.added is None else switches.added.dtype
     ctx.set_materialize_grads(False)
 
 
@@ -454,16 +418,16 @@ def _tangent_of_total(of_x: Tensor | None, of_residual: Tensor | None) -> Tensor
 
 
 def _forward_tangents(
-    ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None, *switches: Any
+    ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None, *of_switches: Any
 ) -> tuple[Tensor, ...]:
     """Tangents of y, mean and rstd, and of the total with switches."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    of_total = _tangent_of_total(of_x, switches[0]) if switches else of_x
+    of_total = _tangent_of_total(of_x, Switches(*of_switches).added)
     of_y, of_mean, of_rstd = formulas.forward_tangents(
         _TORCH, x, mean, rstd, gamma, of_total, of_gamma, of_beta, normalized=len(ctx.shape),
         normalization=ctx.normalization,
     )  # fmt: skip
-    if not switches:
+    if not of_switches:
         return of_y, of_mean, of_rstd
     nothing = x.new_zeros(0)
     if not ctx.has_residual:
@@ -482,7 +446,7 @@ def _backward_tangents(
     of_rstd: Tensor | None,
     of_gamma: Tensor | None,
     __: None,
-    *switches: Any,
+    *of_switches: Any,
 ) -> Three:
     """Tangents of dx, dgamma and dbeta, without elements where masked off."""
     dy, x, mean, rstd, gamma = ctx.saved_tensors
@@ -506,8 +470,9 @@ def _backward_tangents(
         of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
         of_inner = at.less_mean(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
         of_dx = of_rstd * inner + at.rstd * of_inner
-        if switches and switches[0] is not None:
-            of_dx = of_dx + switches[0].to(at.dtype)
+        of_dtotal = Switches(*of_switches).added
+        if of_dtotal is not None:
+            of_dx = of_dx + of_dtotal.to(at.dtype)
         of_dx = of_dx.to(x.dtype)
     dtype = x.dtype if gamma is None else gamma.dtype
     if ctx.mask[1]:
@@ -540,8 +505,8 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
     generate_vmap_rule = True
 
     @staticmethod
-    def formula(*arguments: Any) -> tuple[Tensor, ...]:
-        """The same in torch's own operations.
+    def composed(*arguments: Any) -> tuple[Tensor, ...]:
+        """The call composed of torch's own operations: for forward mode over forward mode, and ONNX.
 
         torch calls a Function's jvp with forward mode switched off, so that forward mode over forward mode would find no
         tangents in it, and be 0 without a word.
@@ -552,7 +517,7 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
     def apply(cls, *arguments: Any) -> tuple[Tensor, ...]:
         """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
         if torch._C._are_functorch_transforms_active():
-            apply: Callable[..., tuple[Tensor, ...]] = cls.formula if _forward_modes() > 1 else super().apply
+            apply: Callable[..., tuple[Tensor, ...]] = cls.composed if _forward_modes() > 1 else super().apply
             return apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
             return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
@@ -574,16 +539,14 @@ class _Forward(_Function):
         ctx.save_for_forward(output[3] if ctx.has_residual else x, *output[1:3], gamma)
 
     @staticmethod
-    def formula(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Tensor, ...]:
-        has_residual = bool(switches) and switches[0] is not None
-        if has_residual:
-            x = x + switches[0]
+    def composed(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *rest: Any) -> tuple[Tensor, ...]:
+        switches = Switches(*rest)
+        total = x.new_empty(0) if switches.added is None else x + switches.added
+        x = x if switches.added is None else total
         y, mean, rstd = formulas.forward(
-            _TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=_normalization(switches)
+            _TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=switches.normalization
         )
-        if not switches:
-            return y, mean, rstd
-        return y, x.new_empty(0) if mean is None else mean, rstd, x if has_residual else x.new_empty(0)
+        return (y, x.new_empty(0) if mean is None else mean, rstd, total) if rest else (y, mean, rstd)
 
     backward = staticmethod(_forward_derivative)
     jvp = staticmethod(_forward_tangents)
@@ -605,23 +568,23 @@ class _Backward(_Function):
         ctx.save_for_forward(dy, x, mean, rstd, gamma)
 
     @staticmethod
-    def formula(
-        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Any, mask: Mask, *switches: Any
+    def composed(
+        dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Any, mask: Mask, *rest: Any
     ) -> tuple[Tensor, ...]:
-        dtype = (x if gamma is None else gamma).dtype
-        dx, *rest = formulas.backward(
+        dtype, switches = (x if gamma is None else gamma).dtype, Switches(*rest)
+        dx, *sums = formulas.backward(
             _TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype),
-            normalization=_normalization(switches),
+            normalization=switches.normalization,
         )  # fmt: skip
-        if dx is not None and switches and switches[0] is not None:
-            dx = dx + switches[0]
-        return tuple(x.new_empty(0) if grad is None else grad for grad in (dx, *rest))
+        if dx is not None and switches.added is not None:
+            dx = dx + switches.added
+        return tuple(x.new_empty(0) if grad is None else grad for grad in (dx, *sums))
 
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)
 
 
-formula = _Forward.formula
+composed_forward = _Forward.composed
 
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
     torch.library.register_autograd(forward, _forward_derivative, setup_context=_save_forward, lib=library)

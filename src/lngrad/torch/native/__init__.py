@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lngrad.core.threads import granted_threads, setting_address, torch_parallel_for
+from lngrad.core.threads import chosen, granted_threads, torch_parallel_for
 from lngrad.support.cache_folder import kept, trusted_folder
 from lngrad.torch import memory
 
@@ -80,7 +80,7 @@ def replacing() -> Iterator[None]:
 def _lend_threads(loaded: Any) -> None:
     """Tell the library who helps with its jobs: torch's threads, where there are such."""
     lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
-    loaded.use(setting_address(), granted_threads(), memory.KEPT_FROM, lent)
+    loaded.use(ctypes.addressof(chosen), granted_threads(), memory.KEPT_FROM, lent)
 
 
 def find() -> Path | None:

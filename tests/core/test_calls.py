@@ -447,4 +447,4 @@ def test_a_second_call_is_the_third_and_crosses_six_files(shape, given, norm):
         files = [file for file, _ in second_and_third(call)]
         files = set(files[files.index("api.py") :])  # before it the test makes its arguments
         shared = {"workers.py", "threads.py"} if shape == (512, 384) else set()  # who takes part in it
-        assert files - shared <= {"api.py", "calls.py", "arrays.py", "memory.py", "run.py", "jobs.py"}
+        assert files - shared <= {"api.py", "calls.py", "addresses.py", "memory.py", "run.py", "jobs.py"}

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_classes import ALIKE, Same  # noqa: E402
+from torch_classes import ALIKE, Gemma, Llama, Same  # noqa: E402
 
 import lngrad.torch as door  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
@@ -133,12 +133,12 @@ def test_a_trace_takes_the_sizes_of_a_tensor():
     check_same_bits(traced(*more), call(*more))
 
 
-def operators(model, x, dynamo):
+def operators(model, x, dynamo, **settings):
     """Of the exported graph."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     if dynamo:
-        graph = torch.onnx.export(model, (x,), dynamo=True, verbose=False).model_proto.graph
+        graph = torch.onnx.export(model, (x,), dynamo=True, verbose=False, **settings).model_proto.graph
     else:
         file = io.BytesIO()
         torch.onnx.export(model, (x,), file, dynamo=False)
@@ -161,6 +161,44 @@ def test_onnx_of_turned_classes_of_others(name, dynamo):
     assert door.patch(model) == 1
     found = operators(model, torch.randn(shape), dynamo)
     assert [kind for kind in found if kind not in ("Constant", "Transpose")] == ["LayerNormalization"]
+
+
+RMS_IN_PIECES = ["Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Mul"]
+
+
+@pytest.mark.parametrize("kind", [torch.nn.RMSNorm, Llama, Gemma])
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_onnx_of_rms_normalization(kind):
+    """Its own operator where the opset has it; elsewhere what torch's own becomes."""
+    model = torch.nn.Sequential(kind(8)).eval()
+    assert door.patch(model) == 1
+    x = torch.randn(3, 8)
+    assert operators(model, x, True, opset_version=23) == ["RMSNormalization"]
+    assert operators(model, x, True) == RMS_IN_PIECES
+    assert "Sqrt" in operators(model, x, False)
+    assert operators(torch.nn.LayerNorm(8), x, True, opset_version=17) == ["LayerNormalization"]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_override_leaves_exports_as_they_are():
+    model, x = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.LayerNorm(8)), torch.randn(3, 8)
+
+    def names(exported):
+        return [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+
+    exported = torch.export.export(model, (x,))
+    whole, pieces = names(exported), names(exported.run_decompositions())
+    with door.override():
+        assert names(torch.export.export(model, (x,))) == whole
+        assert names(exported.run_decompositions()) == pieces
+        assert not any("rms_norm" in name for name in pieces)
+        kept = torch.export.default_decompositions()
+        kept.pop(torch.ops.aten.rms_norm.default)
+        assert "aten.rms_norm.default" in names(exported.run_decompositions(kept))
+    assert names(exported.run_decompositions()) == pieces
+    with door.override():
+        assert operators(model, x, True) == [*RMS_IN_PIECES, "LayerNormalization"]
+        assert operators(model, x, True, opset_version=23) == ["RMSNormalization", "LayerNormalization"]
 
 
 def test_checkpoints_are_torchs(model):

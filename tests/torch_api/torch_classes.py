@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 F = torch.nn.functional
@@ -120,3 +122,119 @@ class Gemma(torch.nn.Module):
         wide = x.float()
         xhat = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return (xhat * (1.0 + self.weight.float())).type_as(x)
+
+
+# Norms as people write them: tensors by the names that they have, "p" for a parameter and "b" for a buffer, and settings.
+
+
+class _Norm(torch.nn.Module):
+    def __init__(self, size, **attributes):
+        super().__init__()
+        for name, value in attributes.items():
+            if value == "p":
+                setattr(self, name, torch.nn.Parameter(torch.ones(size)))
+            elif value == "b":
+                self.register_buffer(name, torch.zeros(size))
+            else:
+                setattr(self, name, value)
+
+
+def form(forward, size=8, **attributes):
+    """A module of a class with this forward."""
+    return type("Norm", (_Norm,), {"forward": forward})(size, **attributes)
+
+
+def rms(x, eps, axis=-1):
+    return x * torch.rsqrt(x.pow(2).mean(axis, keepdim=True) + eps)
+
+
+def over_axis_1(self, x):
+    return F.layer_norm(x.movedim(1, -1), self.weight.shape, self.weight, self.bias, self.eps).movedim(-1, 1)
+
+
+BOTH = {"weight": "p", "bias": "p"}
+# How it is made, and the shape of an x for it.
+TURNED = {
+    "eps in the call": (lambda: form(lambda s, x: F.layer_norm(x, (8,), s.weight, s.bias, 1e-6), **BOTH), (2, 3, 8)),
+    "eps beside another": (
+        lambda: form(lambda s, x: F.layer_norm(x, (8,), s.weight, s.bias, 1e-6), **BOTH, eps=1e-5),
+        (2, 3, 8),
+    ),
+    "eps under another name": (
+        lambda: form(lambda s, x: F.layer_norm(x, (8,), s.weight, s.bias, s.tiny), **BOTH, tiny=1e-6),
+        (2, 3, 8),
+    ),
+    "eps None": (lambda: form(lambda s, x: F.rms_norm(x, (8,), s.weight, s.eps), weight="p", eps=None), (2, 3, 8)),
+    "scale": (
+        lambda: form(lambda s, x: rms(x.float(), s.eps).type_as(x) * s.scale, scale="p", eps=1e-6),
+        (2, 3, 8),
+    ),
+    "g": (lambda: form(lambda s, x: rms(x, 1e-8) * s.g, g="p"), (2, 3, 8)),
+    "buffer beta": (lambda: form(lambda s, x: F.layer_norm(x, (8,), s.gamma, s.beta), gamma="p", beta="b"), (2, 3, 8)),
+    "unused buffer": (lambda: form(lambda s, x: rms(x.float(), s.eps).type_as(x), weight="b", eps=1e-6), (2, 3, 8)),
+    "no weight": (lambda: form(lambda s, x: rms(x.float(), s.eps).type_as(x), eps=1e-6), (2, 3, 5)),
+    "no weight, no eps": (lambda: form(lambda s, x: F.layer_norm(x.float(), (8,)).to(x.dtype)), (2, 3, 8)),
+    "RMS over channels": (
+        lambda: form(lambda s, x: rms(x, s.eps, 1) * s.weight, (8, 1, 1), weight="p", eps=1e-6),
+        (2, 8, 3, 5),
+    ),
+    "channels first in 3-D": (
+        lambda: form(lambda s, x: rms(x, s.eps, 1) * s.weight[:, None], weight="p", eps=1e-6),
+        (2, 8, 3),
+    ),
+    "channels first in 5-D": (lambda: form(over_axis_1, **BOTH, eps=1e-6), (2, 8, 3, 2, 2)),
+    "1 + weight": (
+        lambda: form(lambda s, x: F.layer_norm(x, (8,), 1 + s.weight, s.bias, s.eps), **BOTH, eps=1e-5),
+        (2, 3, 8),
+    ),
+    "in bfloat16 at every step": (lambda: form(lambda s, x: s.weight * rms(x, s.eps), weight="p", eps=1e-6), (2, 3, 8)),
+    "float32 whatever comes": (
+        lambda: form(
+            lambda s, x: F.layer_norm(x.float(), (8,), s.weight.float(), s.bias.float(), s.eps), **BOTH, eps=1e-5
+        ),
+        (2, 3, 8),
+    ),
+    "eps of a configuration": (
+        lambda: form(lambda s, x: rms(x, s.of.eps) * s.weight, weight="p", of=SimpleNamespace(eps=1e-5)),
+        (2, 3, 8),
+    ),
+}
+NOT_ADDED = "no eps that is added to the variance was found"
+LEFT = {
+    "a weight per head": (
+        lambda: form(lambda s, x: rms(x, s.eps) * s.weight, (4, 8), weight="p", eps=1e-6),
+        "its weight is per head",
+    ),
+    "RMS with a bias": (
+        lambda: form(lambda s, x: rms(x, s.eps) * s.weight + s.bias, **BOTH, eps=1e-6),
+        "is RMS normalization with a bias",
+    ),
+    "over the length": (
+        lambda: form(lambda s, x: F.normalize(x, dim=1) * 8**0.5 * s.gamma, (8, 1, 1), gamma="p"),
+        NOT_ADDED,
+    ),
+    "eps beside the root": (
+        lambda: form(lambda s, x: x / (x.square().mean(-1, keepdim=True).sqrt() + s.eps) * s.g, g="p", eps=1e-6),
+        NOT_ADDED,
+    ),
+    "one weight": (
+        lambda: form(lambda s, x: x / x.norm(dim=-1, keepdim=True).clamp(min=1e-5) * s.g, 1, g="p"),
+        "its weight is one number",
+    ),
+    "N - 1": (
+        lambda: form(
+            lambda s, x: s.a * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + s.b, a="p", b="p"
+        ),
+        "computes something else",
+    ),
+    "constant statistics": (
+        lambda: form(lambda s, x: x * rms(x, s.eps).div(x).detach() * s.weight, weight="p", eps=1e-6),
+        "has other derivatives",
+    ),
+    "of x's length": (
+        lambda: form(lambda s, x: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + s.eps), eps=1e-6),
+        "computes something else",
+    ),
+    "any arguments": (lambda: form(lambda s, *x: rms(x[0], s.eps), eps=1e-6), "its forward names no argument"),
+    "three parameters": (lambda: form(lambda s, x: x, **BOTH, scale="p"), "has more parameters: weight, bias, scale"),
+}

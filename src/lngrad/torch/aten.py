@@ -8,12 +8,14 @@ its own, and leaves what traces, transforms and subclasses want to see in pieces
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from lngrad.core import fallbacks as torch_fallbacks
 from lngrad.core.arrays import require_memory
@@ -100,6 +102,7 @@ def _settle() -> None:
                 _forget_keys()
             while _libraries and not _users:
                 _libraries.pop()._destroy()
+                torch.ops.aten.rms_norm.default.python_key_table.pop(FunctionalTensorMode, None)
                 _forget_keys()
             if (True in _users) != _compiled:
                 inductor = import_module("lngrad.torch.inductor")  # a second of imports that others don't need
@@ -112,6 +115,7 @@ def _settle() -> None:
 def _install() -> list[Any]:
     for name in _ARGUMENTS:
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
+    torch.ops.aten.rms_norm.default.py_impl(FunctionalTensorMode)(_rms_norm_in_pieces)
     with native.replacing():
         library = torch.library.Library("aten", "IMPL")
         if native.module is not None:
@@ -195,13 +199,49 @@ def _backward_call(
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
     if not (type(x) in operators.PLAIN and type(weight) in operators.PLAIN) or operators.is_watched():
-        torch_fallbacks.count(_RMS, "a trace, a transform, a mode or a subclass takes it in pieces")
-        return _atens[_RMS].call_boxed(_CPU, x, normalized_shape, weight, eps)
+        return _in_pieces(
+            "a trace, a transform, a mode or a subclass takes it in pieces", x, normalized_shape, weight, eps
+        )
+    if _is_checkpointed_in_pieces():
+        return _in_pieces("a checkpoint had it in pieces before", x, normalized_shape, weight, eps)
     try:
         eps = operators.epsilon(x) if eps is None else eps
         return operators.differentiable_forward(x, normalized_shape, weight, None, eps, operators.RMS)[0]
     except LngradError as reason:
         return _aten(_RMS, reason, x, normalized_shape, weight, eps)
+
+
+def _in_pieces(reason: str, *arguments: Any) -> Any:
+    torch_fallbacks.count(_RMS, reason)
+    return _atens[_RMS].call_boxed(_CPU, *arguments)
+
+
+def _is_checkpointed_in_pieces() -> bool:
+    """Whether this call is the recomputation of one that torch's own operators did, which save other tensors than ours.
+
+    A checkpoint that sees our kernel in its forward recomputes with it, also after disable.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    kind = hooks[0].__qualname__.partition(".")[0] if hooks else ""
+    if kind not in ("_checkpoint_hook", "_recomputation_hook"):
+        return False
+    sees = inspect.getclosurevars(inspect.unwrap(hooks[0])).nonlocals
+    is_first = kind == "_checkpoint_hook"
+    frame: Any = sees.get("frame") if is_first else sees.get("target_frame_ref", lambda: None)()
+    if is_first and hasattr(frame, "recompute_fn") and not hasattr(frame, "lngrad_has_rms_norm"):
+        frame.recompute_fn = override()(frame.recompute_fn)
+        frame.lngrad_has_rms_norm = True
+    return not hasattr(frame, "lngrad_has_rms_norm")
+
+
+def _rms_norm_in_pieces(mode: Any, *arguments: Any, **settings: Any) -> Any:
+    """What the decompositions of torch.export have of aten::rms_norm, though there is a kernel: torch's own operators."""
+    operator = torch.ops.aten.rms_norm.default
+    with mode:
+        result = operator.decompose(*arguments, **settings)
+    if result is not NotImplemented:  # as for an operator that is to stay whole
+        return result
+    return mode.__torch_dispatch__(operator, (), arguments, settings)
 
 
 native.register("aten_forward", _native_layer_norm)

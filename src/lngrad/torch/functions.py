@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from lngrad.core import fallbacks
 from lngrad.core.problem import Grads
 from lngrad.torch import native, operators
 from lngrad.typing import Tensor
+
+_MOST_DIMENSIONS = 8  # of the core's arrays
 
 
 def layer_norm(
@@ -37,6 +40,8 @@ def layer_norm(
         BackendUnavailable: No backend serves input's device.
     """
     if has_torch_function_variadic(input, weight, bias):  # torch.fx traces, and tensors of other libraries
+        if _is_torchs("layer_norm", input):
+            return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
         return handle_torch_function(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
@@ -46,6 +51,8 @@ def layer_norm(
         if y is not NotImplemented:
             return y
     shape = _sizes(normalized_shape)
+    if _is_torchs("layer_norm", input):
+        return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
     if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
     return operators.differentiable_forward(input, shape, weight, bias, eps)[0]
@@ -76,6 +83,8 @@ def rms_norm(
         BackendUnavailable: No backend serves input's device.
     """
     if has_torch_function_variadic(input, weight):
+        if _is_torchs("norm", input):
+            return _torchs(input, normalized_shape, weight, None, eps, False, offset)
         return handle_torch_function(
             rms_norm, (input, weight), input, normalized_shape, weight=weight, eps=eps, offset=offset
         )
@@ -143,22 +152,57 @@ def _norm(
     x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
     residual: Tensor | None, centred: bool, offset: float,
 ) -> Any:  # fmt: skip
-    """y, or y and the total with a residual; in an export to ONNX as torch's elementary operations."""
+    """y, or y and the total with a residual; in an export to ONNX by torch's own functions or elementary operations."""
     if eps is None:
         eps = operators.epsilon(x)
     if not torch.compiler.is_compiling() and native.module is not None:
         result = native.module.norm(x, normalized_shape, weight, bias, eps, residual, centred, offset)
         if result is not NotImplemented:
             return result
+    exporting = torch.onnx.is_in_onnx_export()
+    # The new exporter has ONNX's own operators for torch's functions; the old one has none for RMS normalization.
+    if residual is None and ((exporting and not torch.jit.is_tracing()) or _is_torchs("norm", x)):
+        return _torchs(x, normalized_shape, weight, bias, eps, centred, offset)
     shape: Any = _sizes(normalized_shape)
     switches = operators.Switches(residual, centred, offset)
-    if torch.onnx.is_in_onnx_export():
+    if exporting:
         y, _, _, total = operators.composed_forward(x, shape, weight, bias, eps, *switches)
     elif torch.jit.is_tracing():
         y, _, _, total = operators.norm(x, shape, weight, bias, eps, *switches)
     else:
         y, _, _, total = operators.differentiable_forward(x, shape, weight, bias, eps, switches)
     return y if residual is None else (y, total)
+
+
+def _is_torchs(name: str, x: Tensor) -> bool:
+    """Whether only torch's own operators take x; counted."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    compiling = torch.compiler.is_compiling()
+    if x.is_nested or x.layout is not torch.strided:
+        reason = "x is nested, sparse or in another layout"
+    elif x.ndim > _MOST_DIMENSIONS:
+        reason = f"x has more than {_MOST_DIMENSIONS} dimensions"
+    elif not compiling and operators.transforms("Functionalize"):
+        reason = "torch.func.functionalize is under way"
+    else:
+        return False
+    if not compiling:
+        fallbacks.count(name, reason)
+    return True
+
+
+def _torchs(
+    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
+    centred: bool, offset: float,
+) -> Tensor:  # fmt: skip
+    """By torch's own functions."""
+    shape = _sizes(normalized_shape)
+    if offset:
+        weight = offset + (torch.ones(shape, dtype=x.dtype, device=x.device) if weight is None else weight)
+    if centred:
+        return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+    return torch.nn.functional.rms_norm(x, shape, weight, eps)
 
 
 def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
@@ -248,7 +292,7 @@ class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy h
             return torch.ops.lngrad.norm(
                 input, self.normalized_shape, self.weight, None, eps, None, False, self.offset
             )[0]
-        return rms_norm(input, self.normalized_shape, self.weight, self.eps, offset=self.offset)
+        return rms_norm(input, self.normalized_shape, self.weight, self.eps, offset=getattr(self, "offset", 0.0))
 
     def extra_repr(self) -> str:
         """torch's, and the offset if there is one."""

@@ -37,6 +37,9 @@ from lngrad.typing import Mask, Shape, Tensor
 
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
+# Modules that were imported anew find the operators of those before them, which give way: torch has a namespace defined once.
+for give_way in vars(torch.ops.lngrad).pop("give_way", ()):
+    give_way()
 library = torch.library.Library("lngrad", "DEF")
 library.define(
     "layer_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps) -> (Tensor, Tensor, Tensor)"
@@ -495,10 +498,10 @@ def is_watched() -> bool:
     return bool(torch._C._are_functorch_transforms_active() or torch.utils._python_dispatch._len_torch_dispatch_stack())
 
 
-def _forward_modes() -> int:
-    """How many of torch.func's transforms that are under way are forward mode."""
-    interpreters = torch._C._functorch.get_interpreter_stack() or ()
-    return sum(interpreter.key() == torch._C._functorch.TransformType.Jvp for interpreter in interpreters)
+def transforms(kind: str) -> int:
+    """How many of torch.func's transforms that are under way are of a kind: "Jvp", "Functionalize"."""
+    wanted = getattr(torch._C._functorch.TransformType, kind)
+    return sum(interpreter.key() == wanted for interpreter in torch._C._functorch.get_interpreter_stack() or ())
 
 
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
@@ -517,7 +520,7 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
     def apply(cls, *arguments: Any) -> tuple[Tensor, ...]:
         """torch's apply, without its binding of arguments to names, which costs more than all else where rows are few."""
         if torch._C._are_functorch_transforms_active():
-            apply: Callable[..., tuple[Tensor, ...]] = cls.composed if _forward_modes() > 1 else super().apply
+            apply: Callable[..., tuple[Tensor, ...]] = cls.composed if transforms("Jvp") > 1 else super().apply
             return apply(*arguments)
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
             return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
@@ -591,3 +594,4 @@ for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backwar
     torch.library.register_autograd(backward, _backward_derivative, setup_context=_save_backward, lib=library)
 
 native.load()  # its kernels stand before these
+torch.ops.lngrad.give_way = (*([native.module.leave_operators] if native.module else ()), library._destroy)

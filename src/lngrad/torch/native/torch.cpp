@@ -2,6 +2,7 @@
 // gets torch's own memory for its results, and runs. Whatever is not plain (strides, subclasses, transforms, tangents, freed
 // memory, errors) goes to the Python functions that were there before.
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -152,7 +153,8 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
 // aten::rms_norm, which is composed on the CPU: before autograd, with a derivative of its own.
 Tensor aten_rms_norm(const Tensor& x, c10::SymIntArrayRef shape, const optional<Tensor>& weight, optional<double> eps) {
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);  // none where a compiler traces a hidden dimension that may vary
-  if (sizes && nobody_listens() && is_plain(x) && is_plain(weight)) {
+  // Hooks of saved tensors may be a checkpoint's, which Python knows.
+  if (sizes && nobody_listens() && is_plain(x) && is_plain(weight) && !at::SavedTensorDefaultHooks::get_hooks()) {
     const double epsilon = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                            : std::numeric_limits<float>::epsilon();
     if (auto done = norm_of(x, *sizes, weight, {}, eps.value_or(epsilon), {}, {false, 0.0})) return done->first;

@@ -1,0 +1,315 @@
+"""What a module's forward computes: a formula found by a trial on random samples, and where the trial has seen it.
+
+The module is never called, nor a hook: the forward of its class runs on a shallow copy with tensors of its own. The truth is
+the formula in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from lngrad.torch.operators import epsilon
+from lngrad.typing import Tensor
+
+LAST, CHANNELS_FIRST = "last", "channels first"  # which axes are normalized: the last ones, or axis 1
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_WIDE = (torch.float32, torch.float64)
+_EPS = 0.37  # so large that a forward which does not use the attribute gives itself away
+# In float32, in which some classes compute whatever comes; something else is off by more than a hundredth.
+_CLOSE, _CLOSE_NARROW = 1e-4, 0.1
+_SAME_BITS = 0.9  # of RMS results in 16 bits; a float32 that is summed in another order is seldom rounded otherwise
+_LARGE = 30.0  # samples in which no eps matters
+_MOST_ELEMENTS = 1 << 16  # of a weight of several dimensions, which is seldom a norm's
+_DIFFERENT = "computes something else"
+
+
+class Formula(NamedTuple):
+    """What a forward computes. Tensors and eps are named as the module has them.
+
+    Attributes:
+        weight, bias: Names of parameters or buffers, None for none.
+        eps: A name, or a number that is written into the forward; None: torch's epsilon of what RMS normalization computes in.
+        shape: R; None: the last axis, of any size.
+        centred, offset: As in Normalization.
+        twice: Whether xhat is rounded before it is multiplied with weight, as in Llama's formula; ours rounds once.
+        axes: Which axes are normalized, by the rank of x.
+        dtypes: The result's dtype, by those of x, weight and bias, and the device whose autocast is on, or "".
+    """
+
+    weight: str | None
+    bias: str | None
+    eps: str | float | None
+    shape: tuple[int, ...] | None
+    centred: bool
+    offset: float
+    twice: bool = False
+    axes: frozenset[tuple[int, str]] = frozenset()
+    dtypes: frozenset[tuple[tuple[Any, Any, Any, str], Any]] = frozenset()
+
+
+def learn(module: torch.nn.Module) -> Formula | str | None:
+    """A module's formula, or why it is none of ours, in a clause; None where nothing hints at a normalization."""
+    is_torchs = isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm)
+    hinted = is_torchs or ("norm" in type(module).__name__.lower() and not any(True for _ in module.children()))
+    try:
+        tensors = {
+            name: value for name, value in (*module._parameters.items(), *module._buffers.items()) if value is not None
+        }
+        reason = _no_candidate(module, tensors, is_torchs, hinted)
+        if reason:
+            return reason if hinted else None
+        with _undisturbed():
+            trial = _Trial(module, tensors)
+            found = trial.formula()
+    except Exception as error:  # whatever somebody's forward does with a sample that it is not made for
+        return f"refuses a sample: {type(error).__name__}" if hinted else None
+    return found if isinstance(found, Formula) or hinted or trial.normalizes else None
+
+
+def _no_candidate(module: torch.nn.Module, tensors: dict[str, Tensor], is_torchs: bool, hinted: bool) -> str:
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is a ScriptModule"
+    if any(True for _ in module.children()):
+        return "has submodules"
+    parameters = [*inspect.signature(type(module).forward).parameters.values()]
+    if len(parameters) < 2 or parameters[1].kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return "its forward names no argument"
+    if len(tensors) > 2 or not all(value.is_floating_point() for value in tensors.values()):
+        return f"has more parameters: {', '.join(tensors)}"
+    if len({tuple(value.shape) for value in tensors.values()}) > 1:
+        return "its weight and bias have two shapes"
+    if any(value.numel() == 1 for value in tensors.values()):
+        return "its weight is one number"
+    if any(max(value.shape) < value.numel() > _MOST_ELEMENTS for value in tensors.values()) and not is_torchs:
+        return "its weight has several dimensions"
+    if not tensors and not hinted and not any(isinstance(value, float) for value in vars(module).values()):
+        return "has no weight"
+    return ""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """On the CPU, with derivatives and without the modes, autocast and random numbers of whoever patches."""
+    with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch.device("cpu"))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _Trial:
+    """A module's class, and samples for it."""
+
+    def __init__(self, module: torch.nn.Module, tensors: dict[str, Tensor], size: int = 8) -> None:
+        self.module = module
+        self.normalizes = False  # whether any result does not depend on the size of x
+        self.twice = False  # whether a result had xhat rounded before weight
+        self.random = torch.Generator().manual_seed(0)
+        self.values = {name: self._normal(value.shape) for name, value in tensors.items()}
+        value = next(iter(tensors.values()), None)
+        own = getattr(module, "normalized_shape", (size,)) if value is None else (n for n in value.shape if n != 1)
+        self.shape: tuple[int, ...] = tuple(own)
+        sizes = [n for n in (2, 3) if (n,) != self.shape]
+        self.sizes = tuple(itertools.islice(itertools.cycle(sizes), 4))  # of the other axes
+        self.samples = {where: self._normal(self._shape(*where)) + 0.5 for where in self._places()}
+
+    def _normal(self, shape: Any) -> Tensor:
+        return torch.randn(tuple(shape), dtype=torch.float64, generator=self.random)
+
+    def _places(self) -> Iterator[tuple[int, str]]:
+        """Ranks of x and layouts, the usual ones first."""
+        for rows in (2, 1, 3, 0, 4):
+            yield rows + len(self.shape), LAST
+            if len(self.shape) == 1 and rows >= 2:
+                yield rows + 1, CHANNELS_FIRST
+
+    def _shape(self, rank: int, layout: str) -> tuple[int, ...]:
+        first = self.sizes[: rank - len(self.shape)]
+        return (*first, *self.shape) if layout == LAST else (first[0], *self.shape, *first[1:])
+
+    def theirs(self, x: Tensor, dtype: Any = torch.float32, **settings: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """What their forward gives, None for what is no tensor of x's shape, and the tensors of the copy that it ran on."""
+        copied: Any = copy.copy(self.module)
+        copied.__dict__ = self.module.__dict__ | {"training": False} | settings
+        given = {name: value.to(dtype) for name, value in self.values.items()}
+        own = self.module._parameters
+        copied._parameters = own | {name: torch.nn.Parameter(value) for name, value in given.items() if name in own}
+        copied._buffers = self.module._buffers | {name: value for name, value in given.items() if name not in own}
+        y: Any = type(self.module).forward(copied, x)
+        is_alike = isinstance(y, torch.Tensor) and y.shape == x.shape
+        return y if is_alike else None, copied._parameters | copied._buffers
+
+    def exact(
+        self, formula: Formula, layout: str, x: Tensor, tensors: dict[str, Tensor], eps: float, xhat_in: Any = torch.float64
+    ) -> Tensor:  # fmt: skip
+        """The formula in float64, xhat rounded on the way."""
+        axes, along = tuple(range(x.ndim - len(formula.shape or (1,)), x.ndim)), self.shape
+        if layout == CHANNELS_FIRST:
+            axes, along = (1,), (-1, *(1 for _ in range(x.ndim - 2)))
+        x = x.double()
+        if formula.centred:
+            x = x - x.mean(axes, keepdim=True)
+        xhat = (x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()).to(xhat_in).double()
+        if formula.weight is not None:
+            xhat = xhat * (formula.offset + tensors[formula.weight].double().reshape(along))
+        return xhat if formula.bias is None else xhat + tensors[formula.bias].double().reshape(along)
+
+    # What they compute
+
+    def formula(self) -> Formula | str:
+        found: Formula | None = None
+        places, others, problem = set(), set(), ""
+        for where, x in self.samples.items():
+            try:
+                with torch.no_grad():
+                    y, tensors = self.theirs((x * _LARGE).float())
+                    self.normalizes |= y is not None and self._ignores_size(x, y)
+            except Exception as error:  # not made for this rank
+                problem = problem or f"refuses a sample: {type(error).__name__}"
+                continue
+            if y is None:
+                problem = problem or "gives another shape"
+                continue
+            candidates = self._candidates() if found is None else [found]
+            fits = [one for one in candidates if _near(y, self.exact(one, where[1], x * _LARGE, tensors, 0.0))]
+            if fits:
+                found = fits[0]
+                places.add(where)
+            else:
+                others.add(where[0])
+        ranks = {rank for rank, _ in places}
+        # Of one axis of rows, groups of channels and much else is the same.
+        if found is None or (max(ranks) < len(self.shape) + 2 and others - ranks):
+            return _DIFFERENT if others else problem
+        if found.shape != self.shape:
+            return "its weight is per head"
+        if found.bias is not None and not found.centred:
+            return "is RMS normalization with a bias"
+        return self._with_eps(found, places)
+
+    def _candidates(self) -> list[Formula]:
+        """Formulas that may be theirs, also two that are not ours: RMS normalization with a bias, a weight for each head."""
+        names = (*self.values, None, None)
+        roles = dict.fromkeys((*itertools.permutations(names[:2]), (None, None)))  # unused ones, too
+        shapes = (self.shape, self.shape[-1:])[: len(self.shape)]
+        return [
+            Formula(weight, bias, 0.0, shape, centred, offset)
+            for shape in shapes
+            for centred in (True, False)
+            for weight, bias in roles
+            for offset in ((0.0, 1.0) if weight else (0.0,))
+        ]
+
+    def _ignores_size(self, x: Tensor, y: Tensor) -> bool:
+        twice, _ = self.theirs((x * 2 * _LARGE).float())
+        return twice is not None and _near(twice, y) and bool((y - y.reshape(-1)[0]).abs().max() > _CLOSE)
+
+    def _with_eps(self, formula: Formula, places: set[tuple[int, str]]) -> Formula | str:
+        where = next(one for one in self.samples if one in places)
+        attributes = {name: value for name, value in vars(self.module).items() if isinstance(value, float)}
+        for eps in (*attributes, None, *attributes.values(), *(float(f"1e-{power}") for power in range(2, 16)), 0.0):
+            found = formula._replace(eps=eps)
+            if self._accepts(found, {where}, torch.float32, torch.float32, "", (False,)):
+                return self._where(found, places)
+        return "no eps that is added to the variance was found"
+
+    def _sample(self, formula: Formula, where: tuple[int, str], dtype: Any) -> tuple[Tensor, float, dict[str, Any]]:
+        """x with a variance of the size of eps, eps, and what it is set to on the copy."""
+        if isinstance(formula.eps, str):
+            return self.samples[where].to(dtype), _EPS, {formula.eps: _EPS}
+        x = self.samples[where].to(dtype)
+        eps = epsilon(x) if formula.eps is None else formula.eps
+        return (self.samples[where] * (eps or 1e-26) ** 0.5).to(dtype), eps, {}
+
+    # Where they compute it
+
+    def _where(self, formula: Formula, places: set[tuple[int, str]]) -> Formula | str:
+        ranks = [rank for rank, _ in places]
+        alone = {(rank, layout) for rank, layout in places if ranks.count(rank) == 1}  # else the shape decides
+        accepted = {where for where in alone if self._accepts(formula, {where}, torch.float32, torch.float32, "")}
+        if not accepted:
+            return f"{_DIFFERENT} in training" if alone else "takes one rank in two layouts"
+        where = next(one for one in self.samples if one in accepted)
+        if not self._same_derivatives(formula, where):
+            return "has other derivatives"
+        dtypes = {}
+        for of_x, of_tensors, autocast in itertools.product(_DTYPES, _DTYPES if self.values else (None,), ("", "cpu")):
+            result = self._accepts(formula, accepted, of_x, of_tensors, autocast)
+            if result is not None:
+                of_weight, of_bias = (of_tensors if name else None for name in (formula.weight, formula.bias))
+                dtypes[of_x, of_weight, of_bias, autocast] = result
+        if formula.weight is None is formula.bias and not hasattr(self.module, "normalized_shape"):
+            other = _Trial(self.module, {}, size=5)
+            if other._accepts(formula, accepted, torch.float32, None, ""):
+                formula = formula._replace(shape=None)
+        return formula._replace(axes=frozenset(accepted), dtypes=frozenset(dtypes.items()), twice=self.twice)
+
+    def _accepts(
+        self, formula: Formula, places: set[tuple[int, str]], of_x: Any, of_tensors: Any, autocast: str,
+        modes: tuple[bool, ...] = (False, True),
+    ) -> Any:  # fmt: skip
+        """The result's dtype if the formula is theirs at all places, in evaluation and in training, else None."""
+        found = set()
+        try:
+            for where, training in itertools.product(places, modes):
+                x, eps, settings = self._sample(formula, where, of_x)
+                with torch.no_grad(), torch.autocast("cpu", enabled=bool(autocast)):
+                    y, tensors = self.theirs(x, of_tensors, training=training, **settings)
+                if y is None or not self._is(y, formula, where[1], x, tensors, eps):
+                    return None
+                found.add(y.dtype)
+        except Exception:  # not made for these dtypes
+            return None
+        return found.pop() if len(found) == 1 else None
+
+    def _is(self, y: Tensor, formula: Formula, layout: str, x: Tensor, tensors: dict[str, Tensor], eps: float) -> bool:
+        """Whether a result is the formula's: close, and in 16 bits of RMS normalization rounded as ours or as Llama's."""
+        exact = self.exact(formula, layout, x, tensors, eps)
+        if y.dtype in _WIDE and (_near(y, exact) or x.dtype in _WIDE):
+            return _near(y, exact)
+        if formula.centred:
+            return _near(y, exact, _CLOSE_NARROW)
+        if _share(y, exact) >= _SAME_BITS:
+            return True
+        twice = (self.exact(formula, layout, x, tensors, eps, dtype) for dtype in {x.dtype, y.dtype})
+        is_twice = any(_share(y, one) >= _SAME_BITS for one in twice)
+        self.twice |= is_twice and x.dtype is y.dtype
+        return is_twice
+
+    def _same_derivatives(self, formula: Formula, where: tuple[int, str]) -> bool:
+        x, eps, settings = self._sample(formula, where, torch.float32)
+        dy = self._normal(x.shape)
+        found = []
+        for ours in (False, True):
+            x = x.detach().requires_grad_()
+            y, tensors = self.theirs(x, **settings)
+            of = [x, *(value for value in tensors.values() if value is not None and value.requires_grad)]
+            result: Any = self.exact(formula, where[1], x, tensors, eps) if ours else y
+            found.append(torch.autograd.grad(result, of, dy.to(result.dtype), allow_unused=True))
+        return all(
+            got is wanted if got is None or wanted is None else _near(got, wanted.double(), 1e-3)
+            for got, wanted in zip(*found, strict=True)
+        )
+
+
+def _near(y: Tensor, exact: Tensor, tolerance: float = _CLOSE) -> bool:
+    return bool((y - exact).abs().max() <= tolerance * max(1.0, float(exact.detach().abs().max())))
+
+
+def _share(y: Tensor, exact: Tensor) -> float:
+    """How much of a result has the bits of the exact one, or in float32 is close to it."""
+    same = y == exact.to(y.dtype) if y.dtype not in _WIDE else (y - exact).abs() <= _CLOSE * (1 + exact.abs())
+    return float(same.double().mean())

@@ -78,9 +78,62 @@ def pause(builder):
     """Tell the core that this is a waiting loop."""
     if _PAUSE is not None:
         name, operands = _PAUSE
-        values = [ir.Constant(ir.IntType(32), operand) for operand in operands]
-        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        _intrinsic(builder, name, ir.VoidType(), *(ir.Constant(ir.IntType(32), operand) for operand in operands))
+
+
+# The control register of the processor's floating-point unit: what tasks are promised (rounding to nearest, subnormals kept,
+# no traps), and which of its bits say so. x86's others are flags that operations leave behind.
+_CONTROL = {"x86_64": (0x1F80, 0xFFC0), "aarch64": (0, 0xFFFF_FFFF)}.get(ARCHITECTURE)
+
+
+@lowered(types.int64)
+def promised_mode(builder):
+    """Give this thread the floating-point mode that results are promised in. Return the mode that it had, for `mode_again`.
+
+    torch.set_flush_denormal, fesetround and libraries built with -ffast-math change the mode of one thread alone.
+    """
+    if _CONTROL is None:
+        return ir.Constant(_I64, 0)
+    promised, bits = _CONTROL
+    had = _control(builder)
+    with builder.if_then(
+        builder.icmp_unsigned("!=", builder.and_(had, ir.Constant(_I64, bits)), ir.Constant(_I64, promised))
+    ):
+        _set_control(builder, ir.Constant(_I64, promised))
+    return had
+
+
+@lowered(types.void)
+def mode_again(builder, had):
+    """Give this thread back the floating-point mode that it had."""
+    if _CONTROL is not None:
+        promised, bits = _CONTROL
+        with builder.if_then(
+            builder.icmp_unsigned("!=", builder.and_(had, ir.Constant(_I64, bits)), ir.Constant(_I64, promised))
+        ):
+            _set_control(builder, had)
+
+
+def _control(builder):
+    if ARCHITECTURE == "aarch64":
+        return _intrinsic(builder, "llvm.aarch64.get.fpcr", _I64)
+    place = cgutils.alloca_once(builder, ir.IntType(32))
+    _intrinsic(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), builder.bitcast(place, ir.IntType(8).as_pointer()))
+    return builder.zext(builder.load(place), _I64)
+
+
+def _set_control(builder, value):
+    if ARCHITECTURE == "aarch64":
+        _intrinsic(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), value)
+    else:
+        place = cgutils.alloca_once(builder, ir.IntType(32))
+        builder.store(builder.trunc(value, ir.IntType(32)), place)
+        _intrinsic(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), builder.bitcast(place, ir.IntType(8).as_pointer()))
+
+
+def _intrinsic(builder, name, result, *values):
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
 
 
 def _call(builder, result, function, *arguments):
@@ -131,19 +184,21 @@ def work(job, thread, most):
     So a thread meets the same rows from call to call, and finds them in its own caches.
     """
     function, tasks, ranges = word(job, FUNCTION), word(job, TASKS), word(job, RANGES)
-    done = 0
+    done, mode, is_over = 0, promised_mode(), True
     for k in range(ranges):
         number = (thread + k) % ranges
         first, stop = tasks * number // ranges, tasks * (number + 1) // ranges
-        while True:
+        while is_over:
             if done == most:
-                return False
+                is_over = False
+                break
             task = first + fetch_add(ticket_of(job, number), 1)
             if task >= stop:
                 break
             call_task(function, job + 8 * ARGUMENTS, task, thread)
             done += 1
-    return True
+    mode_again(mode)
+    return is_over
 
 
 @plain
@@ -244,8 +299,10 @@ def run_chain(job, slots, workers):
     while True:
         helpers = min(word(job, THREADS) - 1, workers)
         if helpers == 0 and word(job, TASKS) <= word(job, BATCH):
+            mode = promised_mode()
             for task in range(word(job, TASKS)):
                 call_task(word(job, FUNCTION), job + 8 * ARGUMENTS, task, 0)
+            mode_again(mode)
         elif not submit(job, slots, helpers):
             return job
         if word(job, NEXT) == 0:

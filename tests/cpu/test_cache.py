@@ -143,6 +143,8 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path):
     written = files(tmp_path)
     assert run(tmp_path, program=SMALL, warning="is not used: every user can write") == ["0", "False", "True", "True"]
     assert files(tmp_path) == written
+    folder.chmod(0o775)  # one's own group: others may be in it
+    assert run(tmp_path, program=SMALL, warning="is not used: group .* can write") == ["0", "False", "True", "True"]
     folder.chmod(0o755)
     assert run(tmp_path, program=SMALL) == ["0", "True", "False", "False"]
     stranger = "import os\nmine = os.geteuid()\nos.geteuid = lambda: mine + 1" if os.geteuid() else ""
@@ -355,6 +357,26 @@ def test_what_is_not_whole_or_of_another_name_is_not_there(tmp_path):
     file.write_bytes(content)
     other = file.rename(file.with_name("other.so"))
     assert kept(file) is kept(other) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners of files")
+def test_a_file_that_somebody_else_can_write_is_not_there(tmp_path, monkeypatch):
+    """Whole, and in a folder of one's own: who could write there once may have left it."""
+    file = tmp_path / "kernel.so"
+    keep(file, b"machine code")
+    for mode in (0o664, 0o646):
+        file.chmod(mode)
+        assert kept(file) is None
+        assert kept(file, installed=True) == b"machine code"
+    file.chmod(0o644)
+    assert kept(file) == b"machine code"
+    mine = os.geteuid()
+    if mine:
+        monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    else:
+        os.chown(file, 12345, -1)
+    assert kept(file) is None
+    assert kept(file, installed=True) == b"machine code"
 
 
 def test_saving_removes_what_is_stale(tmp_path):

@@ -46,7 +46,7 @@ def library() -> tuple[Path, Processor] | str:
     path, processor = next((found for found in here if found[0].exists()), (None, None))
     if path is None or processor is None:
         return "this processor can run none of those in the package"
-    content = kept(path)
+    content = kept(path, installed=True)
     if content is None:
         return f"{path} is not whole"
     if symbol("begin", processor).encode() not in content:

@@ -34,11 +34,16 @@ def distrust(folder: Path) -> str | None:
         found = folder.stat()
     except OSError:
         return None
+    return _others_in(found)
+
+
+def _others_in(found: os.stat_result) -> str | None:
+    """Who but this user (and root) can write to a file or folder, None if nobody."""
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}"
     if found.st_mode & stat.S_IWOTH:
         return "every user can write there"
-    if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
+    if found.st_mode & stat.S_IWGRP:  # also one's own: others may be in it
         return f"group {found.st_gid} can write there"
     return None
 
@@ -56,10 +61,18 @@ def trusted_folder() -> Path | None:
     return None
 
 
-def kept(path: Path) -> bytes | None:
-    """The content of a file that `keep` wrote, None if it is not there or not whole."""
+def kept(path: Path, *, installed: bool = False) -> bytes | None:
+    """The content of a file that `keep` wrote; None if it is not there, not whole, or one that somebody else can write.
+
+    Args:
+        path: The file.
+        installed: Whether it came with the package, whose files may be those of whoever installed it.
+    """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            if not installed and hasattr(os, "geteuid") and _others_in(os.fstat(file.fileno())) is not None:
+                return None
+            content = file.read()
     except OSError:
         return None
     content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
@@ -89,6 +102,7 @@ def write_whole(path: Path, content: bytes) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         draft.write_bytes(content)
+        draft.chmod(0o644)  # whatever the umask: what others can write is not read again
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

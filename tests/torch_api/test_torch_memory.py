@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 import threading
@@ -172,3 +173,25 @@ def test_a_result_inside_a_result(monkeypatch, clear):
     addresses = [tensor.data_ptr() for tensor in held]
     assert len(set(addresses)) == len(addresses) > 20
     assert not memory._changing
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("rows", [8, 4096])
+def test_a_call_at_the_interpreters_end_does_not_crash(native, rows):
+    """By a global's __del__, after torch has let go of Python's kernels: a crash would hide the program's exit code."""
+    program = f"""
+import sys, torch, lngrad.torch
+class Last:
+    def __del__(self):
+        lngrad.torch.layer_norm(torch.ones({rows}, 256), (256,))
+last = Last()
+lngrad.torch.layer_norm(torch.ones({rows}, 256), (256,))
+sys.exit(7)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "LNGRAD_TORCH_NATIVE": native},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 7, result.stderr

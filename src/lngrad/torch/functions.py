@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,8 @@ def layer_norm(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
     compiling = torch.compiler.is_compiling()
+    if not compiling and sys.is_finalizing():  # torch has let go of our operators, and Python of our memory
+        return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
     if not compiling and native.module is not None:
         y = native.module.norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:

@@ -290,6 +290,10 @@ _TWO_PHASES = """
     aclnnStatus {0}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
 """
 
+_FIRST_PHASE = """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
+
+"""
+
 _FORWARD = """
     const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *weightOptional,
     const aclTensor *biasOptional, double eps, aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional"""
@@ -385,8 +389,9 @@ FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values(
 
 
 def add_to_docstrings(functions: Iterable[object]) -> None:
-    """End the documentation of each function with its C prototype: `help` has it, and nobody writes it twice."""
+    """Add what nobody writes twice and `help` has: to first phases how all of them begin, and at the end C prototypes."""
     for function in functions:
         row = FUNCTIONS.get(getattr(function, "__name__", ""))
         if row is not None and function.__doc__:
-            function.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n\nC: ``{row.prototype}``"
+            begin = _FIRST_PHASE if row.name.endswith("GetWorkspaceSize") else ""
+            function.__doc__ = f"{begin}{inspect.cleandoc(function.__doc__)}\n\nC: ``{row.prototype}``"

@@ -6,7 +6,6 @@ from lngrad.ascend.aclnn.added_norms import *
 from lngrad.ascend.aclnn.executor import *
 from lngrad.ascend.aclnn.fused_norms import *
 from lngrad.ascend.aclnn.layer_norm import *
-from lngrad.ascend.aclnn.layer_norm_backward import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
 from lngrad.ascend.aclnn.quantized_norms import *
 from lngrad.ascend.aclnn.rms_norm import *
 from lngrad.ascend.prototypes import add_to_docstrings

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument
-from lngrad.ascend.acl.tensor import aclTensor
+from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad.ascend.aclnn.checks import (
+    Wrong,
     contiguous,
     dtype_row,
     dtypes_of_product,
@@ -21,6 +22,7 @@ from lngrad.ascend.aclnn.checks import (
     least_bytes,
     norm_row,
     not_empty,
+    of_tensors,
     strictly,
     tiling,
     when,
@@ -41,12 +43,10 @@ def _sums(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     return (*((*row, *(FLOAT,) * 5) for row in mixed), *of_floats, *equal)
 
 
-def _bias_shape(call: AclnnCall) -> None:
-    for name, facts in call.given("biasOptional"):
-        if facts.shape not in (call.norm, call.x.shape):
-            raise invalid_argument(
-                f"{name}: expected the shape of gamma, {call.norm}, or of x1, {call.x.shape}, got {facts.shape}"
-            )
+@of_tensors
+def _bias_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+    norm, x = call.norm, call.x.shape
+    return facts.shape not in (norm, x) and f"the shape of gamma, {norm}, or of x1, {x}, got {facts.shape}"
 
 
 def _a_leading_dimension(call: AclnnCall) -> None:
@@ -67,7 +67,7 @@ ADD_LAYER_NORM = norm_row(
     core=(FORWARD,),
     dtype_checks=(known_dtype(*_ADDED), dtype_row(_ADDED, _sums), float32("meanOut", "rstdOut")),
     own=(
-        _bias_shape,
+        _bias_shape("biasOptional"),
         not_empty("x1", "gamma", "meanOut"),
         least_bytes("x1", "x2", "beta", "gamma", "biasOptional"),
     ),
@@ -121,9 +121,7 @@ def aclnnAddLayerNormGetWorkspaceSize(
     rstdOut: aclTensor,
     xOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With x = x1 + x2 + biasOptional in float32: yOut = (x - mean)·rstd·gamma + beta, as aclnnLayerNorm of x.
+    """With x = x1 + x2 + biasOptional in float32: yOut = (x - mean)·rstd·gamma + beta, as aclnnLayerNorm of x.
 
     Args:
         x1, x2: [A1, …, Ai, R1, …, Rj], not empty, 1 to 8 dimensions, any strides. One may be in FLOAT beside a
@@ -151,9 +149,7 @@ def aclnnAddLayerNormGradGetWorkspaceSize(
     dgammaOut: aclTensor,
     dbetaOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With x = x1 + x2 in float32: the gradients of aclnnLayerNormBackward at x; dxOut has dsumOptional added. CANN: the
+    """With x = x1 + x2 in float32: the gradients of aclnnLayerNormBackward at x; dxOut has dsumOptional added. CANN: the
     page writes rstd without epsilon and, in its short form of dxOut, has a sign wrong; the kernels do not.
 
     Args:
@@ -178,9 +174,7 @@ def aclnnDeepNormGetWorkspaceSize(
     rstdOut: aclTensor,
     yOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With h = alpha·x + gx in float32: yOut = (h - mean)·rstd·gamma + beta, as aclnnLayerNorm of h.
+    """With h = alpha·x + gx in float32: yOut = (h - mean)·rstd·gamma + beta, as aclnnLayerNorm of h.
 
     Args:
         x, gx: [A1, …, Ai, R1, …, Rj], the same dtype, 2 to 8 dimensions, any strides.
@@ -206,9 +200,7 @@ def aclnnDeepNormGradGetWorkspaceSize(
     dbetaOut: aclTensor,
     dgammaOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With h = alpha·x + gx in float32: the gradients of aclnnLayerNormBackward at h; dgxOut is h's, dxOut = alpha·dgx.
+    """With h = alpha·x + gx in float32: the gradients of aclnnLayerNormBackward at h; dgxOut is h's, dxOut = alpha·dgx.
     CANN: not deterministic on a device; here it is.
 
     Args:
@@ -223,13 +215,6 @@ def aclnnDeepNormGradGetWorkspaceSize(
 
 
 aclnnAddLayerNorm = phase2("aclnnAddLayerNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnAddLayerNormGrad = phase2("aclnnAddLayerNormGrad")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnDeepNorm = phase2("aclnnDeepNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnDeepNormGrad = phase2("aclnnDeepNormGrad")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""

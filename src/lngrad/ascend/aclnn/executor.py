@@ -180,12 +180,10 @@ def aclSetOutputTensorAddr(executor: aclOpExecutor | None, index: int, tensor: a
     """Have a repeatable executor write an output to another address in the runs to come.
 
     Args:
-        executor: From phase 1, made repeatable.
+        executor, tensor, addr: As for aclSetInputTensorAddr.
         index: Its place among the output tensors of the prototype. Of aclnnLayerNormBackward: gradInputOut 0,
             gradWeightOut 1, gradBiasOut 2; of aclnnLayerNorm and its like: out 0, meanOutOptional 1,
             rstdOutOptional 2.
-        tensor: The one that phase 1 got.
-        addr: As aclCreateTensor's data.
     """
     _rebind(executor, lambda operator: operator.outputs, index, tensor, addr)
 
@@ -195,10 +193,8 @@ def aclSetTensorAddr(executor: aclOpExecutor | None, index: int, tensor: aclTens
     """Have a repeatable executor find a tensor at another address in the runs to come.
 
     Args:
-        executor: From phase 1, made repeatable.
+        executor, tensor, addr: As for aclSetInputTensorAddr.
         index: Its place among all tensors of the prototype: the inputs, then the outputs.
-        tensor: The one that phase 1 got.
-        addr: As aclCreateTensor's data.
     """
     _rebind(executor, lambda operator: operator.inputs + operator.outputs, index, tensor, addr)
 
@@ -217,13 +213,8 @@ def _refused(name: str, where: str) -> Callable[[aclOpExecutor | None, int, int,
 
 
 aclSetDynamicInputTensorAddr = _refused("aclSetDynamicInputTensorAddr", " among their inputs")
-"""Refused: the functions here have no list of tensors among their inputs."""
-
 aclSetDynamicOutputTensorAddr = _refused("aclSetDynamicOutputTensorAddr", " among their outputs")
-"""Refused: the functions here have no list of tensors among their outputs."""
-
 aclSetDynamicTensorAddr = _refused("aclSetDynamicTensorAddr", "")
-"""Refused: the functions here have no list of tensors."""
 
 # CANN: the older spelling, still exported.
 AclSetInputTensorAddr = aclSetInputTensorAddr

@@ -148,9 +148,7 @@ def aclnnAddRmsNormCastGetWorkspaceSize(
     rstdOut: aclTensor,
     xOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With x = x1 + x2 in float32: y1Out = x·rstd·gamma, y2Out = y1Out in x1's dtype, xOut = x in it. CANN: kernels round
+    """With x = x1 + x2 in float32: y1Out = x·rstd·gamma, y2Out = y1Out in x1's dtype, xOut = x in it. CANN: kernels round
     y1Out to 16 bits too.
 
     Args:
@@ -174,9 +172,7 @@ def aclnnFusedAddRmsNormGetWorkspaceSize(
     rstdOut: aclTensor,
     xOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With x = scale·x1 + x2 in float32: yOut = x·rstd·gamma, as aclnnRmsNorm of x.
+    """With x = scale·x1 + x2 in float32: yOut = x·rstd·gamma, as aclnnRmsNorm of x.
 
     Args:
         x1, x2: [A1, …, Ai, R1, …, Rj], the same dtype, not empty, 1 to 8 dimensions, any strides.
@@ -198,9 +194,7 @@ def aclnnAdaLayerNormGetWorkspaceSize(
     epsilon: float,
     out: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    out = y·(1 + scale) + shift, with y as aclnnLayerNorm makes it of the last dimension, not rounded before.
+    """out = y·(1 + scale) + shift, with y as aclnnLayerNorm makes it of the last dimension, not rounded before.
 
     Args:
         x: [B…, S, H], not empty, 2 to 8 dimensions, any strides.
@@ -223,9 +217,7 @@ def aclnnAdaLayerNormV2GetWorkspaceSize(
     meanOutOptional: aclTensor | None,
     rstdOutOptional: aclTensor | None,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    As aclnnAdaLayerNormGetWorkspaceSize, and the statistics.
+    """As aclnnAdaLayerNormGetWorkspaceSize, and the statistics.
 
     Args:
         x, scale, shift, epsilon, out: As there.
@@ -247,9 +239,7 @@ def aclnnLayerNormalizationGradGetWorkspaceSize(
     dgamma: aclTensor,
     dbeta: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    The gradients of aclnnLayerNormBackward, of the experimental room's operator.
+    """The gradients of aclnnLayerNormBackward, of the experimental room's operator.
 
     Args:
         dy, x: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides.
@@ -262,16 +252,7 @@ def aclnnLayerNormalizationGradGetWorkspaceSize(
 
 
 aclnnAddRmsNormCast = phase2("aclnnAddRmsNormCast")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnFusedAddRmsNorm = phase2("aclnnFusedAddRmsNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnAdaLayerNorm = phase2("aclnnAdaLayerNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnAdaLayerNormV2 = phase2("aclnnAdaLayerNormV2")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnLayerNormalizationGrad = phase2("aclnnLayerNormalizationGrad")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""

@@ -173,9 +173,7 @@ LAYER_NORM_QUANT = norm_row(
 def aclnnRmsNormQuantGetWorkspaceSize(
     x: aclTensor, gamma: aclTensor, beta: aclTensor, scale: aclTensor, offset: aclTensor, epsilon: float, y: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    y = round((x·rstd·gamma + beta)/scale + offset) of the last dimension: the nearest integer from -128 to 127, ties to
+    """y = round((x·rstd·gamma + beta)/scale + offset) of the last dimension: the nearest integer from -128 to 127, ties to
     even; 0 for NaN.
 
     Args:
@@ -203,9 +201,7 @@ def aclnnAddRmsNormQuantGetWorkspaceSize(
     y2Out: aclTensor,
     xOut: aclTensor,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With x = x1 + x2 in float32 and y = x·rstd·gamma: y1Out = round(y/scales1 + zeroPoints1Optional), and y2Out with the
+    """With x = x1 + x2 in float32 and y = x·rstd·gamma: y1Out = round(y/scales1 + zeroPoints1Optional), and y2Out with the
     second ones; rounded as by aclnnRmsNormQuant.
 
     Args:
@@ -234,9 +230,7 @@ def aclnnLayerNormQuantGetWorkspaceSize(
     res: aclTensor,
     scaleOut: aclTensor | None,
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    res = round(y/scale + zeroPointsOptional), with y as aclnnLayerNorm makes it of the last dimension; rounded as by
+    """res = round(y/scale + zeroPointsOptional), with y as aclnnLayerNorm makes it of the last dimension; rounded as by
     aclnnRmsNormQuant.
 
     Args:
@@ -252,10 +246,5 @@ def aclnnLayerNormQuantGetWorkspaceSize(
 
 
 aclnnRmsNormQuant = phase2("aclnnRmsNormQuant")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnAddRmsNormQuant = phase2("aclnnAddRmsNormQuant")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnLayerNormQuant = phase2("aclnnLayerNormQuant")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""

@@ -91,9 +91,7 @@ RMS_NORM_GRAD = norm_row(
 def aclnnRmsNormGetWorkspaceSize(
     x: aclTensor, gamma: aclTensor, epsilon: float, yOut: aclTensor, rstdOut: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    yOut = x·rstd·gamma, with rstd = 1/sqrt(mean(x²) + epsilon) of each row.
+    """yOut = x·rstd·gamma, with rstd = 1/sqrt(mean(x²) + epsilon) of each row.
 
     Args:
         x: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides.
@@ -108,9 +106,7 @@ def aclnnRmsNormGetWorkspaceSize(
 def aclnnRmsNormGradGetWorkspaceSize(
     dy: aclTensor, x: aclTensor, rstd: aclTensor, gamma: aclTensor, dxOut: aclTensor, dgammaOut: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    With xhat = x·rstd and g = dy·gamma: dx = (g - xhat·mean(g·xhat))·rstd, dgamma = Σ dy·xhat over the rows.
+    """With xhat = x·rstd and g = dy·gamma: dx = (g - xhat·mean(g·xhat))·rstd, dgamma = Σ dy·xhat over the rows.
 
     Args:
         dy, x: [A1, …, Ai, R1, …, Rj], the same dtype, 1 to 8 dimensions, any strides.
@@ -125,9 +121,7 @@ def aclnnRmsNormGradGetWorkspaceSize(
 def aclnnGemmaRmsNormGetWorkspaceSize(
     x: aclTensor, gamma: aclTensor, epsilon: float, yOut: aclTensor, rstdOut: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    As aclnnRmsNormGetWorkspaceSize, with yOut = x·rstd·(1 + gamma).
+    """As aclnnRmsNormGetWorkspaceSize, with yOut = x·rstd·(1 + gamma).
 
     Args:
         x, epsilon, yOut: As there.
@@ -140,9 +134,7 @@ def aclnnGemmaRmsNormGetWorkspaceSize(
 def aclnnAddRmsNormGetWorkspaceSize(
     x1: aclTensor, x2: aclTensor, gamma: aclTensor, epsilon: float, yOut: aclTensor, rstdOut: aclTensor, xOut: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    xOut = x1 + x2, rounded to its dtype, and yOut = xOut·rstd·gamma, as aclnnRmsNorm of xOut.
+    """xOut = x1 + x2, rounded to its dtype, and yOut = xOut·rstd·gamma, as aclnnRmsNorm of xOut.
 
     Args:
         x1, x2: [A1, …, Ai, R1, …, Rj], the same dtype, 1 to 8 dimensions, any strides.
@@ -157,9 +149,7 @@ def aclnnAddRmsNormGetWorkspaceSize(
 def aclnnInplaceAddRmsNormGetWorkspaceSize(
     x1Ref: aclTensor, x2Ref: aclTensor, gamma: aclTensor, epsilon: float, rstdOut: aclTensor
 ) -> Phase1:
-    """Check a call, and decide how much workspace it takes. Returns (workspaceSize, executor, ret).
-
-    As aclnnAddRmsNormGetWorkspaceSize, with yOut in the place of x1Ref and xOut in that of x2Ref.
+    """As aclnnAddRmsNormGetWorkspaceSize, with yOut in the place of x1Ref and xOut in that of x2Ref.
 
     Args:
         x1Ref, x2Ref, gamma, epsilon, rstdOut: As x1, x2, gamma, epsilon, rstdOut there, contiguous and not empty.
@@ -169,16 +159,7 @@ def aclnnInplaceAddRmsNormGetWorkspaceSize(
 
 
 aclnnRmsNorm = phase2("aclnnRmsNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnRmsNormGrad = phase2("aclnnRmsNormGrad")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnGemmaRmsNorm = phase2("aclnnGemmaRmsNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnAddRmsNorm = phase2("aclnnAddRmsNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""
-
 aclnnInplaceAddRmsNorm = phase2("aclnnInplaceAddRmsNorm")
-"""Run an executor on a stream; as aclnnLayerNormBackward."""

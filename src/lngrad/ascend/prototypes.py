@@ -20,15 +20,9 @@ from enum import Enum
 
 # Pointers to these are handles; those of the second line are themselves pointers in C.
 OPAQUE: tuple[str, ...] = (
-    "aclTensor",
-    "aclScalar",
-    "aclIntArray",
-    "aclFloatArray",
-    "aclBoolArray",
-    "aclTensorList",
-    "aclScalarList",
+    "aclTensor", "aclScalar", "aclIntArray", "aclFloatArray", "aclBoolArray", "aclTensorList", "aclScalarList",
     "aclOpExecutor",
-)
+)  # fmt: skip
 HANDLE_TYPES: tuple[str, ...] = ("aclrtStream", "aclrtContext", "aclrtEvent")
 HANDLES = OPAQUE + HANDLE_TYPES
 
@@ -40,8 +34,7 @@ STATUSES = ("aclError", "aclnnStatus")
 # the device, or of the host where the function's row says so. LIST: of numbers, booleans or handles; its LENGTH, another
 # parameter, is no argument in Python. OUT_LIST: a new array of int64_t that the caller frees.
 Kind = Enum(
-    "Kind",
-    "NUMBER REAL HANDLE ADDRESS TEXT LIST LENGTH OUT_NUMBER OUT_REAL OUT_HANDLE OUT_ADDRESS OUT_LIST OUT_LENGTH",
+    "Kind", "NUMBER REAL HANDLE ADDRESS TEXT LIST LENGTH OUT_NUMBER OUT_REAL OUT_HANDLE OUT_ADDRESS OUT_LIST OUT_LENGTH"
 )
 
 # Parameters that may point to the host's memory, each with the one that counts its bytes; and those that point to the
@@ -295,74 +288,42 @@ _FIRST_PHASE = """Check a call, and decide how much workspace it takes. Returns 
 """
 
 _FORWARD = """
-    const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *weightOptional,
-    const aclTensor *biasOptional, double eps, aclTensor *out, aclTensor *meanOutOptional, aclTensor *rstdOutOptional"""
+    input, const aclIntArray *normalizedShape, weightOptional, biasOptional, double eps, *out, *meanOutOptional,
+    *rstdOutOptional"""
 
 # CANN: outputs of the operators of root mean squares are const, too, by their pages.
-_RMS_FORWARD = (
-    "const aclTensor *x, const aclTensor *gamma, double epsilon, const aclTensor *yOut, const aclTensor *rstdOut"
-)
+_RMS_FORWARD = "x, gamma, double epsilon, yOut, rstdOut"
 
-# What the first phase of each aclnn operator takes; its results and the second phase are alike.
+# What the first phase of each aclnn operator takes; its results and the second phase are alike. A name without a type is a
+# `const aclTensor *`, and one with a star an `aclTensor *`.
 OPERATORS: dict[str, str] = {
     "aclnnLayerNormBackward": """
-    const aclTensor *gradOut, const aclTensor *input, const aclIntArray *normalizedShape, const aclTensor *mean,
-    const aclTensor *rstd, const aclTensor *weightOptional, const aclTensor *biasOptional,
-    const aclBoolArray *outputMask, aclTensor *gradInputOut, aclTensor *gradWeightOut, aclTensor *gradBiasOut""",
+    gradOut, input, const aclIntArray *normalizedShape, mean, rstd, weightOptional, biasOptional, const
+    aclBoolArray *outputMask, *gradInputOut, *gradWeightOut, *gradBiasOut""",
     "aclnnLayerNorm": _FORWARD,
     "aclnnLayerNormWithImplMode": f"{_FORWARD}, int32_t implMode",
     "aclnnFastLayerNorm": _FORWARD,
-    "aclnnLayerNormalizationGrad": """
-    const aclTensor *dy, const aclTensor *x, const aclTensor *gamma, const aclTensor *mean, const aclTensor *rstd,
-    aclTensor *dx, aclTensor *dgamma, aclTensor *dbeta""",
+    "aclnnLayerNormalizationGrad": "dy, x, gamma, mean, rstd, *dx, *dgamma, *dbeta",
     "aclnnRmsNorm": _RMS_FORWARD,
-    "aclnnRmsNormGrad": """
-    const aclTensor *dy, const aclTensor *x, const aclTensor *rstd, const aclTensor *gamma, const aclTensor *dxOut,
-    const aclTensor *dgammaOut""",
+    "aclnnRmsNormGrad": "dy, x, rstd, gamma, dxOut, dgammaOut",
     "aclnnGemmaRmsNorm": _RMS_FORWARD,
-    "aclnnAddRmsNorm": """
-    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, aclTensor *yOut,
-    aclTensor *rstdOut, aclTensor *xOut""",
+    "aclnnAddRmsNorm": "x1, x2, gamma, double epsilon, *yOut, *rstdOut, *xOut",
     "aclnnAddLayerNorm": """
-    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *beta,
-    const aclTensor *biasOptional, double epsilon, bool additionalOutput, const aclTensor *yOut,
-    const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *xOut""",
-    "aclnnAddLayerNormGrad": """
-    const aclTensor *dy, const aclTensor *x1, const aclTensor *x2, const aclTensor *rstd, const aclTensor *mean,
-    const aclTensor *gamma, const aclTensor *dsumOptional, const aclTensor *dxOut, const aclTensor *dgammaOut,
-    const aclTensor *dbetaOut""",
-    "aclnnDeepNorm": """
-    const aclTensor *x, const aclTensor *gx, const aclTensor *beta, const aclTensor *gamma, double alpha,
-    double epsilon, const aclTensor *meanOut, const aclTensor *rstdOut, const aclTensor *yOut""",
-    "aclnnDeepNormGrad": """
-    const aclTensor *dy, const aclTensor *x, const aclTensor *gx, const aclTensor *gamma, const aclTensor *mean,
-    const aclTensor *rstd, double alpha, const aclTensor *dxOut, const aclTensor *dgxOut, const aclTensor *dbetaOut,
-    const aclTensor *dgammaOut""",
-    "aclnnAddRmsNormCast": """
-    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, const aclTensor *y1Out,
-    const aclTensor *y2Out, const aclTensor *rstdOut, const aclTensor *xOut""",
-    "aclnnFusedAddRmsNorm": """
-    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, double epsilon, double scale, const
-    aclTensor *yOut, const aclTensor *rstdOut, const aclTensor *xOut""",
-    "aclnnAdaLayerNorm": """
-    const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
-    aclTensor *biasOptional, double epsilon, aclTensor *out""",
+    x1, x2, gamma, beta, biasOptional, double epsilon, bool additionalOutput, yOut, meanOut, rstdOut, xOut""",
+    "aclnnAddLayerNormGrad": "dy, x1, x2, rstd, mean, gamma, dsumOptional, dxOut, dgammaOut, dbetaOut",
+    "aclnnDeepNorm": "x, gx, beta, gamma, double alpha, double epsilon, meanOut, rstdOut, yOut",
+    "aclnnDeepNormGrad": "dy, x, gx, gamma, mean, rstd, double alpha, dxOut, dgxOut, dbetaOut, dgammaOut",
+    "aclnnAddRmsNormCast": "x1, x2, gamma, double epsilon, y1Out, y2Out, rstdOut, xOut",
+    "aclnnFusedAddRmsNorm": "x1, x2, gamma, double epsilon, double scale, yOut, rstdOut, xOut",
+    "aclnnAdaLayerNorm": "x, scale, shift, weightOptional, biasOptional, double epsilon, *out",
     "aclnnAdaLayerNormV2": """
-    const aclTensor *x, const aclTensor *scale, const aclTensor *shift, const aclTensor *weightOptional, const
-    aclTensor *biasOptional, double epsilon, aclTensor *out, aclTensor *meanOutOptional, aclTensor
-    *rstdOutOptional""",
-    "aclnnRmsNormQuant": """
-    const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
-    *offset, double epsilon, aclTensor *y""",
+    x, scale, shift, weightOptional, biasOptional, double epsilon, *out, *meanOutOptional, *rstdOutOptional""",
+    "aclnnRmsNormQuant": "x, gamma, beta, scale, offset, double epsilon, *y",
     "aclnnAddRmsNormQuant": """
-    const aclTensor *x1, const aclTensor *x2, const aclTensor *gamma, const aclTensor *scales1, const aclTensor
-    *scales2Optional, const aclTensor *zeroPoints1Optional, const aclTensor *zeroPoints2Optional, int64_t axis,
-    double epsilon, bool divMode, aclTensor *y1Out, aclTensor *y2Out, aclTensor *xOut""",
-    "aclnnLayerNormQuant": """
-    const aclTensor *x, const aclTensor *gamma, const aclTensor *beta, const aclTensor *scale, const aclTensor
-    *zeroPointsOptional, int quantMode, double epsilon, aclTensor *res, aclTensor *scaleOut""",
-    "aclnnInplaceAddRmsNorm": """
-    aclTensor *x1Ref, aclTensor *x2Ref, const aclTensor *gamma, double epsilon, const aclTensor *rstdOut""",
+    x1, x2, gamma, scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional, int64_t axis, double
+    epsilon, bool divMode, *y1Out, *y2Out, *xOut""",
+    "aclnnLayerNormQuant": "x, gamma, beta, scale, zeroPointsOptional, int quantMode, double epsilon, *res, *scaleOut",
+    "aclnnInplaceAddRmsNorm": "*x1Ref, *x2Ref, gamma, double epsilon, rstdOut",
 }
 
 
@@ -370,6 +331,10 @@ def _header(name: str) -> str:
     """The header that declares an operator, which is called after it, or after the one that it is a variant of."""
     words = re.sub("(?<=[a-z])(?=[A-Z])", "_", name.replace("Fast", "").removesuffix("WithImplMode"))
     return f"aclnnop/{words.lower()}.h"
+
+
+def _tensor_type(name: re.Match[str]) -> str:
+    return f"{name[1]}{'' if name[2] else 'const '}aclTensor *"
 
 
 def _read(text: str) -> tuple[Function, ...]:
@@ -383,7 +348,8 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
 }
 for _name, _parameters in OPERATORS.items():
-    HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _parameters.strip()))
+    _typed = re.sub(r"(^|, )(\*?)(?=\w+(,|$))", _tensor_type, " ".join(_parameters.split()))
+    HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _typed))
 
 FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}
 

@@ -120,18 +120,14 @@ _TABLE = {
     )
 }  # fmt: skip
 
-# The names that a device reports for itself, or that operators are registered under, where one row
-# is for a family.
+# Names that a device reports for itself, or that operators are registered under, where a row is for a family.
 _ALIASES = {
-    "Ascend310P1": "Ascend310P",
-    "Ascend310P3": "Ascend310P",
+    **dict.fromkeys(("Ascend310P1", "Ascend310P3"), "Ascend310P"),
     "Ascend910PremiumA": "Ascend910A",
     "Ascend910B2C": "Ascend910B2",
     "Ascend910B4-1": "Ascend910B4",
-    **dict.fromkeys(("Ascend910_9391", "Ascend910_9381", "Ascend910_9372"), "Ascend910_93"),
-    "Ascend910_9392": "Ascend910_93",
-    "Ascend950PR_958b": "Ascend950",
-    "Ascend950PR_9599": "Ascend950",
+    **dict.fromkeys(("Ascend910_9391", "Ascend910_9392", "Ascend910_9381", "Ascend910_9372"), "Ascend910_93"),
+    **dict.fromkeys(("Ascend950PR_958b", "Ascend950PR_9599"), "Ascend950"),
     "Ascend350_355e": "Ascend350",
 }
 
@@ -168,8 +164,7 @@ class use:
         'Ascend910B1'
     """
 
-    # Lower case: it reads as a verb, and it must be a class to restore the earlier target on
-    # leaving the block.
+    # Lower case, as it reads as a verb; a class, as it restores the earlier target at the end of the block.
     def __init__(self, name: str, *, cann: str = "8.3", mode: Mode = "strict", rounding: Rounding = "even") -> None:
         if mode not in ("strict", "compat"):
             raise ValueError(f"mode: expected 'strict' or 'compat', got {mode!r}")

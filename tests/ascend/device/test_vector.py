@@ -12,7 +12,7 @@ from tile_harness import check_same_bits
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend.device.numerics import lane_sums, pairwise_sum, reduce_sum, round_to
 from lngrad.ascend.faults import BoundsFault
-from lngrad.ascend.tile.layernormgrad_2201 import row_sums
+from lngrad.ascend.tile.layernormgrad_kernels import row_sums
 from lngrad.errors import DtypeError
 
 F, HALF = np.float32, np.float16

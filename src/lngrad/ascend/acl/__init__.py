@@ -9,7 +9,6 @@ Nothing raises: a wrong argument gives a code, and a text for aclGetRecentErrMsg
 from __future__ import annotations
 
 from lngrad.ascend.acl import enums as acl_enums
-from lngrad.ascend.acl.copies import *
 from lngrad.ascend.acl.device import *
 from lngrad.ascend.acl.enums import *
 from lngrad.ascend.acl.interface import *

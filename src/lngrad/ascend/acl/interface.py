@@ -1,9 +1,7 @@
-"""What every function of the host interfaces is made of: how a broken rule becomes the code that C returns, and
-handles.
+"""What every function of the host interfaces is made of: how a broken rule becomes the code that C returns, and handles.
 
-Inside ``ascend`` a rule that is broken raises `StatusError`. The functions that C programs call are written as
-Python: they raise, or return their values. One of the decorators here turns each into its C form, which never
-raises. A handle is what C programs have a pointer to; here it knows when it has been destroyed.
+Functions that C programs call are written as Python: they raise `StatusError`, or return their values. One of the decorators
+here turns each into its C form, which never raises. A handle is what C programs have a pointer to.
 """
 
 from __future__ import annotations
@@ -158,11 +156,7 @@ class ValueArray(Handle, Generic[Value]):
 
 
 def check_handle(handle: object, kind: type[AnyHandle], name: str) -> AnyHandle:
-    """Return a handle that may be used; the text calls it `name`.
-
-    Raises:
-        StatusError: A null pointer (ACLNN_ERR_PARAM_NULLPTR), another object or a destroyed handle (…_INVALID).
-    """
+    """Return a handle that may be used, or raise StatusError: null pointers ACLNN_ERR_PARAM_NULLPTR, others …_INVALID."""
     if handle is None:
         raise null_argument(f"{name}: expected an {kind.__name__}, got a null pointer")
     if not isinstance(handle, kind):

@@ -1,4 +1,4 @@
-"""Device memory, and host memory that streams may copy from: what an address or a buffer gives access to.
+"""Device memory and host memory: what an address or a buffer gives access to; copying and filling, now or on a stream.
 
 A device address is a number that the host can't dereference, as on a device. Addresses grow and are never given out
 twice, so that one kept after aclrtFree can't point into a younger block: use after free is an error, never a
@@ -16,8 +16,9 @@ import numpy as np
 
 from lngrad.ascend import soc
 from lngrad.ascend.acl.device import on_release, require_device
-from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemMallocPolicy
+from lngrad.ascend.acl.enums import aclError, aclrtMemAttr, aclrtMemcpyKind, aclrtMemMallocPolicy
 from lngrad.ascend.acl.interface import StatusError, invalid_param, report, returns_aclError, returns_value
+from lngrad.ascend.acl.streams import aclrtStream, submit
 from lngrad.support.addresses import address_of, as_numpy
 from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
@@ -113,11 +114,7 @@ def aligned_bytes(size: int, alignment: int = ALIGNMENT) -> Bytes:
 
 
 def region_of(name: str, data: object) -> Region:
-    """The memory behind a device address, which is an int, or a host buffer; the text calls it `name`.
-
-    Raises:
-        StatusError: The address lies in no block, or the object is no contiguous buffer; ACL_ERROR_INVALID_PARAM.
-    """
+    """The memory behind a device address, which is an int, or a contiguous host buffer, or ACL_ERROR_INVALID_PARAM raised."""
     if type(data) is int:
         block = heap.find(data)
         if block is None:
@@ -127,9 +124,8 @@ def region_of(name: str, data: object) -> Region:
     if array.dtype.hasobject:
         raise invalid_param(f"{name}: expected a buffer of numbers, got one of Python objects")
     if not array.flags.c_contiguous:
-        raise invalid_param(
-            f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
-        )
+        text = f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
+        raise invalid_param(text)
     return Region(array.reshape(-1).view(np.uint8), None)
 
 
@@ -228,8 +224,7 @@ def aclrtMallocHost(size: int) -> Bytes:
 def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
     """Free what aclrtMallocHost returned. An array that still looks at it stays valid.
 
-    Args:
-        hostPtr: The buffer, or its address.
+    hostPtr is the buffer, or its address.
     """
     address = hostPtr if type(hostPtr) is int else getattr(getattr(hostPtr, "ctypes", None), "data", None)
     if _host.pop(address, None) is None:  # type: ignore[arg-type]  # None is no key
@@ -259,3 +254,106 @@ def _checked_size(size: object) -> int:
     if type(size) is not int or size < 1:
         raise invalid_param(f"size: expected at least 1 byte, got {size!r}")
     return size
+
+
+@returns_aclError
+def aclrtMemcpy(dst: object, destMax: int, src: object, count: int, kind: int) -> None:
+    """Copy bytes now, whatever waits in the streams.
+
+    Args:
+        dst, src: The device's side is an address, the host's a buffer: NumPy, torch, bytearray; bytes as a source.
+        destMax: Bytes that dst has room for. CANN: trusted; here it is compared with the memory too.
+        count: Bytes to copy.
+        kind: Of aclrtMemcpyKind.
+    """
+    target, source = _sides("aclrtMemcpy", dst, destMax, src, count, kind)
+    target.memory[:count] = source.memory[:count]
+
+
+@returns_aclError
+def aclrtMemcpyAsync(dst: object, destMax: int, src: object, count: int, kind: int, stream: aclrtStream | None) -> None:
+    """Copy bytes on a stream, after what was submitted before. Arguments as for aclrtMemcpy."""
+    target, source = _sides("aclrtMemcpyAsync", dst, destMax, src, count, kind)
+    _write_later("aclrtMemcpyAsync", stream, target.memory[:count], source.memory[:count], target, source)
+
+
+@returns_aclError
+def aclrtMemset(devPtr: object, maxCount: int, value: int, count: int) -> None:
+    """Fill bytes now.
+
+    Args:
+        devPtr: A device address, or a writable host buffer.
+        maxCount: Bytes that devPtr has room for.
+        value: Its lowest 8 bits.
+        count: Bytes to fill.
+    """
+    region, byte = _filled_region("aclrtMemset", devPtr, maxCount, value, count)
+    region.memory[:count] = byte
+
+
+@returns_aclError
+def aclrtMemsetAsync(devPtr: object, maxCount: int, value: int, count: int, stream: aclrtStream | None) -> None:
+    """Fill bytes on a stream, after what was submitted before. Arguments as for aclrtMemset."""
+    region, byte = _filled_region("aclrtMemsetAsync", devPtr, maxCount, value, count)
+    _write_later("aclrtMemsetAsync", stream, region.memory[:count], byte, region)
+
+
+def _write_later(function: str, stream: object, target: Bytes, value: Bytes | int, *regions: Region) -> None:
+    blocks = [region.block for region in regions if region.block is not None]
+
+    def task() -> None:
+        if not all(map(ALLOCATED, blocks)):
+            raise freed(function)
+        target[...] = value
+
+    submit(stream, task)
+
+
+def _sides(function: str, dst: object, destMax: int, src: object, count: int, kind: object) -> tuple[Region, Region]:
+    """The checked memory of both sides of a copy."""
+    require_device(function)
+    if not isinstance(kind, int) or kind not in list(aclrtMemcpyKind):
+        raise invalid_param(f"kind: expected 0 to {max(aclrtMemcpyKind)}, got {kind!r}")
+    _check_count("destMax", destMax, count)
+    words = aclrtMemcpyKind(kind).name.split("_TO_")  # the last is where dst lies, the first where src does
+    regions = []
+    for name, side, place in (("dst", dst, words[-1]), ("src", src, words[0])):
+        region = region_of(name, side)
+        on_device = place.endswith("DEVICE")
+        if kind != aclrtMemcpyKind.ACL_MEMCPY_DEFAULT and (region.block is not None) != on_device:
+            wanted, got = ("device", "host") if on_device else ("host", "device")
+            raise invalid_param(f"{name}: expected {wanted} memory for {aclrtMemcpyKind(kind).name}, got {got} memory")
+        regions.append(region)
+    target, source = regions
+    _check_room("destMax", destMax, "dst", target)
+    _check_room("count", count, "src", source)
+    _check_writable("dst", target)
+    return target, source
+
+
+def _filled_region(function: str, devPtr: object, maxCount: int, value: object, count: int) -> tuple[Region, int]:
+    require_device(function)
+    _check_count("maxCount", maxCount, count)
+    if not isinstance(value, int):
+        raise invalid_param(f"value: expected an integer, got {value!r}")
+    region = region_of("devPtr", devPtr)
+    _check_room("maxCount", maxCount, "devPtr", region)
+    _check_writable("devPtr", region)
+    return region, value & 0xFF
+
+
+def _check_count(limit_name: str, limit: int, count: int) -> None:
+    if type(count) is not int or type(limit) is not int or count < 0 or limit < 0:
+        raise invalid_param(f"count, {limit_name}: expected numbers of bytes, got {count!r} and {limit!r}")
+    if count > limit:
+        raise invalid_param(f"count: expected at most {limit_name}, {limit} bytes, got {count}")
+
+
+def _check_room(name: str, number: int, side: str, region: Region) -> None:
+    if number > region.memory.nbytes:
+        raise invalid_param(f"{name}: expected at most the {region.memory.nbytes} bytes that {side} has, got {number}")
+
+
+def _check_writable(name: str, region: Region) -> None:
+    if not region.memory.flags.writeable:
+        raise invalid_param(f"{name}: expected writable memory, got a read-only buffer")

@@ -63,8 +63,7 @@ def aclFloatToFloat16(value: float) -> int:
         return int(np.float32(number).astype(np.float16).view(np.uint16))
 
 
-# What every NumPy can describe; interfaces with a lower limit check it themselves. Empty dimensions
-# count as 1.
+# What every NumPy can describe; lower limits are checked by those who have them. Empty dimensions count as 1.
 MAX_DIMS, MAX_ELEMENTS = 32, 1 << 59
 DATA_ALIGNMENT = 32  # of device addresses, as documented; host buffers need their element's alignment only
 
@@ -122,17 +121,12 @@ class aclTensor(Handle):
         storageDims: object,
         data: object,
     ) -> aclTensor:
-        """Take what aclCreateTensor is given; after an error everything is as before.
-
-        Raises:
-            StatusError: An argument is wrong, the view reaches past the storage, or the storage past its memory.
-        """
+        """Take what aclCreateTensor is given, or raise StatusError; then everything is as before."""
         shape = _sizes("viewDims", viewDims)
         steps = contiguous_strides(shape) if strides is None else _sizes("strides", strides)
         if len(steps) != len(shape):
-            raise invalid_argument(
-                f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
-            )
+            text = f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
+            raise invalid_argument(text)
         facts = TensorFacts(enumerator("dataType", aclDataType, dataType), shape, steps)
         (start,) = _sizes("offset", (offset,))
         layout, dims = enumerator("format", aclFormat, format), _sizes("storageDims", storageDims)
@@ -233,8 +227,7 @@ def aclInitTensor(
     """Describe an existing tensor anew; after a failure it is as before. Arguments as for
     aclCreateTensor.
     """
-    known = _living(tensor)
-    known.describe(viewDims, dataType, strides, offset, format, storageDims, data)
+    _living(tensor).describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 
 @returns_aclnnStatus

@@ -2,12 +2,11 @@
 
 # ruff: noqa: F403, F405 - the names are listed once, below; one that no module has fails at import
 from lngrad.ascend.acl.enums import aclnnStatus
-from lngrad.ascend.aclnn.added_norms import *
 from lngrad.ascend.aclnn.executor import *
 from lngrad.ascend.aclnn.fused_norms import *
 from lngrad.ascend.aclnn.layer_norm import *
+from lngrad.ascend.aclnn.norms import *
 from lngrad.ascend.aclnn.quantized_norms import *
-from lngrad.ascend.aclnn.rms_norm import *
 from lngrad.ascend.prototypes import add_to_docstrings
 
 __all__ = [

@@ -17,6 +17,7 @@ from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import LAYER_NORM, RMS_NORM, ROLES, Operator, Role
 from lngrad.support.dtypes import contiguous_strides
+from lngrad.typing import Shape
 
 Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
@@ -27,7 +28,7 @@ INFERENCE_MIN_BYTES = 32
 
 def strictly(*checks: Check) -> Check:
     """Checks that hold by the documents' rules alone."""
-    return when(in_strict, *checks)
+    return when(lambda call: call.strict, *checks)
 
 
 def when(condition: Callable[[AclnnCall], bool], *checks: Check) -> Check:
@@ -39,11 +40,6 @@ def when(condition: Callable[[AclnnCall], bool], *checks: Check) -> Check:
                 one(call)
 
     return check
-
-
-def together(*checks: Check) -> Check:
-    """Several checks as one."""
-    return when(lambda call: True, *checks)
 
 
 def tiling(*checks: Check) -> Check:
@@ -71,11 +67,6 @@ def of_tensors(rule: Callable[[AclnnCall, str, TensorFacts], Wrong]) -> Callable
         return check
 
     return check_of
-
-
-def in_strict(call: AclnnCall) -> bool:
-    """Whether the documents' rules hold."""
-    return call.strict
 
 
 def in_compat(call: AclnnCall) -> bool:
@@ -236,6 +227,17 @@ def one_per_row(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     )
 
 
+def shape_among(shapes: Callable[[AclnnCall], tuple[Shape, ...]]) -> Callable[..., Check]:
+    """Tensors have one of the shapes that a call allows."""
+
+    @of_tensors
+    def rule(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+        allowed = shapes(call)
+        return facts.shape not in allowed and f"the shape {' or '.join(map(str, allowed))}, got {facts.shape}"
+
+    return rule
+
+
 @of_tensors
 def rows_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     """Statistics have the shape [A1, …, Ai, 1, …, 1]."""
@@ -305,12 +307,8 @@ NORM_CHECKS = (normalized_rank, normalized_shape)
 class _Tensors:
     """The tensors of a row with the usual checks, by what they are to the core.
 
-    Attributes:
-        all: The core's name of each, in the order of checks; "" for what copies alone read.
-        x: The one whose shape and dtype decide.
-        rows, columns, like_x: Statistics, parameters but gamma, and those in x's shape.
-        floats: Those in FLOAT: statistics, and sums of rows.
-        outputs: Those that are written.
+    `all` has the core's name of each, in the order of checks; "" for what copies alone read. `rows` are statistics, `columns`
+    parameters but gamma, `like_x` have x's shape; `floats` are in FLOAT: statistics, and sums of rows.
     """
 
     def __init__(self, reads: dict[str, str], terms: tuple[str, ...], writes: dict[str, str], copies: dict[str, Copy]):
@@ -368,17 +366,17 @@ def norm_row(
     """The row of a norm with the usual checks, in their usual order; what a tensor is follows from the core's name for it.
 
     Args:
-        name, reads, writes, core, terms, copies: As AclnnOperator's.
+        name, reads, writes, core, terms, copies, fields: As AclnnOperator's.
         missing: The architectures whose products its page does not list.
         optional: Which tensors may be null.
         dtype_checks, shape_checks: All of these, in place of the usual ones.
         gamma_dtype, rstd_shape: The usual checks with others of gamma's dtype and of the shapes of statistics.
         by_tiling: Whether the checks of shapes are the tiling's, and not the first phase's own.
         own, after: Checks of shapes, and others, that it alone has.
-        fields: The others of AclnnOperator.
     """
     tensors = _Tensors(reads, terms, writes, copies or {})
     dims_of = dims if shape_checks else most_dims
+    shapes = (dims_of(*tensors.all), *(shape_checks or tensors.shapes(rstd_shape)), *own)
     centred = "mean" in (*core[0].inputs, *core[0].outputs)
     usual: dict[str, Any] = {
         "normalized": "gamma",
@@ -398,9 +396,7 @@ def norm_row(
             required(*(one for one in tensors.all if not optional(one))),
             usable,
             *(dtype_checks or tensors.dtypes(gamma_dtype)),
-            (tiling if by_tiling else together)(
-                dims_of(*tensors.all), *(shape_checks or tensors.shapes(rstd_shape)), *own
-            ),
+            *([tiling(*shapes)] if by_tiling else shapes),
             *after,
             own_places(*tensors.outputs),
         ),

@@ -61,11 +61,9 @@ class Staging(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """A tensor that the second phase reads or writes.
+    """A tensor that the second phase reads or writes, named as in the C prototype, and as in the core's error texts.
 
     Attributes:
-        name: As the C prototype spells it.
-        core_name: As the core's error texts spell it.
         facts: What phase 2 must find unchanged; None: it was not given, or is not wanted.
         staging: The core's own array in the workspace; None where it works on the tensor itself.
     """
@@ -81,15 +79,12 @@ class Decision:
     """A decided call.
 
     Attributes:
-        operator: Whose functions were called.
         reads, writes: The core's tensors, in its order.
-        terms: What is added to the core's x before it runs.
-        others: What only copies read.
-        copies: The outputs that are not the core's own, and what they are made of.
         plan: The core's; None if there is nothing to compute.
+        terms, alpha: What is added to the core's x before it runs, and what x is multiplied with before.
+        others: What only copies read.
+        copies, factors: The outputs that are not the core's own, what they are made of, and what each is multiplied with.
         numbers: Arguments of the core after its arrays: the forward's eps.
-        alpha: What x is multiplied with before the terms are added.
-        factors: What each copy is multiplied with.
         plan_start: Where the plan's own workspace begins, after the core's arrays in it.
         workspace_bytes: All of it.
         places: Addresses of the tensors and the workspace that have passed `check_memory`.
@@ -156,11 +151,7 @@ class Decision:
                 raise OverlapError(f"{one.name}: shares memory with {other.name}")
 
     def run(self, arrays: Arrays, workspace: Bytes | None, blocks: Sequence[Block] = ()) -> None:
-        """Compute from and to the arrays of `tensors`, in the caller's memory alone.
-
-        Raises:
-            StatusError: A block has been freed.
-        """
+        """Compute from and to the arrays of `tensors`, in the caller's memory alone. StatusError if a block has been freed."""
         if not all(map(ALLOCATED, blocks)):
             raise freed(self.operator.name)
         if self.plan is None:

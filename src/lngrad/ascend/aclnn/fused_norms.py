@@ -9,30 +9,13 @@ latter: null pointers, dtypes, shapes. docs/ascend.md lists the rules.
 from __future__ import annotations
 
 from lngrad.ascend.acl.interface import invalid_argument
-from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
-from lngrad.ascend.aclnn.checks import (
-    INFERENCE_ARCH,
-    MAX_DIMS,
-    TRAINING_ARCH,
-    Check,
-    Wrong,
-    all_as,
-    contiguous,
-    float32,
-    norm_row,
-    not_empty,
-    of_tensors,
-    one_per_row,
-    parameter_dtype,
-    rows_shape,
-    same_dtype,
-    same_shape,
-    strictly,
-)
+from lngrad.ascend.acl.tensor import aclTensor
+from lngrad.ascend.aclnn import checks
+from lngrad.ascend.aclnn.checks import Check, norm_row
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, Copy
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD
-from lngrad.typing import Array
+from lngrad.typing import Array, Shape
 
 SIXTEEN = FLOATS[1:]
 REGISTER_ARCH = 3510  # Ascend 950
@@ -43,28 +26,25 @@ def _modulated(y: Array, scale: Array, shift: Array) -> Array:
     return made
 
 
-@of_tensors
-def _per_batch(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
+@checks.shape_among
+def _per_batch(call: AclnnCall) -> tuple[Shape, ...]:
     """Scale and shift have one row for each batch."""
     *batch, _, size = call.x.shape
-    allowed = (*batch, size), (*batch, 1, size)
-    return facts.shape not in allowed and f"the shape {allowed[0]} or {allowed[1]}, got {facts.shape}"
-
-
-@of_tensors
-def _weight_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    return facts.shape != call.x.shape[-1:] and f"the shape {call.x.shape[-1:]}, got {facts.shape}"
+    return (*batch, size), (*batch, 1, size)
 
 
 def _two_dims(call: AclnnCall) -> None:
-    if not 2 <= len(call.x.shape) <= MAX_DIMS:
-        raise invalid_argument(f"x: expected 2 to {MAX_DIMS} dimensions, got {len(call.x.shape)}: {call.x.shape}")
+    if not 2 <= len(call.x.shape) <= checks.MAX_DIMS:
+        raise invalid_argument(
+            f"x: expected 2 to {checks.MAX_DIMS} dimensions, got {len(call.x.shape)}: {call.x.shape}"
+        )
 
 
 # Results of the core that a prototype lacks lie in the workspace alone.
 INSIDE_RMS = {"(y)": "y", "(rstd)": "rstd", "(total)": "total"}
 INSIDE = {"(y)": "y", "(mean)": "mean", "(rstd)": "rstd"}
-_NOT_ON_950 = (TRAINING_ARCH, INFERENCE_ARCH, REGISTER_ARCH)
+_PARAMETERS = ("weightOptional", "biasOptional")
+_NOT_ON_950 = (checks.TRAINING_ARCH, checks.INFERENCE_ARCH, REGISTER_ARCH)
 
 ADD_RMS_NORM_CAST = norm_row(
     "aclnnAddRmsNormCast",
@@ -73,9 +53,9 @@ ADD_RMS_NORM_CAST = norm_row(
     writes={"y1Out": "y", "rstdOut": "rstd", "(total)": "total"},
     copies={"y2Out": Copy("y"), "xOut": Copy("x")},
     core=(RMS_FORWARD,),
-    missing=(TRAINING_ARCH, INFERENCE_ARCH),
-    dtype_checks=(*all_as("x1", "x2", "gamma", "y2Out", "xOut"), float32("y1Out", "rstdOut")),
-    own=(strictly(contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
+    missing=(checks.TRAINING_ARCH, checks.INFERENCE_ARCH),
+    dtype_checks=(*checks.all_as("x1", "x2", "gamma", "y2Out", "xOut"), checks.float32("y1Out", "rstdOut")),
+    own=(checks.strictly(checks.contiguous("y1Out", "y2Out", "rstdOut", "xOut")),),
     dtypes=lambda target: SIXTEEN if target.soc.bf16 else SIXTEEN[:1],
 )
 FUSED_ADD_RMS_NORM = norm_row(
@@ -86,9 +66,9 @@ FUSED_ADD_RMS_NORM = norm_row(
     copies={"xOut": Copy("x")},
     core=(RMS_FORWARD,),
     alpha="scale",
-    missing=(TRAINING_ARCH, INFERENCE_ARCH),
+    missing=(checks.TRAINING_ARCH, checks.INFERENCE_ARCH),
     by_tiling=False,
-    own=(strictly(not_empty("x1", "gamma")),),
+    own=(checks.strictly(checks.not_empty("x1", "gamma")),),
 )
 
 
@@ -105,25 +85,24 @@ def _ada(
         normalized="scale",
         last=True,
         missing=missing,
-        dtype_checks=(*all_as("x", "scale", "shift", "out", *statistics), *parameters),
+        dtype_checks=(*checks.all_as("x", "scale", "shift", "out", *statistics), *parameters),
         by_tiling=False,
         shape_checks=(
             _two_dims,
-            strictly(not_empty("x")),
+            checks.strictly(checks.not_empty("x")),
             _per_batch("scale", "shift"),
-            _weight_shape("weightOptional", "biasOptional"),
-            same_shape("out", "x"),
-            rows_shape(*statistics),
+            checks.shape_among(lambda call: (call.x.shape[-1:],))(*_PARAMETERS),
+            checks.same_shape("out", "x"),
+            checks.rows_shape(*statistics),
         ),
     )
 
 
-_PARAMETERS = ("weightOptional", "biasOptional")
-ADA_LAYER_NORM = _ada("aclnnAdaLayerNorm", _NOT_ON_950, tuple(same_dtype(one, "x") for one in _PARAMETERS), ())
+ADA_LAYER_NORM = _ada("aclnnAdaLayerNorm", _NOT_ON_950, tuple(checks.same_dtype(one, "x") for one in _PARAMETERS), ())
 ADA_LAYER_NORM_V2 = _ada(
     "aclnnAdaLayerNormV2",
-    (TRAINING_ARCH, INFERENCE_ARCH),
-    (parameter_dtype(*_PARAMETERS), same_dtype(*_PARAMETERS)),
+    (checks.TRAINING_ARCH, checks.INFERENCE_ARCH),
+    (checks.parameter_dtype(*_PARAMETERS), checks.same_dtype(*_PARAMETERS)),
     ("meanOutOptional", "rstdOutOptional"),
 )
 LAYER_NORMALIZATION_GRAD = norm_row(
@@ -132,8 +111,8 @@ LAYER_NORMALIZATION_GRAD = norm_row(
     writes={"dx": "dx", "dgamma": "dgamma", "dbeta": "dbeta"},
     core=(BACKWARD,),
     missing=_NOT_ON_950,
-    dtype_checks=all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
-    rstd_shape=one_per_row,
+    dtype_checks=checks.all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
+    rstd_shape=checks.one_per_row,
     by_tiling=False,
 )
 
@@ -175,12 +154,9 @@ def aclnnFusedAddRmsNormGetWorkspaceSize(
     """With x = scale·x1 + x2 in float32: yOut = x·rstd·gamma, as aclnnRmsNorm of x.
 
     Args:
-        x1, x2: [A1, …, Ai, R1, …, Rj], the same dtype, not empty, 1 to 8 dimensions, any strides.
-        gamma: [R1, …, Rj] in x1's dtype.
-        epsilon: Added to the mean of the squares.
+        x1, x2: As for aclnnAddRmsNorm, not empty.
         scale: What x1 is multiplied with.
-        yOut, xOut: As x1. Each may take the place of x1 or x2 exactly.
-        rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT.
+        gamma, epsilon, yOut, rstdOut, xOut: As for aclnnAddRmsNorm.
     """
     return phase1(FUSED_ADD_RMS_NORM, x1, x2, gamma, epsilon, scale, yOut, rstdOut, xOut)
 

@@ -19,37 +19,14 @@ from lngrad.ascend.acl.interface import StatusError, invalid_argument, returns_a
 from lngrad.ascend.acl.streams import aclrtStream
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
-from lngrad.ascend.aclnn.checks import (
-    Check,
-    Wrong,
-    dims,
-    dtypes_of_product,
-    in_compat,
-    known_dtype,
-    mask_fits,
-    most_dims,
-    normalized_rank,
-    normalized_shape,
-    not_empty,
-    of_tensors,
-    one_per_row,
-    own_places,
-    parameter_dtype,
-    parameter_shape,
-    product_without,
-    required,
-    same_dtype,
-    same_shape,
-    strictly,
-    tiling,
-    usable,
-    when,
-)
+from lngrad.ascend.aclnn import checks
+from lngrad.ascend.aclnn.checks import Check, Wrong, of_tensors
 from lngrad.ascend.aclnn.executor import Phase1, aclOpExecutor, phase1, phase2, run
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import BACKWARD, FORWARD
 
+_PARAMETERS = ("weightOptional", "biasOptional")
 _STATISTICS = ("meanOutOptional", "rstdOutOptional")
 _OUTPUTS = ("out", *_STATISTICS)
 
@@ -79,7 +56,7 @@ def _impl_mode(call: AclnnCall) -> None:
     if mode not in IMPL_MODES:
         known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
         raise invalid_argument(f"implMode: expected {known}, got {mode!r}")
-    for name, tensor in call.given("input", "weightOptional", "biasOptional"):
+    for name, tensor in call.given("input", *_PARAMETERS):
         if mode == FLOAT16_MODE and tensor.dtype != aclDataType.ACL_FLOAT16:
             raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")
 
@@ -97,7 +74,7 @@ def _forward(
     *own: Check,
     missing: Callable[[Target], bool] = lambda target: target.soc.arch == 2002 and target.documents == "master",
     exact: Callable[[AclnnCall], bool] = lambda call: call.strict or call.target.soc.regbase,
-    dtypes: Callable[[Target], tuple[aclDataType, ...]] = dtypes_of_product,
+    dtypes: Callable[[Target], tuple[aclDataType, ...]] = checks.dtypes_of_product,
 ) -> AclnnOperator:
     """The row of a forward function.
 
@@ -115,24 +92,24 @@ def _forward(
         numbers=("eps",),
         dtypes=dtypes,
         checks=(
-            strictly(product_without(missing)),
-            required("input", "normalizedShape", "out"),
-            usable,
-            known_dtype("input"),
-            known_dtype("weightOptional"),
-            parameter_dtype("weightOptional"),
-            known_dtype("biasOptional"),
-            parameter_dtype("biasOptional"),
-            same_dtype("biasOptional", "weightOptional"),
-            known_dtype(*_OUTPUTS),
-            most_dims("input", "out", "weightOptional", "biasOptional", *_STATISTICS, "normalizedShape"),
-            normalized_rank,
-            normalized_shape,
-            parameter_shape("weightOptional", "biasOptional"),
-            same_shape("out", "input"),
+            checks.strictly(checks.product_without(missing)),
+            checks.required("input", "normalizedShape", "out"),
+            checks.usable,
+            checks.known_dtype("input"),
+            checks.known_dtype("weightOptional"),
+            checks.parameter_dtype("weightOptional"),
+            checks.known_dtype("biasOptional"),
+            checks.parameter_dtype("biasOptional"),
+            checks.same_dtype("biasOptional", "weightOptional"),
+            checks.known_dtype(*_OUTPUTS),
+            checks.most_dims("input", "out", *_PARAMETERS, *_STATISTICS, "normalizedShape"),
+            checks.normalized_rank,
+            checks.normalized_shape,
+            checks.parameter_shape(*_PARAMETERS),
+            checks.same_shape("out", "input"),
             _statistics(exact),
             *own,
-            own_places(*_OUTPUTS),
+            checks.own_places(*_OUTPUTS),
         ),
     )
 
@@ -144,7 +121,7 @@ FAST = _forward(
     _fast_limit,
     missing=lambda target: target.soc.arch != FAST_ARCH,
     exact=lambda call: True,
-    dtypes=lambda target: dtypes_of_product(target) if target.mode == "strict" else FLOATS,
+    dtypes=lambda target: checks.dtypes_of_product(target) if target.mode == "strict" else FLOATS,
 )
 
 
@@ -216,7 +193,7 @@ aclnnFastLayerNorm = phase2("aclnnFastLayerNorm")
 
 _SUMS = ("gradWeightOut", "gradBiasOut")
 _GRADIENTS = ("gradInputOut", *_SUMS)
-_TENSORS = ("gradOut", "input", "mean", "rstd", "weightOptional", "biasOptional", *_GRADIENTS)
+_TENSORS = ("gradOut", "input", "mean", "rstd", *_PARAMETERS, *_GRADIENTS)
 
 
 def _backward_dtypes(target: Target) -> tuple[aclDataType, ...]:
@@ -225,7 +202,7 @@ def _backward_dtypes(target: Target) -> tuple[aclDataType, ...]:
         return FLOATS
     if target.documents == "8.0.RC1":  # gives bfloat16 to Atlas A2 alone
         return FLOATS if target.soc.product.startswith("Atlas A2") else FLOATS[:2]
-    return dtypes_of_product(target)
+    return checks.dtypes_of_product(target)
 
 
 def _first_release(call: AclnnCall) -> bool:
@@ -291,30 +268,30 @@ LAYER_NORM_BACKWARD = AclnnOperator(
     dtypes=_backward_dtypes,
     half_away=True,
     checks=(
-        required("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask"),
-        usable,
-        mask_fits,
-        known_dtype("gradOut", "input", "mean", "rstd"),
-        same_dtype("gradOut", "input"),
-        when(_tied, _wide_mean, same_dtype("rstd", "mean")),
-        known_dtype("weightOptional"),
-        parameter_dtype("weightOptional"),
-        known_dtype("biasOptional"),
-        when(_tied, parameter_dtype("biasOptional"), same_dtype("biasOptional", "weightOptional")),
-        known_dtype(*_GRADIENTS),
-        when(_first_release, _float_sum(*_SUMS)),
-        when(_newest_page, *(check(name) for name in _TENSORS for check in (dims, not_empty))),
-        most_dims("gradOut", "input", "mean", "rstd", "normalizedShape", *_GRADIENTS),
-        normalized_rank,
+        checks.required("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask"),
+        checks.usable,
+        checks.mask_fits,
+        checks.known_dtype("gradOut", "input", "mean", "rstd"),
+        checks.same_dtype("gradOut", "input"),
+        checks.when(_tied, _wide_mean, checks.same_dtype("rstd", "mean")),
+        checks.known_dtype("weightOptional"),
+        checks.parameter_dtype("weightOptional"),
+        checks.known_dtype("biasOptional"),
+        checks.when(_tied, checks.parameter_dtype("biasOptional"), checks.same_dtype("biasOptional", "weightOptional")),
+        checks.known_dtype(*_GRADIENTS),
+        checks.when(_first_release, _float_sum(*_SUMS)),
+        checks.when(_newest_page, *(check(name) for name in _TENSORS for check in (checks.dims, checks.not_empty))),
+        checks.most_dims("gradOut", "input", "mean", "rstd", "normalizedShape", *_GRADIENTS),
+        checks.normalized_rank,
         _compared_shape,
-        *(check(name) for name in ("weightOptional", "biasOptional") for check in (most_dims, parameter_shape)),
-        same_shape("gradOut", "input"),
-        when(in_compat, same_shape("rstd", "mean")),
-        one_per_row("mean", "rstd"),
-        same_shape("gradInputOut", "input"),
-        own_places("gradInputOut"),
-        *(check(name) for name in _SUMS for check in (_sum_shape, own_places)),
-        tiling(_weight_shape("weightOptional")),
+        *(check(name) for name in _PARAMETERS for check in (checks.most_dims, checks.parameter_shape)),
+        checks.same_shape("gradOut", "input"),
+        checks.when(checks.in_compat, checks.same_shape("rstd", "mean")),
+        checks.one_per_row("mean", "rstd"),
+        checks.same_shape("gradInputOut", "input"),
+        checks.own_places("gradInputOut"),
+        *(check(name) for name in _SUMS for check in (_sum_shape, checks.own_places)),
+        checks.tiling(_weight_shape("weightOptional")),
     ),
 )
 

@@ -10,18 +10,9 @@ import numpy as np
 
 from lngrad.ascend.acl.enums import aclDataType
 from lngrad.ascend.acl.interface import invalid_argument
-from lngrad.ascend.acl.tensor import TensorFacts, aclTensor
-from lngrad.ascend.aclnn.checks import (
-    NORM_CHECKS,
-    Wrong,
-    dtype_row,
-    least_bytes,
-    norm_row,
-    not_empty,
-    of_tensors,
-    same_shape,
-    strictly,
-)
+from lngrad.ascend.acl.tensor import aclTensor
+from lngrad.ascend.aclnn import checks
+from lngrad.ascend.aclnn.checks import norm_row
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, REGISTER_ARCH, SIXTEEN
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
@@ -47,24 +38,11 @@ def _shifted(y: Array, beta: Array, scale: Array, zero: Array) -> Array:
     return quantized((y + beta) / scale + zero)
 
 
-@of_tensors
-def _one(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """Scales and offsets of a whole tensor."""
-    return facts.shape != (1,) and f"the shape (1,), got {facts.shape}"
-
-
-@of_tensors
-def _last_axis(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """Parameters of the last dimension, which may have a 1 before it."""
-    size = call.x.shape[-1:]
-    return facts.shape not in (size, (1, *size)) and f"the shape {size} or {(1, *size)}, got {facts.shape}"
-
-
-@of_tensors
-def _one_row(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """Parameters of aclnnLayerNormQuant have a 1 before the last dimension."""
-    size = call.x.shape[-1:]
-    return facts.shape != (1, *size) and f"the shape {(1, *size)}, got {facts.shape}"
+# Scales and offsets of a whole tensor; parameters of the last dimension, which may have a 1 before it, or, of
+# aclnnLayerNormQuant, must have one.
+_ONE = checks.shape_among(lambda call: ((1,),))
+_LAST_AXIS = checks.shape_among(lambda call: (call.x.shape[-1:], (1, *call.x.shape[-1:])))
+_ONE_ROW = checks.shape_among(lambda call: ((1, *call.x.shape[-1:]),))
 
 
 def _by_division(call: AclnnCall) -> None:
@@ -95,14 +73,14 @@ RMS_NORM_QUANT = norm_row(
     core=(RMS_FORWARD,),
     by_tiling=False,
     last=True,
-    dtype_checks=(dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
+    dtype_checks=(checks.dtype_row(("x", "gamma", "beta", "scale", "offset", "y"), _quant_rows),),
     shape_checks=(
-        _last_axis("gamma", "beta"),
-        same_shape("beta", "gamma"),
-        _one("scale", "offset"),
-        same_shape("y", "x"),
-        strictly(not_empty("x")),
-        least_bytes("gamma"),
+        _LAST_AXIS("gamma", "beta"),
+        checks.same_shape("beta", "gamma"),
+        _ONE("scale", "offset"),
+        checks.same_shape("y", "x"),
+        checks.strictly(checks.not_empty("x")),
+        checks.least_bytes("gamma"),
     ),
 )
 
@@ -130,16 +108,24 @@ ADD_RMS_NORM_QUANT = norm_row(
     },
     core=(RMS_FORWARD,),
     by_tiling=False,
-    dtype_checks=(dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
+    dtype_checks=(checks.dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
     shape_checks=(
-        *NORM_CHECKS,
-        *(same_shape(one, "x1") for one in ("x2", "xOut", "y1Out")),
-        same_shape("y2Out", "y1Out"),
-        *(same_shape(one, "gamma") for one in _SCALES),
+        *checks.NORM_CHECKS,
+        *(checks.same_shape(one, "x1") for one in ("x2", "xOut", "y1Out")),
+        checks.same_shape("y2Out", "y1Out"),
+        *(checks.same_shape(one, "gamma") for one in _SCALES),
         _by_division,
-        least_bytes("gamma"),
+        checks.least_bytes("gamma"),
     ),
 )
+
+
+def _layer_norm_quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
+    """aclnnLayerNormQuant's table: x, gamma, beta, scale, zero point, result."""
+    floats = FLOATS if target.soc.arch == REGISTER_ARCH else SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
+    return tuple((dtype, dtype, dtype, dtype, INT8, INT8) for dtype in floats)
+
+
 LAYER_NORM_QUANT = norm_row(
     "aclnnLayerNormQuant",
     reads={"x": "x", "gamma": "gamma", "beta": "beta"},
@@ -150,22 +136,14 @@ LAYER_NORM_QUANT = norm_row(
     optional=lambda name: False,
     by_tiling=False,
     dtype_checks=(
-        dtype_row(
-            ("x", "gamma", "beta", "scale", "zeroPointsOptional", "res"),
-            lambda target: tuple(
-                (dtype, dtype, dtype, dtype, INT8, INT8)
-                for dtype in (
-                    FLOATS if target.soc.arch == REGISTER_ARCH else SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
-                )
-            ),
-        ),
+        checks.dtype_row(("x", "gamma", "beta", "scale", "zeroPointsOptional", "res"), _layer_norm_quant_rows),
     ),
     shape_checks=(
         _static,
-        _one_row("gamma", "beta"),
-        _one("scale", "zeroPointsOptional"),
-        same_shape("res", "x"),
-        least_bytes("x"),
+        _ONE_ROW("gamma", "beta"),
+        _ONE("scale", "zeroPointsOptional"),
+        checks.same_shape("res", "x"),
+        checks.least_bytes("x"),
     ),
 )
 

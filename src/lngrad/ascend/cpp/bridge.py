@@ -33,7 +33,7 @@ from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.launch import launch
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.running import Site, site_text
+from lngrad.ascend.device.report import Site, site_text
 from lngrad.ascend.faults import DeviceFault
 from lngrad.errors import LngradError, ShapeError
 from lngrad.support.addresses import address_of

@@ -33,7 +33,7 @@ from lngrad.ascend.device.local_tensor import LocalTensor, memory_at, rest_of_bu
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
-from lngrad.ascend.device.running import Site, site_text
+from lngrad.ascend.device.report import Site, site_text
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo

@@ -15,7 +15,7 @@ from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
-from lngrad.ascend.device.running import Site, caller
+from lngrad.ascend.device.report import Site, caller
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault

@@ -23,8 +23,7 @@ from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, READ_V, WRITE_V, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
-from lngrad.ascend.device.report import BlockReport
-from lngrad.ascend.device.running import Instruction, Site, kernel_site, site_text, warn_at_kernel
+from lngrad.ascend.device.report import BlockReport, Instruction, Site, kernel_site, site_text, warn_at_kernel
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault

@@ -70,11 +70,7 @@ class BrcbRepeatParams:
 
 
 def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all.
-
-    Raises:
-        DtypeError: It is something else, or a field is out of range.
-    """
+    """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all. Raises DtypeError."""
     if given is None:
         given = kind()
     elif isinstance(given, (tuple, list)):
@@ -158,15 +154,7 @@ def contiguous(start: int, count: int, size: int) -> Geometry:
 
 
 def repeated(start: int, size: int, lanes: Array, repeats: int, strides: tuple[int, int]) -> Geometry:
-    """Return the elements ``lanes`` of ``repeats`` repeats.
-
-    Args:
-        start: Byte address.
-        size: Bytes of an element.
-        lanes: Numbers of the elements of a repeat.
-        repeats: How often.
-        strides: (block stride, repeat stride) in blocks of 32 bytes.
-    """
+    """Return the elements ``lanes`` of ``repeats`` repeats, of ``size`` bytes; strides: of blocks and repeats, in blocks."""
     block, lane = np.divmod(lanes, BLOCK_BYTES // size)
     within = block * (strides[0] * BLOCK_BYTES) + lane * size
     places = start + np.arange(repeats)[:, None] * (strides[1] * BLOCK_BYTES) + within[None]
@@ -238,11 +226,7 @@ def types_of(types: int) -> tuple[int, int, int, int]:
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:
-    """Check bounds and alignment of an operand that reaches byte ``stop`` of a tensor that ends at ``end``.
-
-    Raises:
-        BoundsFault, AlignmentFault: A rule is broken; ``align`` is in bytes.
-    """
+    """Check bounds and alignment, in bytes, of an operand that reaches byte ``stop`` of a tensor that ends at ``end``."""
     if stop > end:
         raise BoundsFault(
             f"{api}: {name} ends at byte {end}, the access reaches byte {stop}, {stop - end} too far "

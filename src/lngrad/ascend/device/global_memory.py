@@ -43,14 +43,9 @@ class GlobalRegions:
         self._starts = [region.start for region in self._regions]
 
     def find(self, api: str, address: int, nbytes: int) -> GlobalRegion:
-        """Return the region that [address, address + nbytes) lies in.
-
-        Raises:
-            BoundsFault: None does; the text says how far away the nearest one is.
-        """
+        """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
         place = bisect_right(self._starts, address) - 1
-        # Two arrays of a launch may be views of one memory, so that the nearest start is not the
-        # only one.
+        # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
         for region in reversed(self._regions[: place + 1]):
             if address + nbytes <= region.stop:
                 return region

@@ -78,21 +78,13 @@ class GlobalTensor:
         return GlobalAddress(typed, self.name, self._start // dtype.itemsize + offset)
 
     def bound(self, api: str) -> tuple[GlobalRegion, Dtype]:
-        """Return the memory and T.
-
-        Raises:
-            LifetimeFault: SetGlobalBuffer was not called.
-        """
+        """Return the memory and T. Raises LifetimeFault if SetGlobalBuffer was not called."""
         if self._region is None or self.dtype is None:
             raise LifetimeFault(f"{api}: {self.name}")
         return self._region, self.dtype
 
     def window(self, api: str, first: int, count: int) -> tuple[GlobalRegion, int, int]:
-        """Return the region and the byte range of elements [first, first + count).
-
-        Raises:
-            BoundsFault: There are fewer.
-        """
+        """Return the region and the byte range of elements [first, first + count). Raises BoundsFault if there are fewer."""
         region, dtype = self.bound(api)
         start = self._start + first * dtype.itemsize
         stop = start + count * dtype.itemsize
@@ -104,17 +96,11 @@ class GlobalTensor:
         return region, start, stop
 
     def GetValue(self, offset: int) -> np.generic:
-        """Return one element in T.
-
-        C prototype: ``PrimType GetValue(const uint64_t offset) const``
-        """
+        """Return one element in T. C prototype: ``PrimType GetValue(const uint64_t offset) const``."""
         return self._scalar("GetValue", offset, writing=False)[0]  # type: ignore[no-any-return]
 
     def SetValue(self, offset: int, value: float) -> None:
-        """Set one element.
-
-        C prototype: ``void SetValue(const uint64_t offset, PrimType value)``
-        """
+        """Set one element. C prototype: ``void SetValue(const uint64_t offset, PrimType value)``."""
         self._scalar("SetValue", offset, writing=True)[0] = value
 
     def _scalar(self, api: str, offset: int, writing: bool) -> Array:
@@ -125,10 +111,7 @@ class GlobalTensor:
         return region.data[start:stop].view(self.bound(api)[1])
 
     def ReinterpretCast(self, T: DTypeLike) -> GlobalTensor:
-        """Return the same bytes as another type.
-
-        C prototype: ``GlobalTensor<U> ReinterpretCast() const``
-        """
+        """Return the same bytes as another type. C prototype: ``GlobalTensor<U> ReinterpretCast() const``."""
         dtype = element_type("ReinterpretCast", T)
         region, _ = self.bound("ReinterpretCast")
         return self.at(region, self._start, self._end, dtype)

@@ -103,8 +103,6 @@ def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list
     for index, array in enumerate(arrays):
         if not isinstance(array, np.ndarray):
             raise DtypeError(f"arrays[{index}]: expected a NumPy array, got {type(array).__name__}")
-        if not array.flags.c_contiguous:
-            raise ShapeError(f"arrays[{index}]: global memory must be contiguous, got strides {array.strides}")
     addresses = [GlobalAddress(array, f"arrays[{index}]") for index, array in enumerate(arrays)]
     if workspace is not None:
         memory = np.full(workspace, 0xFF, np.uint8) if isinstance(workspace, int) else workspace

@@ -19,16 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.ascend.device.mathematics import (
-    digamma,
-    each,
-    exactly,
-    faster_gelu,
-    gelu,
-    power,
-    sigmoid,
-)
-from lngrad.ascend.device.numerics import CPP_NAMES
+from lngrad.ascend.device.numerics import CPP_NAMES, digamma, each, exactly, faster_gelu, gelu, power, sigmoid
 from lngrad.ascend.device.pipes import READ_V, WRITE_V
 from lngrad.typing import Array
 

@@ -123,17 +123,11 @@ def _elementwise(parts: Sequence[Array]) -> Array:
 
 
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bool = True) -> PlannedInstruction:
-    """Check the static rules of an instruction and return its plan.
+    """Check the static rules of an instruction and return its plan. Raises DeviceFault or DtypeError.
 
     Args:
-        d: The instruction.
-        ub: Where its operands lie.
         names: Describes an operand in a text.
         checked: Whether a widening Cast of one repeat in place is an error too; a device reads a repeat, then writes.
-
-    Raises:
-        DeviceFault: A length, an address or an overlap.
-        DtypeError: A type that the instruction does not take.
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands

@@ -16,7 +16,7 @@ from lngrad.ascend.device.core import Core, current_core, running
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
-from lngrad.ascend.device.running import caller, site_text
+from lngrad.ascend.device.report import caller, site_text
 from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock
-from lngrad.ascend.device.report import Arrows, race_svg
-from lngrad.ascend.device.running import NOBODY, Instruction, site_text
+from lngrad.ascend.device.report import NOBODY, Arrows, Instruction, race_svg, site_text
 from lngrad.ascend.faults import RaceFault
 
 
@@ -147,8 +146,6 @@ class GlobalOrder:
         Args:
             clock: Of the core that makes it.
             place: First address, address behind the last.
-            instruction: What makes it.
-            writing: Whether it writes.
             atomic: Whether it adds atomically.
 
         Returns:
@@ -181,15 +178,11 @@ class GlobalOrder:
 def race(
     earlier: Conflict, later: Instruction, writes: bool, memory: str, log: Iterable[Instruction], arrows: Arrows
 ) -> RaceFault:
-    """Return the fault of an access that nothing orders behind an earlier one.
+    """Return the fault of an access that nothing orders behind an earlier one, with a picture of what the block has issued.
 
     Args:
-        earlier: The earlier access.
-        later: What makes the later one.
-        writes: Whether that one writes.
+        later, writes: What makes the later one, and whether it writes.
         memory: Whose bytes they are.
-        log: What the block has issued, for the picture.
-        arrows: Its flags, for the picture.
     """
     (first, first_writes, nbytes), second, second_writes = earlier, later, writes
     one, other = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]

@@ -1,4 +1,5 @@
-"""What a launch reports: instructions, bytes and peaks by block, as a table, as JSON, as a picture.
+"""What faults and warnings say of an instruction, where in a kernel it is; and what a launch reports: instructions, bytes and
+peaks by block, as a table, as JSON, as a picture.
 
 A picture has one row a pipe, in issue order, arrows for flags, red where nothing orders two instructions.
 """
@@ -6,20 +7,82 @@ A picture has one row a pipe, in issue order, arrows for flags, red where nothin
 from __future__ import annotations
 
 import json
+import os
+import sys
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Union
 
 from lngrad.ascend.device.pipes import PIPE_NAMES
-from lngrad.ascend.device.running import Instruction, site_text
+from lngrad.ascend.faults import AscendWarning
 from lngrad.errors import printable
+
+# A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
+Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
+
+# (name, pipe, core, site): what a fault says of an instruction. A plain tuple, as every instruction makes one.
+Instruction = tuple[str, int, int, Site]
+NOBODY: Instruction = ("nothing", 0, 0, ("", 0))
+
+_INSIDE = tuple(f"{Path(__file__).parents[1] / folder}" for folder in ("device", "tile"))
+
+
+def kernel_frame() -> FrameType:
+    """Return the innermost frame that does not belong to the simulator: the line of the kernel."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if not frame.f_code.co_filename.startswith(_INSIDE):
+            return frame
+        frame = frame.f_back
+    return frame
+
+
+def caller(depth: int = 2) -> Site:
+    """Return where the caller of the function that calls this stands: the line of a kernel."""
+    frame = sys._getframe(depth)
+    return frame.f_code, frame.f_lasti
+
+
+def kernel_site() -> Site:
+    """Return where ``kernel_frame`` stands."""
+    frame = kernel_frame()
+    return frame.f_code, frame.f_lasti
+
+
+def site_text(site: Site) -> str:
+    """Return ``file:line`` of a site."""
+    where, place = site
+    if isinstance(where, str):
+        return f"{os.path.basename(where)}:{place}" if where else "unknown place"
+    line = next(
+        (line for start, stop, line in where.co_lines() if start <= place < stop and line), where.co_firstlineno
+    )
+    return f"{Path(where.co_filename).name}:{line}"
+
+
+def warn_at_kernel(text: str) -> None:
+    """Give an AscendWarning at the line of the kernel."""
+    frame = kernel_frame()
+    warnings.warn_explicit(
+        text,
+        AscendWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
 
 STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
 SHOWN = 6  # instructions of a race's picture
 WIDE, TALL = 136, 34  # a box with an instruction's name and line
-Arrows = Iterable[tuple[Instruction, Instruction]]
+Arrows = Iterable[tuple[Instruction, Instruction]]  # pairs of a set flag and the wait for it
 
 
 def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, second: Instruction, missing: str) -> str:
@@ -27,9 +90,7 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
 
     Args:
         log: What the block has issued.
-        arrows: Pairs of a set flag and the wait for it.
-        first: The earlier access.
-        second: The later one, which was not executed.
+        first, second: The earlier access, and the later one, which was not executed.
         missing: What would order the two.
     """
     log = list(log)
@@ -56,12 +117,7 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
             f'<text x="{x + WIDE / 2}" y="{y + 14}" text-anchor="middle">{name}</text>'
             f'<text x="{x + WIDE / 2}" y="{y + 27}" text-anchor="middle" font-size="10">{line}</text>'
         )
-    for source, target in arrows:
-        if id(source) in places and id(target) in places:
-            (x1, y1), (x2, y2) = places[id(source)], places[id(target)]
-            side = TALL / 2 if y2 > y1 else -TALL / 2
-            ends = f'x1="{x1}" y1="{y1 + side}" x2="{x2}" y2="{y2 - side}"'
-            parts.append(f'<line {ends} stroke="#555" marker-end="url(#head)"/>')
+    parts += _arrows(arrows, places, TALL / 2)
     (x1, y1), (x2, y2) = places[id(first)], places[id(second)]
     path = f"M{x1},{y1 - TALL / 2} C{x1},{top - 26} {x2},{top - 26} {x2},{y2 - TALL / 2}"
     parts.append(f'<path d="{path}" fill="none" stroke="#c00" stroke-width="2" stroke-dasharray="5 3"/>')
@@ -76,12 +132,7 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
 
 
 def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Arrows) -> str:
-    """Return an SVG with one group of four rows for every block.
-
-    Args:
-        blocks: (title, instructions in issue order).
-        arrows: Pairs of a set flag and the wait for it.
-    """
+    """Return an SVG with one group of four rows for every block, a title with its instructions in issue order."""
     places: dict[int, tuple[float, float]] = {}
     parts: list[str] = []
     longest = max((len(log) for _, log in blocks), default=0)
@@ -97,11 +148,17 @@ def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Ar
             x, y = LEFT + index * STEP, top + entry[1] * ROW
             places[id(entry)] = (x + BOX / 2, y + BOX / 2)
             parts.append(_box(entry, x, y))
+    return _svg(width, height, [*parts, *_arrows(arrows, places, 0)])
+
+
+def _arrows(arrows: Arrows, places: dict[int, tuple[float, float]], margin: float) -> Iterator[str]:
+    """The arrows between instructions that have a place, from edge to edge of boxes, which are `margin` away."""
     for source, target in arrows:
         if id(source) in places and id(target) in places:
             (x1, y1), (x2, y2) = places[id(source)], places[id(target)]
-            parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#head)"/>')
-    return _svg(width, height, parts)
+            side = margin if y2 > y1 else -margin
+            ends = f'x1="{x1}" y1="{y1 + side}" x2="{x2}" y2="{y2 - side}"'
+            yield f'<line {ends} stroke="#555" marker-end="url(#head)"/>'
 
 
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:

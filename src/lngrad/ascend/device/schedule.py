@@ -52,12 +52,7 @@ class BlockSchedule:
         self._failure: BaseException | None = None
 
     def run_all(self) -> None:
-        """Run every block to its end.
-
-        Raises:
-            BaseException: The first one that a kernel raised.
-            DeadlockFault: No block can go on.
-        """
+        """Run every block to its end. Raises what a kernel raised first, or DeadlockFault if no block can go on."""
         self._drive(0)
         for thread in self._threads:
             thread.join()
@@ -83,11 +78,7 @@ class BlockSchedule:
         return barrier in self._signals or len(self._snapshots.get(barrier, ())) == len(self._states)
 
     def wait(self, clock: PipeClock, flag: object, what: str) -> None:
-        """Wait until a flag is up; other blocks run meanwhile.
-
-        Raises:
-            DeadlockFault: It will never be.
-        """
+        """Wait until a flag is up; other blocks run meanwhile. Raises DeadlockFault if it will never be."""
         if self._failure is not None:
             raise _Abandoned
         index, count = clock.index, len(self._states)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lngrad.ascend.device.core import Core, running
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad.ascend.device.running import caller, site_text
+from lngrad.ascend.device.report import caller, site_text
 from lngrad.ascend.device.schedule import Signal
 from lngrad.ascend.faults import SyncFault
 

@@ -16,7 +16,7 @@ from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE3, V
 from lngrad.ascend.device.pipes import S as SCALAR
-from lngrad.ascend.device.running import caller
+from lngrad.ascend.device.report import caller
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.device.vector import DUPLICATE
 from lngrad.ascend.faults import DeviceFault, TilingError
@@ -233,8 +233,5 @@ def ToFloat(value: Any) -> np.float32:
 
 
 def ToBfloat16(value: Any) -> Any:
-    """Return a float scalar as bfloat16, to nearest even.
-
-    C prototype: ``bfloat16_t ToBfloat16(const float& fVal)``
-    """
+    """Return a float scalar as bfloat16, to nearest even. C prototype: ``bfloat16_t ToBfloat16(const float& fVal)``."""
     return ml_dtypes.bfloat16(value)

@@ -12,7 +12,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, Snapshot
 from lngrad.ascend.device.races import Span, Spans
-from lngrad.ascend.device.running import Instruction, warn_at_kernel
+from lngrad.ascend.device.report import Instruction, warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 
@@ -152,11 +152,7 @@ class UnifiedBuffer:
         self.on_release: list[Callable[[], None]] = []
 
     def allocate(self, name: str, position: TPosition, size: int, state: State) -> Allocation:
-        """Take the next ``size`` bytes, rounded up to whole blocks.
-
-        Raises:
-            CapacityFault: They do not fit.
-        """
+        """Take the next ``size`` bytes, rounded up to whole blocks. Raises CapacityFault if they do not fit."""
         size = -(-size // self.soc.block_bytes) * self.soc.block_bytes
         if self.next_free + size > self.size:
             taken = ", ".join(f"{a.name} {a.size}" for a in self.allocations) or "nothing"

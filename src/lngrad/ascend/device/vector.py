@@ -40,7 +40,7 @@ from lngrad.ascend.device.descriptors import (
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import CAST_MODES, RoundMode
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
-from lngrad.ascend.device.running import Site, caller
+from lngrad.ascend.device.report import Site, caller
 from lngrad.errors import DtypeError
 
 P = ParamSpec("P")

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.ascend import soc
-from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
+from lngrad.ascend.acl.enums import aclnnStatus
 from lngrad.ascend.acl.interface import StatusError
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts
-from lngrad.ascend.aclnn.added_norms import ADD_LAYER_NORM, ADD_LAYER_NORM_GRAD, DEEP_NORM, DEEP_NORM_GRAD
 from lngrad.ascend.aclnn.decision import Decision, decide
-from lngrad.ascend.aclnn.operator import AclnnOperator
+from lngrad.ascend.aclnn.norms import ADD_LAYER_NORM, ADD_LAYER_NORM_GRAD, DEEP_NORM, DEEP_NORM_GRAD
+from lngrad.ascend.aclnn.operator import FLOAT, AclnnOperator
 from lngrad.ascend.graph.layer_norm_grad import UNKNOWN, UNKNOWN_RANK, DtypeLike, dtype_name
 from lngrad.core.arrays import Output, as_array, empty, spec_of
 from lngrad.core.problem import Role
@@ -29,6 +29,7 @@ from lngrad.typing import AnyArray, Shape
 
 _DTYPES = {dtype.name: name for name, dtype in NUMPY_DTYPES.items()}
 _STAND_IN = 16  # for a dimension that is unknown: any size that breaks no rule
+_SHAPES: dict[Role, Shape] = {Role.TENSOR: (1, _STAND_IN), Role.STATISTIC: (1, 1), Role.PARAMETER: (_STAND_IN,)}
 _SNAKE = {"additionalOutput": "additional_output"}
 
 
@@ -106,13 +107,8 @@ class AddedNormOp:
         results: list[Any] = [wide if self._row.roles[name] is Role.TENSOR else "float32" for name in self._row.outputs]
         facts: dict[str, TensorFacts | None] = {}
         for name, dtype in zip(self._names, (*given.values(), *results), strict=True):
-            shape: dict[Role, Shape] = {
-                Role.TENSOR: (1, _STAND_IN),
-                Role.STATISTIC: (1, 1),
-                Role.PARAMETER: (_STAND_IN,),
-            }
-            made = _contiguous(shape[self._row.roles[name]])
-            facts[name] = None if dtype is None else TensorFacts(_DTYPES[dtype], *made)
+            shape = _SHAPES[self._row.roles[name]]
+            facts[name] = None if dtype is None else TensorFacts(_DTYPES[dtype], shape, contiguous_strides(shape))
         self._decide(facts, self._settings({}), DtypeError)
         return self.results(*results)
 
@@ -147,7 +143,7 @@ class AddedNormOp:
             for name, shape in zip(self._names, (*given.values(), *results), strict=True):
                 form = forms[row.roles[name]]
                 filled = shape and _filled(shape, form if len(form) == len(shape) else shape)
-                facts[name] = None if filled is None else TensorFacts(aclDataType.ACL_FLOAT, *_contiguous(filled))
+                facts[name] = None if filled is None else TensorFacts(FLOAT, filled, contiguous_strides(filled))
             self._decide(facts, self._settings({}), ShapeError)
         return self.results(*results)
 
@@ -188,10 +184,6 @@ def _facts(array: Any) -> TensorFacts | None:
         return None
     steps = tuple(stride // array.itemsize for stride in array.strides)
     return TensorFacts(_DTYPES[array.dtype.name], array.shape, steps)
-
-
-def _contiguous(shape: Shape) -> tuple[Shape, Shape]:
-    return shape, contiguous_strides(shape)
 
 
 def _merged(rank: int, shapes: Sequence[Shape | None]) -> Shape:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from lngrad.api import layer_norm_backward
-from lngrad.ascend import soc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.core.arrays import Output, as_array, empty, spec_of
@@ -32,8 +31,7 @@ from lngrad.typing import AnyArray, Array, Mask, Shape, Tensor
 UNKNOWN = -1  # a dimension
 UNKNOWN_RANK = (-2,)
 
-# dtypes of (dy and x, gamma, pd_gamma and pd_beta); pd_x has x's, variance or rstd and mean have
-# float32.
+# dtypes of (dy and x, gamma, pd_gamma and pd_beta). pd_x has x's; variance or rstd, and mean, have float32.
 DTYPE_ROWS = (
     ("float32", "float32", "float32"),
     ("float16", "float32", "float32"),
@@ -101,20 +99,17 @@ class GraphOp:
         return f"{__name__}.{self.name}"
 
     def infer_shape(self, *shapes: Sequence[int], output_mask: Sequence[bool] = ALL) -> PdOutputs:
-        """Shapes of the outputs, before there is data. The newest ops take empty inputs.
+        """Shapes of the outputs, before there is data: dy's, and gamma's twice. The newest ops take empty inputs.
 
         Args:
             shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
             output_mask: Which outputs are wanted; the others are None.
 
-        Returns:
-            pd_x has dy's shape, pd_gamma and pd_beta have gamma's: unknown where those are.
-
         Raises:
             ShapeError: What is known breaks a rule.
         """
         self._check_number(shapes)
-        takes_empty = soc.current().documents == "master"
+        takes_empty = socs.current().documents == "master"
         dy, x, statistic, mean, gamma = known = [tuple(shape) for shape in shapes]
         for name, shape in zip(self.inputs, known, strict=True):
             least = 1 if name in ("dy", "x") and not takes_empty else 0
@@ -160,7 +155,7 @@ class GraphOp:
         if x != dy:
             raise DtypeError(f"x: expected the dtype of dy, {dy}, got {x}")
         for name, dtype in ((self.inputs[2], statistic), ("mean", mean)):
-            if soc.current().mode != "strict" and dtype != "float32":
+            if socs.current().mode != "strict" and dtype != "float32":
                 raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
             if _BITS.get(dtype, 0) < _BITS[x]:
                 allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
@@ -177,12 +172,7 @@ class GraphOp:
     def outputs(
         self, *arrays: AnyArray, output_mask: Sequence[bool] = ALL, pd_gamma_dtype: DtypeLike | None = None
     ) -> PdOutputs:
-        """Shape and dtype of each output, from the facts of the inputs alone: for fake kernels.
-
-        Args:
-            arrays: dy, x, variance or rstd, mean, gamma; their data are not read.
-            output_mask, pd_gamma_dtype: As in the call.
-        """
+        """Shape and dtype of each output, from the facts of the inputs alone: for fake kernels. Arguments: as of the call."""
         (dy, x, _, mean, gamma), mask, parameter = self._checked(arrays, output_mask, pd_gamma_dtype)
         statistics = _float32(mean)
         problem, _ = Problem.backward(dy, x, statistics, statistics, gamma, tuple(gamma.shape), mask)
@@ -200,7 +190,7 @@ class GraphOp:
         (dy, x, statistic, mean, gamma), mask, parameter = self._checked(given, output_mask, pd_gamma_dtype)
         facts = spec_of("x", x)
         rstd = rstd_of(statistic, facts.dtype)
-        if rounds_half_away(soc.current()) and "bfloat16" in (facts.dtype, parameter):
+        if rounds_half_away(socs.current()) and "bfloat16" in (facts.dtype, parameter):
             return _run_half_away((dy, x, mean, rstd, gamma), mask, facts.kind, (facts.dtype, parameter))
         out = None
         if parameter != spec_of("gamma", gamma).dtype:
@@ -345,8 +335,7 @@ class Strategy(NamedTuple):
     tiling_key: int
 
 
-# The register-based architecture, 3510. Rows are M, normalized elements N; all limits exclude their
-# number.
+# The register-based architecture, 3510: limits of rows M and of normalized elements N, all exclusive.
 BLOCK_BYTES = 32
 TRANSPOSE_ROWS = 256  # N no longer than a block. That it fits the Unified Buffer is taken for granted: rows are short
 GRAD_BIG_M = (2048, 1024)  # M above, N below
@@ -354,8 +343,7 @@ V3_BIG_M = (4096, 512)
 V3_SUMS_CORES, V3_SUMS_BIG_M = 56, ((1792, 512), (8192, 1024))  # where pd_gamma or pd_beta is wanted
 BIG_N_ROWS, BIG_N_COLUMNS = 512, 8192
 
-# Atlas A2 and A3, LayerNormGradV3: key = template·100 + deterministic·10 + dtype; deterministic is
-# always 1.
+# Atlas A2 and A3, LayerNormGradV3: key = template·100 + deterministic (always 1)·10 + dtype.
 SINGLE_READ_COLUMNS, TRANSPOSE_COLUMNS, SHORT_COLUMNS = (768, 12176), 64, 768
 TEMPLATES = {"SINGLE_READ": 1, "WORKSPACE": 2, "TRANSPOSE": 3, "COMMON": 4}
 DTYPE_KEYS = {

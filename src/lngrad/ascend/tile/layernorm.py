@@ -2,7 +2,7 @@
 
 Its variance is what LayerNormGrad takes; there is no tile API that takes rstd. The orders of operations are those of
 layernorm_common_basic_impl.h and layernorm_variance_impl.h (variance form) and of layernorm_common_impl.h,
-layernorm_3510_impl.h and normalize_*_impl.h (rstd form).
+layernorm_3510_impl.h and normalize_*_impl.h (rstd form); docs/ascend-tile.md, "The numbers", has the formulas.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import RoundMode, lane_sums, pairwise_sum
-from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.numerics import REPEAT_FLOATS, lane_sums, pairwise_sum
+from lngrad.ascend.device.report import warn_at_kernel
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
 from lngrad.ascend.soc import Soc
-from lngrad.ascend.tile.layernormgrad_2201 import (
+from lngrad.ascend.tile.layernormgrad_kernels import (
+    FLOAT,
+    NONE,
     add_to_rows,
     clear_columns,
     count_instructions,
@@ -30,14 +32,14 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 API = "LayerNorm"
-FLOAT = np.dtype(np.float32)
-NONE = RoundMode.CAST_NONE
-VECTOR_FLOATS = 64
 
 
 @dataclass(frozen=True)
 class ForwardTensors:
-    """The tensors of one LayerNorm call; ``spread`` is the variance, or rstd in the rstd form."""
+    """The tensors of one LayerNorm call, which have been checked; ``spread`` is the variance, or rstd in the rstd form.
+
+    x, y (B·S, H), or (A, row) of which R columns count; mean, spread a row's each; gamma, beta (H,) or (R,); temp bytes.
+    """
 
     y: LocalTensor
     mean: LocalTensor
@@ -86,13 +88,7 @@ def _check_rstd_form(
 
 
 def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, reuse: bool, exact: bool) -> None:
-    """Compute y, mean and variance on 2002 and 2201.
-
-    Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,); temp bytes.
-    Dtypes: all half or all float; intermediates float.
-    Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are left out when ``exact``.
-    """
+    """Compute y, mean and variance on 2002 and 2201, in float; ``exact`` leaves out padded columns."""
     stack = t.temp.ReinterpretCast(FLOAT)
     half = t.y.dtype != FLOAT
     starts = [tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos]
@@ -147,7 +143,7 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
-    dst.core.tally.instructions["Add"] += rows * ((H > 2 * VECTOR_FLOATS - 1) + (H > VECTOR_FLOATS and H % 64 > 0))
+    dst.core.tally.instructions["Add"] += rows * ((H > 2 * REPEAT_FLOATS - 1) + (H > REPEAT_FLOATS and H % 64 > 0))
     dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
     dst.write("WholeReduceSum", "dst", rows, aligned=False)[:] = lane_sums(values)
 
@@ -160,13 +156,7 @@ def _spread(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
 
 
 def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, exact: bool) -> None:
-    """Compute y, mean and variance on 3510.
-
-    Shapes: x, y (B·S, H); mean, variance (B·S,); gamma, beta (H,).
-    Dtypes: all half or all float; intermediates float.
-    Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; as published H counts the padding, unless ``exact``.
-    """
+    """Compute y, mean and variance on 3510, in float. As published H counts the padding, unless ``exact``."""
     M, H = tiling.bLength * tiling.sLength, tiling.hLength
     width = tiling.originalHLength if exact else H
     x = _load(t.x, "inputX", M * H).reshape(M, H)
@@ -180,7 +170,7 @@ def variance_form_3510(t: ForwardTensors, epsilon: float, tiling: LayerNormTilin
     t.mean.write(API, "outputMean", M)[:] = mean[:, 0]
     t.spread.write(API, "outputVariance", M)[:] = variance[:, 0]
     t.y.write(API, "output", M * H).reshape(M, H)[:] = y
-    count_instructions(t.y, M * -(-H // VECTOR_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
+    count_instructions(t.y, M * -(-H // REPEAT_FLOATS), {"Div": 3, "Sub": 2, "Mul": 2, "Add": 3})
 
 
 def rstd_form(
@@ -188,12 +178,8 @@ def rstd_form(
 ) -> None:
     """Compute y, mean and rstd (or variance, on 3510) in float.
 
-    Shapes: x, y (A, row) of which R columns count; mean, spread (A,); gamma, beta (R,); temp bytes.
-    Dtypes: x, y half or float; mean, spread float.
-    Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". CANN: the padding of y is set to 0, a device leaves anything there;
-    the intermediates are computed at once instead of in chunks, which does not change a bit; on 3510 the fused
-    multiply-adds of the mean are not simulated.
+    CANN: the padding of y is set to 0, a device leaves anything there; the intermediates are computed at once instead of
+    in chunks, which does not change a bit; on 3510 the fused multiply-adds of the mean are not simulated.
     """
     A, R, row = para.aLength, para.rLength, para.rLengthWithPadding
     x = _load(t.x, "inputX", A * row).reshape(A, row)[:, :R]
@@ -228,7 +214,7 @@ def rstd_form(
     t.mean.write(API, "outputMean", A)[:] = mean
     t.spread.write(API, "outputRstd", A)[:] = rstd if config.isOutputRstd else variance
     t.y.write(API, "output", A * row).reshape(A, row)[:] = _padded(y, row)
-    count_instructions(t.y, A * -(-R // VECTOR_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
+    count_instructions(t.y, A * -(-R // REPEAT_FLOATS), {"Muls": 2, "Sub": 2, "Mul": 3, "Add": 3})
 
 
 def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
@@ -238,8 +224,8 @@ def _folded_mean(x: Array, tiling: LayerNormSeparateTiling) -> Array:
     folded = scaled[:, :head].copy()
     rest = scaled[:, head:]
     folded[:, : rest.shape[1]] += rest
-    if folded.shape[1] > VECTOR_FLOATS:
-        pairs = folded.reshape(len(x), -1, 2, VECTOR_FLOATS)
+    if folded.shape[1] > REPEAT_FLOATS:
+        pairs = folded.reshape(len(x), -1, 2, REPEAT_FLOATS)
         folded = pairwise_sum(pairs[:, :, 0] + pairs[:, :, 1])
     return pairwise_sum(folded) * np.float32(tiling.k2RRec)
 

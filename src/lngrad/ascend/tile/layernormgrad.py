@@ -10,16 +10,17 @@ import enum
 from dataclasses import dataclass
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.report import warn_at_kernel
 from lngrad.ascend.faults import DeviceFault, TilingError
-from lngrad.ascend.tile.layernormgrad_2201 import (
+from lngrad.ascend.tile.layernormgrad_kernels import (
     BetaTensors,
     GradTensors,
+    beta_3510,
     beta_common,
+    grad_3510,
     grad_common,
     stack_bytes_touched,
 )
-from lngrad.ascend.tile.layernormgrad_3510 import beta_3510, grad_3510
 from lngrad.ascend.tile.tile_call import TileCall
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
 from lngrad.errors import DtypeError
@@ -164,10 +165,8 @@ def LayerNormGradBeta(
     Args:
         outputPdGamma: [H], sum of inputDy * resForGamma. Output.
         outputPdBeta: [H], sum of inputDy. Output.
-        resForGamma: [B, S, H], of LayerNormGrad.
-        inputDy: [B, S, H], gradient of the forward's output.
+        resForGamma, inputDy, sharedTmpBuffer: As of LayerNormGrad.
         tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
-        sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
         isReuseSource: Float only. The manual says that inputDy may be overwritten; the published code of 2002 and
             2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
         exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0

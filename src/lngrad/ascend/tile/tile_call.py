@@ -16,7 +16,7 @@ import numpy as np
 
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.local_tensor import LocalTensor, pop_stack_buffer
-from lngrad.ascend.device.running import warn_at_kernel
+from lngrad.ascend.device.report import warn_at_kernel
 from lngrad.ascend.device.unified_buffer import State, TPosition
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
 from lngrad.ascend.tiling.host_functions import align_up
@@ -86,16 +86,12 @@ class TileCall(Generic[Tensors]):
         self.tensors = kind(*(operand.tensor for operand in self.operands), self.temp)
 
     def check(self, H: int, isReuseSource: bool, stack_bytes: int, wide: Iterable[str] = ()) -> None:
-        """Check everything that all tile APIs ask of their arguments.
+        """Check everything that all tile APIs ask of their arguments. Raises DeviceFault or DtypeError.
 
         Args:
             H: Elements of the last axis in memory.
-            isReuseSource: As the kernel passed it.
             stack_bytes: The temporary buffer that the tiling was made for.
             wide: Names of the operands that are float whatever T is.
-
-        Raises:
-            DeviceFault, DtypeError: A rule is broken.
         """
         api, dtype = self.api, self.first.dtype
         if not self.soc.tile_api:
@@ -154,11 +150,7 @@ class TileCall(Generic[Tensors]):
                 )
 
     def mark_overwritten(self, name: str, count: int, text: str) -> None:
-        """Warn with ``text`` when somebody reads the first ``count`` elements of an input from now on.
-
-        An input that shares memory with an output is left out: it is a result now, and whether a right one was
-        compared.
-        """
+        """Warn when somebody reads the first elements of an input from now on, unless it is a result now, too."""
         tensor = next(operand.tensor for operand in self.operands if operand.name == name)
         if not any(tensor.overlaps(output.tensor) for output in self.outputs):
             tensor.mark_stale(count, text)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from lngrad.ascend.tiling.structs import (
     float_bits,
 )
 
+Result = TypeVar("Result")
 FLOAT_BYTES, HALF_BYTES = 4, 2
 BLOCK_BYTES = 32
 FLOATS_PER_BLOCK = BLOCK_BYTES // FLOAT_BYTES
@@ -83,11 +85,12 @@ class Words:
         if H == 0:
             raise TilingError(f"{self.api}: hLength must not be 0, upstream divides by it")
 
-    def close(self) -> None:
-        """Warn about what was let pass."""
+    def close(self, result: Result) -> Result:
+        """Return a result, and warn about what was let pass."""
         if self._complaints:
             # 3: the caller of the tiling function.
             warnings.warn(f"{self.api} (lenient): " + "; ".join(self._complaints), AscendWarning, stacklevel=3)
+        return result
 
 
 def GetLayerNormMaxMinTmpSize(
@@ -129,17 +132,14 @@ def GetLayerNormMaxMinTmpSize(
     if isComputeRstd is not None:
         words.rule(not isOnlyOutput, "isOnlyOutput: only False is supported")
         A, R = _matrix_shape(words, srcShape, typeSize)
-        sizes = _rstd_tmp_sizes(words, A, R, typeSize, isComputeRstd, socs.get(soc).regbase)
-        words.close()
-        return sizes
+        return words.close(_rstd_tmp_sizes(words, A, R, typeSize, isComputeRstd, socs.get(soc).regbase))
     socs.get(soc)
     B, S, H, _ = words.shape(srcShape, typeSize)
     buffers = 2 if isReuseSource and typeSize == FLOAT_BYTES else 3
     statistics_bytes = 2 * align_up(B * S * FLOAT_BYTES, BLOCK_BYTES)
     largest = words.word("maxValue", buffers * align_up(B * S * H * FLOAT_BYTES, BLOCK_BYTES) + statistics_bytes)
     smallest = words.word("minValue", buffers * align_up(H * FLOAT_BYTES, BLOCK_BYTES) + statistics_bytes)
-    words.close()
-    return largest, smallest
+    return words.close((largest, smallest))
 
 
 def _rstd_tmp_sizes(words: Words, A: int, R: int, typeSize: int, isComputeRstd: bool, regbase: bool) -> tuple[int, int]:
@@ -148,8 +148,7 @@ def _rstd_tmp_sizes(words: Words, A: int, R: int, typeSize: int, isComputeRstd: 
         return (words.word("maxValue", (partials + (1 if isComputeRstd else 2) * A) * FLOAT_BYTES),) * 2
     row_bytes = align_up(R, BLOCK_BYTES // typeSize) * FLOAT_BYTES
     variance_bytes = align_up(A * FLOAT_BYTES, BLOCK_BYTES)
-    # The temporary buffer is used twice: for the statistics, then for Normalize, which is asked
-    # what it needs.
+    # The temporary buffer is used twice: for the statistics, then for Normalize.
     normalize_max = 2 * row_bytes + 2 * align_up(A, 8) * row_bytes
     normalize_min = max(variance_bytes, (2 if typeSize == FLOAT_BYTES else 4) * row_bytes)
     largest = words.word("maxValue", max(2 * A * row_bytes, normalize_max) + variance_bytes)
@@ -194,13 +193,11 @@ def GetLayerNormNDTilingInfo(
     Args:
         srcShape: [B, S, storageHLength, originHLength], or [A, R] for the rstd form.
         stackBufferSize: Bytes of the temporary buffer.
-        typeSize, isReuseSource, isComputeRstd, soc, lenient: As for GetLayerNormMaxMinTmpSize.
+        typeSize, isReuseSource, isComputeRstd, soc, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors; too
+            small a buffer is one.
 
     Returns:
         LayerNormTiling for the form with variance, LayerNormSeparateTiling for the form with rstd.
-
-    Raises:
-        TilingError: A broken rule, too small a buffer, or a number that does not fit a uint32_t.
     """
     words = Words("GetLayerNormNDTilingInfo", lenient)
     stack = words.word("stackBufferSize", stackBufferSize) // FLOAT_BYTES
@@ -212,8 +209,7 @@ def GetLayerNormNDTilingInfo(
         tiling = _folded_rstd_tiling(*_matrix_shape(words, srcShape, typeSize))
     else:
         tiling = _rstd_tiling(words, *_matrix_shape(words, srcShape, typeSize), stack, typeSize)
-    words.close()
-    return tiling
+    return words.close(tiling)
 
 
 def _chunk(words: Words, stack: int, statistics: int, buffers: int, row: int, count: int) -> int:
@@ -225,6 +221,16 @@ def _chunk(words: Words, stack: int, statistics: int, buffers: int, row: int, co
         f"{(buffers * row + statistics) * FLOAT_BYTES} bytes are needed, got {stack * FLOAT_BYTES}",
     )
     return min(one, count)
+
+
+def _chunks(stack: int, one: int, rows: int, row: int) -> dict[str, int]:
+    """The fields of both forms that say how rows are cut into chunks of `one` elements."""
+    tail = rows * row % one
+    return {
+        "inputXSize": rows * row, "meanVarSize": rows, "tmpBufSize": stack, "oneTmpSize": one,
+        "loopRound": rows * row // one, "inputRoundSize": one, "inputTailSize": tail, "inputTailPos": rows * row - tail,
+        "meanVarRoundSize": one // row, "meanVarTailSize": tail // row, "meanVarTailPos": rows - tail // row,
+    }  # fmt: skip
 
 
 def _variance_tiling(
@@ -241,30 +247,19 @@ def _variance_tiling(
     one = _chunk(words, stack, statistics, buffers, H, count)
     if one == 0:
         return LayerNormTiling()
-    tail = count % one
     return LayerNormTiling(
         bLength=B,
         sLength=S,
         hLength=H,
         originalHLength=originH,
-        inputXSize=count,
-        meanVarSize=rows,
         numberOfTmpBuf=buffers,
         meanTmpTensorSize=rows_padded,
         varianceTmpTensorPos=rows_padded,
         varianceTmpTensorSize=rows_padded,
-        tmpBufSize=stack,
-        oneTmpSize=one,
         firstTmpStartPos=statistics,
         secondTmpStartPos=statistics + one,
         thirdTmpStartPos=statistics + 2 * one,
-        loopRound=count // one,
-        inputRoundSize=one,
-        inputTailSize=tail,
-        inputTailPos=count - tail,
-        meanVarRoundSize=one // H,
-        meanVarTailSize=tail // H,
-        meanVarTailPos=rows - tail // H,
+        **_chunks(stack, one, rows, H),
         bshCurLength=one,
         bsCurLength=one // H,
         lastDimValueBack=float(np.float32(1) / np.float32(originH)),
@@ -278,25 +273,14 @@ def _rstd_tiling(words: Words, A: int, R: int, stack: int, typeSize: int) -> Lay
     one = _chunk(words, stack, variance, 2, row, count)
     if one == 0:
         return LayerNormSeparateTiling()
-    tail = count % one
     return LayerNormSeparateTiling(
         aLength=A,
         rLength=R,
-        inputXSize=count,
-        meanVarSize=A,
         numberOfTmpBuf=2,
         varianceTmpTensorSize=variance,
-        tmpBufSize=stack,
-        oneTmpSize=one,
         firstTmpStartPos=variance,
         secondTmpStartPos=variance + one,
-        loopRound=count // one,
-        inputRoundSize=one,
-        inputTailSize=tail,
-        inputTailPos=count - tail,
-        meanVarRoundSize=one // row,
-        meanVarTailSize=tail // row,
-        meanVarTailPos=A - tail // row,
+        **_chunks(stack, one, A, row),
         arCurLength=one,
         aCurLength=one // row,
         rValueBack=float(np.float32(1) / np.float32(R)),
@@ -359,10 +343,7 @@ def GetLayerNormGradMaxMinTmpSize(
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize.
-
-    Raises:
-        TilingError: A broken rule, or a number that does not fit a uint32_t.
+        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors.
     """
     words = Words("GetLayerNormGradMaxMinTmpSize", lenient)
     B, S, H, _ = words.shape(srcShape, typeSize)
@@ -370,15 +351,13 @@ def GetLayerNormGradMaxMinTmpSize(
         # Two rows of floats, x1 and x2; with reuse they live in the inputs.
         reuses = isReuseSource and typeSize == FLOAT_BYTES
         need = 0 if reuses else words.word("maxValue", 2 * align_up(H, 8) * FLOAT_BYTES)
-        words.close()
-        return need, need
+        return words.close((need, need))
     count = words.word("B*S*H", B * S * H)
     square = words.word("H*H", H * H)
     buffers = len(chunk_buffers(typeSize, isReuseSource))
     largest = words.word("maxValue", buffers * max(count, square) * typeSize)
     smallest = words.word("minValue", buffers * min(count, square) * typeSize)
-    words.close()
-    return largest, smallest
+    return words.close((largest, smallest))
 
 
 def GetLayerNormGradNDTilingInfo(
@@ -403,10 +382,8 @@ def GetLayerNormGradNDTilingInfo(
     Args:
         srcShape: [B, S, storageHLength, originHLength].
         stackBufferSize: Bytes of the temporary buffer.
-        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize.
-
-    Raises:
-        TilingError: A broken rule, a buffer below one row, or a number that does not fit a uint32_t.
+        typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors; a buffer below one
+            row is one.
     """
     words = Words("GetLayerNormGradNDTilingInfo", lenient)
     B, S, H, originH = words.shape(srcShape, typeSize)
@@ -423,8 +400,7 @@ def GetLayerNormGradNDTilingInfo(
             f"got {stack_bytes}",
         )
         if rows == 0:
-            words.close()
-            return LayerNormGradTiling()
+            return words.close(LayerNormGradTiling())
         # Rounded up after the buffer was divided: this is finding A.
         rows = align_up(rows, rows_per_block(typeSize))
         one = words.word("oneCalSize", rows * H)
@@ -446,8 +422,7 @@ def GetLayerNormGradNDTilingInfo(
         setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * one))
     for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS:
         setattr(tiling, f"{name}Size", one)
-    words.close()
-    return tiling
+    return words.close(tiling)
 
 
 def GetLayerNormGradBetaMaxMinTmpSize(
@@ -469,13 +444,8 @@ def GetLayerNormGradBetaMaxMinTmpSize(
 
     Args:
         srcShape: [B, S, storageHLength, originHLength].
-        typeSize: Bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: Ignored.
-        soc: Checked to exist, else ignored.
-        lenient: As for GetLayerNormMaxMinTmpSize.
-
-    Raises:
-        TilingError: A broken rule, or a number that does not fit a uint32_t.
+        typeSize, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors.
+        isReuseSource, soc: Ignored, but soc must exist.
     """
     socs.get(soc)
     words = Words("GetLayerNormGradBetaMaxMinTmpSize", lenient)
@@ -483,8 +453,7 @@ def GetLayerNormGradBetaMaxMinTmpSize(
     buffers = 4 if typeSize == HALF_BYTES else 2
     largest = words.word("maxValue", buffers * B * S * H * FLOAT_BYTES)
     smallest = words.word("minValue", buffers * H * FLOAT_BYTES)
-    words.close()
-    return largest, smallest
+    return words.close((largest, smallest))
 
 
 def GetLayerNormGradBetaNDTilingInfo(
@@ -509,13 +478,8 @@ def GetLayerNormGradBetaNDTilingInfo(
     Args:
         srcShape: [B, S, storageHLength, originHLength].
         stackBufferSize: Bytes of the temporary buffer.
-        typeSize: Bytes of an element: 2 (half) or 4 (float).
-        isReuseSource: Ignored, as upstream.
-        soc: Checked to exist, else ignored.
-        lenient: As for GetLayerNormMaxMinTmpSize.
-
-    Raises:
-        TilingError: A broken rule, too small a buffer, or a number that does not fit a uint32_t.
+        typeSize, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors; too small a buffer is one.
+        isReuseSource, soc: Ignored, as upstream, but soc must exist.
     """
     socs.get(soc)
     words = Words("GetLayerNormGradBetaNDTilingInfo", lenient)
@@ -534,8 +498,7 @@ def GetLayerNormGradBetaNDTilingInfo(
         f"are needed, got {stackBufferSize}",
     )
     if not enough:
-        words.close()
-        return LayerNormGradBetaTiling()
+        return words.close(LayerNormGradBetaTiling())
     one = min(one, count)
     tail = count % one
     tiling = LayerNormGradBetaTiling(
@@ -558,5 +521,4 @@ def GetLayerNormGradBetaNDTilingInfo(
         inputDyTmpTensorPos=2 * H if half else 0,
         resForGammaTmpTensorPos=2 * H + one if half else 0,
     )
-    words.close()
-    return tiling
+    return words.close(tiling)

@@ -168,11 +168,9 @@ def safe_stack_bytes(
     """Return the smallest temporary buffer, in bytes, with which a call stays inside it.
 
     Args:
-        api: One of ``APIS``.
+        api, reuse_source, soc: As for lint.
         shape: [B, S, storageHLength, originHLength].
         type_size: 2 or 4.
-        reuse_source: isReuseSource.
-        soc: Default: this thread's.
     """
     return _Call(api, tuple(shape), type_size, reuse_source, socs.get(soc)).safe_bytes()
 
@@ -275,11 +273,7 @@ class SweepRow:
 
 
 def sweep(soc: socs.SocLike = "Ascend910B1") -> tuple[SweepRow, ...]:
-    """Lint LayerNormGrad with its own minimum and maximum over many shapes.
-
-    The shapes: H every multiple of 32 bytes up to 1024 elements, B·S one of 1, 2, 4, 7, 8, 16, 32, 64, 100, 128,
-    256.
-    """
+    """Lint LayerNormGrad with its own minimum and maximum: H in steps of 32 bytes up to 1024 elements, 1 to 256 rows."""
     rows = []
     for dtype, reuse in (("half", False), ("float", False), ("float", True)):
         step = 32 // TYPE_SIZES[dtype]

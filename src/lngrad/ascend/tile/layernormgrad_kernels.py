@@ -1,9 +1,12 @@
-"""LayerNormGrad and LayerNormGradBeta on the architectures 2002 and 2201, instruction by instruction.
+"""LayerNormGrad and LayerNormGradBeta on 2002 and 2201, instruction by instruction, and on 3510, in registers of 64 floats.
 
-The order of operations is that of layernormgrad_common_impl.h and layernormgradbeta_common_impl.h: everything between
-the inputs and the outputs is float, a chunk of rows at a time, each intermediate at the place of the temporary buffer
-that the tiling names. The caller has checked the arguments. Loops over rows that the published code writes out are
-one NumPy call each here: they give the values of the loop and count its instructions.
+The order of operations is that of layernormgrad_common_impl.h, layernormgradbeta_common_impl.h, layernormgrad_3510_impl.h
+and layernormgradbeta_3510_impl.h; docs/ascend-tile.md, "The numbers", has the formulas. The caller has checked the arguments:
+all are half or all float, and everything between the inputs and the outputs is float. On 2002 and 2201 a chunk of rows
+goes at a time, each intermediate at the place of the temporary buffer that the tiling names. Loops over rows that the
+published code writes out are one NumPy call each here: they give the values of the loop and count its instructions. On
+3510 rows do not depend on each other unless operands share memory, so that all are computed in one go where they do not.
+The order in which the lanes of a register are added up is not documented; neighbours first, as elsewhere, is assumed.
 """
 
 from __future__ import annotations
@@ -14,23 +17,20 @@ from functools import partial
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import REPEAT_BYTES, RoundMode, repeat_sums
+from lngrad.ascend.device.numerics import REPEAT_FLOATS, RoundMode, lane_sums, repeat_sums
 from lngrad.ascend.device.vector import Add, Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, OverlapFault
+from lngrad.ascend.tiling.host_functions import align_up
 from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, float_from_bits
+from lngrad.typing import Array
 
 BLOCK_FLOATS = 8
-REPEAT_FLOATS = REPEAT_BYTES // 4
 MAX_REPEATS = 255
 BRCB_ROWS = 8
 
 
 def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTensor, count: int) -> None:
-    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write.
-
-    Raises:
-        OverlapFault: They share some bytes and do not start together.
-    """
+    """Refuse operands that are shifted against each other: the unit reads some elements before, some after the write."""
     ends = (dst.start + count * dst.dtype.itemsize, src.start + count * src.dtype.itemsize)
     if dst.start != src.start and dst.core is src.core and dst.start < ends[1] and src.start < ends[0]:
         raise OverlapFault(
@@ -46,10 +46,7 @@ def count_instructions(tensor: LocalTensor, times: int, instructions: dict[str, 
 
 
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
-    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums.
-
-    The published loop keeps its partial sums where row i starts in dst; they are dead afterwards and not kept here.
-    """
+    """dst[i] = sum of row i of src: WholeReduceSum over repeats of 64 floats, then over the partial sums, not kept in dst."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
     left, rounds = H, 0
     while left > 1:
@@ -120,7 +117,7 @@ NONE = RoundMode.CAST_NONE
 
 @dataclass(frozen=True)
 class GradTensors:
-    """The tensors of one LayerNormGrad call under the names of this package."""
+    """The tensors of one LayerNormGrad call: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes."""
 
     dx: LocalTensor
     xhat: LocalTensor
@@ -134,7 +131,7 @@ class GradTensors:
 
 @dataclass(frozen=True)
 class BetaTensors:
-    """The tensors of one LayerNormGradBeta call under the names of this package."""
+    """The tensors of one LayerNormGradBeta call: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes."""
 
     dgamma: LocalTensor
     dbeta: LocalTensor
@@ -144,13 +141,7 @@ class BetaTensors:
 
 
 def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
-    """Compute dx and xhat chunk by chunk.
-
-    Shapes: dy, x, dx, xhat (B·S, H); variance, mean (B·S,); gamma (H,); temp bytes.
-    Dtypes: all half or all float; intermediates float.
-    Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers"; deviations: padded columns are cleared when ``exact``.
-    """
+    """Compute dx and xhat chunk by chunk. Padded columns are cleared when ``exact``."""
     stack = t.temp.ReinterpretCast(FLOAT)
     touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
     if touched > given:  # on a device the chunk buffers overwrite what lies behind it
@@ -253,11 +244,7 @@ def _grad_chunk(
 def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, exact: bool) -> None:
     """Compute dgamma and dbeta, adding row after row to float accumulators.
 
-    Shapes: xhat, dy (B·S, H); dgamma, dbeta (H,); temp bytes.
-    Dtypes: all half or all float; sums in float.
-    Caller: has checked shapes, positions and dtypes.
-    Source: docs/ascend-tile.md, "The numbers". As published the columns and the distance of rows are originalHLength;
-    ``exact`` takes hLength.
+    As published the columns and the distance of rows are originalHLength; ``exact`` takes hLength.
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     width = tiling.hLength if exact else tiling.originalHLength
@@ -284,3 +271,96 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
     if exact and not half:
         for result in (t.dgamma, t.dbeta):
             clear_columns(result, 1, tiling.hLength, tiling.originalHLength)
+
+
+API, BETA = "LayerNormGrad", "LayerNormGradBeta"
+# Instructions of the register code for each vector of a row, and for each row once.
+PER_VECTOR = {"Mul": 8, "Sub": 1, "Adds": 2, "Sqrt": 2, "Div": 2, "Duplicate": 6, "Muls": 3, "Add": 5, "Select": 3}
+PER_ROW = {"ReduceSum": 3, "Muls": 3, "Mul": 1, "Add": 1}
+
+
+def grad_3510(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
+    """Compute dx and xhat row by row. Padded columns are cleared when ``exact``.
+
+    Half is stored to nearest even, too large becomes infinity.
+    """
+    H, M = tiling.hLength, tiling.bLength * tiling.sLength
+    if reuse:
+        scratch = (t.dy, t.x)  # the first row of each, for every row
+    else:
+        stack = t.temp.ReinterpretCast(FLOAT)
+        second = align_up(H, 8)
+        if second + H > stack.GetSize():
+            raise BoundsFault(
+                f"{API}: two rows of {H} floats do not fit the temporary buffer: it has {stack.GetSize()} floats, "
+                f"{second + H} are needed"
+            )
+        scratch = (stack, stack[second:])
+    outputs, inputs = (t.dx, t.xhat), (t.dy, t.x, t.variance, t.mean, t.gamma, t.temp)
+    together = not any(o.overlaps(i) for o in outputs for i in inputs)
+    inverse_H, twice_inverse_H = (
+        np.float32(float_from_bits(bits)) for bits in (tiling.lastDimValueBack, tiling.lastDimValueBackMulTwo)
+    )
+    padding = slice(tiling.originalHLength, H) if exact else slice(H, H)
+
+    def load(tensor: LocalTensor, role: str, start: int, size: int) -> Array:
+        return tensor[start:].read(API, role, size, aligned=False).astype(FLOAT)
+
+    def keep(slot: LocalTensor, rows: Array) -> Array:
+        """Store the scratch row, which every row overwrites, and return what a later load finds."""
+        slot.write(API, "scratch row", H)[:] = rows[-1]
+        return rows if together else slot.read(API, "scratch row", H).reshape(1, H).copy()
+
+    count = M if together else 1  # with shared memory a row at a time, and every load comes from memory
+    for first in range(0, M, count):
+        at, n = first * H, count * H
+        dy, x = load(t.dy, "inputDy", at, n).reshape(count, H), load(t.x, "inputX", at, n).reshape(count, H)
+        gamma = load(t.gamma, "inputGamma", 0, H)
+        mean = load(t.mean, "inputMean", first, count)[:, None]
+        shifted = load(t.variance, "inputVariance", first, count)[:, None] + np.float32(epsilon)
+
+        x1, x2 = dy * gamma, x - mean
+        x1[:, padding] = 0
+        x2[:, padding] = 0
+        power = np.float32(1) / np.sqrt((shifted * shifted) * shifted)
+        var = lane_sums((x1 * (x2 * power)) * np.float32(-0.5))[:, None]
+        x1, x2 = keep(scratch[0], x1), keep(scratch[1], x2)
+
+        rstd = np.float32(1) / np.sqrt(shifted)
+        xhat = x2 * rstd
+        x1 = keep(scratch[0], x1 * rstd)
+        mean_grad = lane_sums(x1 * np.float32(-1))[:, None]
+        mean_grad = mean_grad + var * (lane_sums(x2 * np.float32(-2))[:, None] * inverse_H)
+        t.xhat[at:].write(API, "resForGamma", n).reshape(count, H)[:] = xhat
+
+        if not together:
+            x1, x2 = (slot.read(API, "scratch row", H).reshape(1, H) for slot in scratch)
+        dx = ((var * twice_inverse_H) * x2 + mean_grad * inverse_H) + x1
+        dx[:, padding] = 0
+        t.dx[at:].write(API, "outputPdX", n).reshape(count, H)[:] = dx
+    count_instructions(t.dx, M * -(-H // REPEAT_FLOATS), PER_VECTOR)
+    count_instructions(t.dx, M, PER_ROW)
+
+
+def beta_3510(t: BetaTensors, tiling: LayerNormGradBetaTiling) -> None:
+    """Compute dgamma and dbeta, 64 columns at a time, row after row in registers.
+
+    Half is stored to nearest even, too large becomes 65504.
+    """
+    H, M = tiling.hLength, tiling.bLength * tiling.sLength
+    dy = t.dy.read(BETA, "inputDy", M * H).reshape(M, H)
+    xhat = t.xhat.read(BETA, "resForGamma", M * H).reshape(M, H)
+    limit = np.float32(np.finfo(t.dgamma.dtype).max)
+    for start in range(0, H, REPEAT_FLOATS):
+        columns = slice(start, min(start + REPEAT_FLOATS, H))
+        width = columns.stop - start
+        dgamma, dbeta = np.zeros(width, FLOAT), np.zeros(width, FLOAT)
+        for row in range(M):
+            gradient = dy[row, columns].astype(FLOAT)
+            dgamma += gradient * xhat[row, columns].astype(FLOAT)
+            dbeta += gradient
+        for result, role, total in ((t.dgamma, "outputPdGamma", dgamma), (t.dbeta, "outputPdBeta", dbeta)):
+            if result.dtype != FLOAT:
+                total = np.clip(total, -limit, limit)
+            result[start:].write(BETA, role, width)[:] = total
+    count_instructions(t.dy, M * -(-H // REPEAT_FLOATS), {"Mul": 1, "Add": 2})

@@ -1,10 +1,10 @@
 """The C prototypes of acl and aclnn: the one place where they are written, and what each parameter of them is.
 
-A function is written as the C header has it. Its declaration, its entry point in the library of the SDK, the conversion
-of its arguments and the last line of its documentation follow from the types: ``uint64_t *workspaceSize`` is a result,
-``const int64_t *viewDims`` with ``uint64_t viewDimsNum`` after it is a list, ``aclTensor *`` is a handle. What an aclnn
-operator reads and writes follows, too. A function that neither acl nor aclnn has gives ACL_ERROR_API_NOT_SUPPORT in C,
-or a null pointer, with a text.
+A function is written as the C header has it, an aclnn operator in short (`OPERATORS`). Its declaration, its entry point in
+the library of the SDK, the conversion of its arguments and the last line of its documentation follow from the types:
+``uint64_t *workspaceSize`` is a result, ``const int64_t *viewDims`` with ``uint64_t viewDimsNum`` after it is a list,
+``aclTensor *`` is a handle. What an aclnn operator reads and writes follows, too. A function that neither acl nor aclnn has
+gives ACL_ERROR_API_NOT_SUPPORT in C, or a null pointer, with a text.
 
 Sources: acl_rt.h, acl_base_rt.h and acl.h (CANN's runtime), acl_meta.h and aclnn_base.h (opbase), aclnn_layer_norm.h and
 aclnn_layer_norm_backward.h (the operator library); those of the other norms from their pages in ops-nn.
@@ -49,9 +49,7 @@ class Parameter:
     """One parameter.
 
     Attributes:
-        name: as in the prototype.
         type: its C type, without the name.
-        kind: what it is.
         base: the type without const and stars: of a handle, of an element, of a number.
         length: for a list, the position of the parameter that has its length.
     """
@@ -70,14 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """One function.
-
-    Attributes:
-        prototype: as in the C header, without the semicolon.
-        name: its name.
-        result: its C type.
-        parameters: in C's order.
-    """
+    """One function: its prototype as in the C header, without the semicolon; its name, C type, and parameters in C's order."""
 
     prototype: str
     name: str

@@ -59,10 +59,7 @@ class StepTiling(TilingStruct):
 
 @dataclass
 class BackwardTiling(TilingStruct):
-    """What the host hands to the two kernels.
-
-    ``tail`` is the last step of a block, ``last_tail`` that of the last block; either may have no rows.
-    """
+    """What the host hands to the kernels. ``tail`` is a block's last step, ``last_tail`` the last block's: perhaps no rows."""
 
     M: int = 0
     H: int = 0

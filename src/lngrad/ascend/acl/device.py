@@ -82,9 +82,7 @@ def aclInit(configPath: str | None = None) -> None:
 
 @returns_aclError
 def aclFinalize() -> None:
-    """Wait for all streams, then release them, all device memory and the device, however often
-    aclInit was called.
-    """
+    """Wait for all streams, then release them, all device memory and the device, however often aclInit was called."""
     with _state.lock:
         if not _state.finalised:
             _require_init("aclFinalize")
@@ -93,9 +91,7 @@ def aclFinalize() -> None:
 
 @returns_value(aclError, 0)
 def aclFinalizeReference() -> int:
-    """Undo one aclInit; the last one releases everything, as aclFinalize does. Returns (calls left,
-    ret).
-    """
+    """Undo one aclInit; the last one releases everything, as aclFinalize. Returns (calls left, ret)."""
     with _state.lock:
         if _state.initialised > 1:
             _state.initialised -= 1
@@ -134,17 +130,13 @@ def set_device(function: str, deviceId: int) -> None:
 
 @returns_aclError
 def aclrtResetDevice(deviceId: int) -> None:
-    """Undo one aclrtSetDevice; the last one waits for all streams, then releases them and all
-    device memory.
-    """
+    """Undo one aclrtSetDevice; the last one waits for all streams, and releases them and all device memory."""
     _reset("aclrtResetDevice", deviceId, force=False)
 
 
 @returns_aclError
 def aclrtResetDeviceForce(deviceId: int) -> None:
-    """Wait for all streams, then release them and all device memory, however often aclrtSetDevice
-    was called.
-    """
+    """Wait for all streams, then release them and all device memory, however often the device was set."""
     _reset("aclrtResetDeviceForce", deviceId, force=True)
 
 
@@ -196,11 +188,7 @@ HIGHEST = {aclSysParamOpt.ACL_OPT_DETERMINISTIC: 3}  # off, deterministic, stron
 
 
 class aclrtContext(Handle):
-    """A context of the device.
-
-    Attributes:
-        switches: What aclrtCtxSetSysParamOpt set.
-    """
+    """A context of the device, with the switches that aclrtCtxSetSysParamOpt set."""
 
     __slots__ = ("switches",)
 
@@ -261,8 +249,7 @@ def aclrtGetCurrentContext() -> aclrtContext:
 
 @returns_aclError
 def aclrtSetSysParamOpt(opt: int, value: int) -> None:
-    """Set a switch for the process. It changes nothing here: results are the same in every run
-    anyway.
+    """Set a switch for the process. It changes nothing here: results are the same in every run.
 
     Args:
         opt: Of aclSysParamOpt.
@@ -288,9 +275,7 @@ def aclrtCtxSetSysParamOpt(opt: int, value: int) -> None:
 
 @returns_value(aclError, 0)
 def aclrtCtxGetSysParamOpt(opt: int) -> int:
-    """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did
-    not.
-    """
+    """Return (what aclrtCtxSetSysParamOpt set, ret); ACL_ERROR_RT_SYSPARAMOPT_NOT_SET if it did not."""
     require_device("aclrtCtxGetSysParamOpt")
     return _setting(_current().switches, opt)
 

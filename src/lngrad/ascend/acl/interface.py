@@ -21,12 +21,7 @@ Status = TypeVar("Status", aclError, aclnnStatus)
 
 
 class StatusError(LngradError):
-    """A rule of the host interfaces is broken. It never leaves ``ascend``.
-
-    Attributes:
-        code: What the C function returns.
-        text: What aclGetRecentErrMsg returns: the argument, the rule, and what came.
-    """
+    """A broken rule of the host interfaces: what the C function and aclGetRecentErrMsg return. It never leaves ``ascend``."""
 
     def __init__(self, code: aclError | aclnnStatus, text: str):
         super().__init__(text)
@@ -56,9 +51,7 @@ _thread = _Thread()
 
 
 def aclGetRecentErrMsg() -> str | None:
-    """Return the text of this thread's last error, and forget it. None: there was none since the
-    last call.
-    """
+    """Return the text of this thread's last error, and forget it; None if there was none since."""
     text, _thread.text = _thread.text, None
     return text
 
@@ -130,11 +123,7 @@ Value = TypeVar("Value")
 
 
 class Handle:
-    """Base of everything that is created and destroyed.
-
-    Attributes:
-        alive: False once it is destroyed. A destroyed handle is refused wherever it comes.
-    """
+    """Base of everything that is created and destroyed. A destroyed one is no longer `alive`, and refused wherever it comes."""
 
     __slots__ = ("__weakref__", "alive")
 
@@ -184,7 +173,5 @@ def not_supported(function: str) -> aclError:
 def aclDumpOpTensors(
     opType: str, opName: str, tensors: object, inputTensorNum: int, outputTensorNum: int, stream: object
 ) -> aclError:
-    """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to the dump files of a
-    profiler.
-    """
+    """Not supported: ACL_ERROR_API_NOT_SUPPORT. CANN: writes tensors to a profiler's dump files."""
     return not_supported("aclDumpOpTensors")

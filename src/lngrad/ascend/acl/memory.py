@@ -182,9 +182,7 @@ def aclrtMallocAlign32(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MAL
 
 @returns_value(aclError, None)
 def aclrtMallocCached(size: int, policy: int = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST) -> Address:
-    """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address,
-    ret).
-    """
+    """Allocate as aclrtMalloc does. CANN: in memory that the device's CPU caches. Returns (address, ret)."""
     return _allocate("aclrtMallocCached", size, policy, not soc.current().soc.regbase)
 
 
@@ -234,8 +232,7 @@ def aclrtFreeHost(hostPtr: Bytes | Address) -> None:
 
 
 def aclrtGetMemInfo(attr: int) -> tuple[int, int, aclError]:
-    """Return (free, total, ret) in bytes. The device's memory is the host's, so total is that of
-    the host.
+    """Return (free, total, ret) in bytes. The device's memory is the host's, and so is total.
 
     Args:
         attr: Of aclrtMemAttr; all memory is the same here.

@@ -199,9 +199,7 @@ def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
 
 @returns_aclError
 def aclrtDestroyStream(stream: aclrtStream) -> None:
-    """Finish a stream's tasks and destroy it. An error among them is returned as
-    aclrtSynchronizeStream would.
-    """
+    """Finish a stream's tasks and destroy it. Errors among them: as of aclrtSynchronizeStream."""
     known = check_handle(stream, aclrtStream, "stream")
     try:
         known.drain()
@@ -219,9 +217,7 @@ def aclrtDestroyStreamForce(stream: aclrtStream) -> None:
 
 @returns_aclError
 def aclrtSynchronizeStream(stream: aclrtStream | None) -> None:
-    """Wait until a stream has run everything. An error of a task surfaces here, once, with its
-    text.
-    """
+    """Wait until a stream has run everything. A task's error surfaces here, once, with its text."""
     stream_of(stream).drain()
 
 
@@ -280,11 +276,7 @@ class _Mark(threading.Event):
 
 
 class aclrtEvent(Handle):
-    """An event.
-
-    Attributes:
-        mark: Of its last record; None before the first.
-    """
+    """An event, with the mark of its last record; None before the first."""
 
     __slots__ = ("mark",)
 
@@ -312,9 +304,7 @@ def aclrtDestroyEvent(event: aclrtEvent) -> None:
 
 @returns_aclError
 def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
-    """Mark the place that a stream has come to by now. A later record takes the place of an earlier
-    one.
-    """
+    """Mark the place that a stream has come to by now; the last record counts."""
     known, mark = _living(event), _Mark()
     submit(stream, mark.reach)
     known.mark = mark
@@ -322,9 +312,7 @@ def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
 
 @returns_aclError
 def aclrtSynchronizeEvent(event: aclrtEvent) -> None:
-    """Wait until the stream has come to the event's mark. An event that was never recorded is not
-    waited for.
-    """
+    """Wait until the stream has come to the event's mark, if it was ever recorded."""
     mark = _living(event).mark
     if mark is not None:
         mark.wait()

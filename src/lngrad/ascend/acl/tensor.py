@@ -38,9 +38,7 @@ _BYTES |= {kind: 1 for kind in aclDataType if "FLOAT8" in kind.name} | {aclDataT
 
 
 def aclDataTypeSize(dataType: int) -> int:
-    """Return the bytes of one element; 0 for an unknown type, a string, and types of less than a
-    byte.
-    """
+    """Return the bytes of one element; 0 for an unknown type, a string, and types below a byte."""
     return _BYTES.get(dataType, 0) if isinstance(dataType, int) else 0  # type: ignore[call-overload,no-any-return]
 
 
@@ -52,9 +50,7 @@ def aclFloat16ToFloat(value: int) -> float:
 
 
 def aclFloatToFloat16(value: float) -> int:
-    """Return the 16 bits of the nearest float16, ties to even; those of NaN for anything that is no
-    number.
-    """
+    """Return the 16 bits of the nearest float16, ties to even; those of NaN for what is no number."""
     try:
         number = float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:  # an integer beyond every float
@@ -224,9 +220,7 @@ def aclInitTensor(
     storageDims: Sequence[int],
     data: object,
 ) -> None:
-    """Describe an existing tensor anew; after a failure it is as before. Arguments as for
-    aclCreateTensor.
-    """
+    """Describe an existing tensor anew, as aclCreateTensor; after a failure it is as before."""
     _living(tensor).describe(viewDims, dataType, strides, offset, format, storageDims, data)
 
 

@@ -93,17 +93,13 @@ def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
 
 @returns_pointer
 def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
-    """Copy a list of tensors: the tensors themselves are not copied. Returns a null pointer, None,
-    if they are none.
-    """
+    """Copy a list of tensors, not the tensors. Returns a null pointer, None, if they are none."""
     return aclTensorList(_copied(value, lambda one: check_handle(one, aclTensor, "value"), "aclTensor"))
 
 
 @returns_pointer
 def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
-    """Copy a list of scalars: the scalars themselves are not copied. Returns a null pointer, None,
-    if they are none.
-    """
+    """Copy a list of scalars, not the scalars. Returns a null pointer, None, if they are none."""
     return aclScalarList(_copied(value, lambda one: check_handle(one, aclScalar, "value"), "aclScalar"))
 
 

@@ -35,11 +35,7 @@ Phase2: TypeAlias = "Callable[[object, int, aclOpExecutor | None, aclrtStream | 
 class aclOpExecutor(Handle):
     """A decided call and its tensors: what phase 1 gives to phase 2.
 
-    Attributes:
-        decision: What to do.
-        repeatable: Whether it may run again.
-        arguments: What phase 1 was given.
-        rebound: Views of tensors over other storages, by aclSetInputTensorAddr and its like.
+    `arguments` are what phase 1 was given; `rebound` has views over other storages, by aclSetInputTensorAddr and its like.
     """
 
     __slots__ = ("arguments", "decision", "rebound", "repeatable")
@@ -60,9 +56,8 @@ class aclOpExecutor(Handle):
             if not tensor.alive:
                 raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
             if tensor.facts is not facts and tensor.facts != facts:
-                raise invalid_argument(
-                    f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
-                )
+                text = f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
+                raise invalid_argument(text)
             view = self.rebound.get(name, tensor.view)
             if view is None:
                 raise null_argument(f"{name}: expected data, got a null address")
@@ -94,8 +89,7 @@ def phase2(name: str) -> Phase2:
 def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
     """The second phase: check what may have changed since the first, and submit the rest to the stream.
 
-    Raises:
-        StatusError: A null pointer, or what can't be run. Nothing was written, and a one-shot executor is used up.
+    After a StatusError nothing was written, and a one-shot executor is used up.
     """
     known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
     known.alive = known.repeatable

@@ -132,8 +132,7 @@ def aclnnAddRmsNormCastGetWorkspaceSize(
 
     Args:
         x1, x2: [A1, …, Ai, R1, …, Rj] in FLOAT16 or BFLOAT16, 1 to 8 dimensions, any strides.
-        gamma: [R1, …, Rj] in x1's dtype.
-        epsilon: Added to the mean of the squares.
+        gamma, epsilon: As for aclnnAddRmsNorm.
         y1Out: As x1, in FLOAT, contiguous.
         y2Out, xOut: As x1, contiguous.
         rstdOut: [A1, …, Ai, 1, …, 1] in FLOAT, contiguous.

@@ -63,10 +63,8 @@ def _impl_mode(call: AclnnCall) -> None:
 
 def _fast_limit(call: AclnnCall) -> None:
     if math.prod(call.norm) > FAST_MAX_ELEMENTS:
-        raise StatusError(
-            aclnnStatus.ACLNN_ERR_INNER_NULLPTR,
-            f"normalizedShape: expected at most {FAST_MAX_ELEMENTS} elements, got {call.norm}",
-        )
+        text = f"normalizedShape: expected at most {FAST_MAX_ELEMENTS} elements, got {call.norm}"
+        raise StatusError(aclnnStatus.ACLNN_ERR_INNER_NULLPTR, text)
 
 
 def _forward(
@@ -82,7 +80,6 @@ def _forward(
         own: Checks that it alone has.
         missing: Which targets' pages do not list the product.
         exact: Whether mean and rstd must have their documented shape; else the right number of elements will do.
-        dtypes: As Operator's.
     """
     return AclnnOperator(
         name,
@@ -334,8 +331,7 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
 def aclnnLayerNormBackward(
     workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None
 ) -> None:
-    """Run an executor on a stream: returns at once, the results are there after
-    aclrtSynchronizeStream.
+    """Run an executor on a stream, and return at once; aclrtSynchronizeStream waits for the results.
 
     An executor runs once, unless it was made repeatable; a failure, too, uses it up.
 

@@ -184,14 +184,12 @@ def aclnnAddRmsNormQuantGetWorkspaceSize(
 
     Args:
         x1, x2: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides; FLOAT on Ascend 950 alone.
-        gamma: [R1, …, Rj] in x1's dtype.
+        gamma, epsilon, xOut: As for aclnnAddRmsNorm.
         scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional: As gamma, in the dtypes of a row of the page's
             table; without zero points 0, without the second scales y2Out is not written.
         axis: Has no effect, as the page says.
-        epsilon: Added to the mean of the squares.
         divMode: Must be true, as on Atlas A2.
         y1Out, y2Out: As x1, in INT8.
-        xOut: As x1. May take the place of x1 or x2 exactly.
     """
     scales = (scales1, scales2Optional, zeroPoints1Optional, zeroPoints2Optional)
     return phase1(ADD_RMS_NORM_QUANT, x1, x2, gamma, *scales, axis, epsilon, divMode, y1Out, y2Out, xOut)

@@ -22,7 +22,7 @@ from lngrad.typing import Array
 BLOCK_BYTES = 32
 COUNT, MASK, BITS, COUNTER = 0, 1, 2, 3  # the forms of an instruction
 PACKED = struct.Struct("<21q")  # a descriptor as bytes
-P = TypeVar("P")
+Params = TypeVar("Params")
 Mask = Union[int, Sequence[int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 MASK_WORD = 1 << 64
 Runs = tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ class BrcbRepeatParams:
     dstRepStride: int = 8
 
 
-def params_of(api: str, kind: type[P], given: P | Sequence[int] | None) -> tuple[int, ...]:
+def params_of(api: str, kind: type[Params], given: Params | Sequence[int] | None) -> tuple[int, ...]:
     """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all. Raises DtypeError."""
     if given is None:
         given = kind()

@@ -93,10 +93,7 @@ class PipeClock:
         return snapshot
 
     def acquire(self, pipe: int, snapshot: Snapshot) -> None:
-        """Let later instructions of ``pipe`` know what ``snapshot`` says.
-
-        Where the scalar unit waits, nothing later is issued to any pipe: all of them know.
-        """
+        """Let later instructions of ``pipe`` know what ``snapshot`` says; of all pipes, where the scalar unit waits."""
         for waiting in ALL_PIPES if pipe == S else (pipe,):
             known = self.known[waiting]
             for other in ALL_PIPES:

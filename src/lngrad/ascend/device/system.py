@@ -69,11 +69,7 @@ GET_TILING_DATA_WITH_STRUCT = CopyTiling
 
 
 def GET_TILING_DATA_MEMBER(kind: type[TilingStruct], member: str, tiling: bytes) -> Any:
-    """Return one field of the tiling.
-
-    Raises:
-        TilingError: The buffer is too short, or the struct has no such field.
-    """
+    """Return one field of the tiling. TilingError if the buffer is too short, or the struct has no such field."""
     struct = CopyTiling(kind, tiling)
     if not hasattr(struct, member):
         raise TilingError(f"GET_TILING_DATA_MEMBER: {kind.__name__} has no field {member!r}")
@@ -94,11 +90,7 @@ def GetUserWorkspace(workspace: GlobalAddress) -> GlobalAddress:
 
 
 def set_atomic(api: str, T: Any, combine: Callable[..., Any]) -> None:
-    """Let later copies to global memory combine what is there with what comes.
-
-    Raises:
-        DtypeError: No copy combines in that type.
-    """
+    """Let later copies to global memory combine what is there with what comes. DtypeError if none does in that type."""
     dtype = np.dtype(np.float32) if T is float else np.dtype(T)
     if dtype not in ATOMIC_TYPES:
         raise DtypeError(f"{api}: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")

@@ -15,30 +15,15 @@ from typing import Literal, get_args
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.faults import TilingError
-from lngrad.ascend.tiling.host_functions import (
-    FLOAT_BYTES,
-    GetLayerNormGradBetaMaxMinTmpSize,
-    GetLayerNormGradBetaNDTilingInfo,
-    GetLayerNormGradMaxMinTmpSize,
-    GetLayerNormGradNDTilingInfo,
-    GetLayerNormMaxMinTmpSize,
-    GetLayerNormNDTilingInfo,
-    align_up,
-    chunk_buffers,
-    rows_per_block,
-)
-from lngrad.ascend.tiling.structs import (
-    LayerNormGradBetaTiling,
-    LayerNormGradTiling,
-    LayerNormTiling,
-    TilingStruct,
-)
+from lngrad.ascend.tiling import host_functions as host
+from lngrad.ascend.tiling.host_functions import FLOAT_BYTES, align_up, chunk_buffers, rows_per_block
+from lngrad.ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, LayerNormTiling, TilingStruct
 
 Verdict = Literal["ok", "reserve", "overrun", "assert"]
 APIS: dict[str, tuple[Callable[..., tuple[int, int]], Callable[..., TilingStruct]]] = {
-    "LayerNorm": (GetLayerNormMaxMinTmpSize, GetLayerNormNDTilingInfo),
-    "LayerNormGrad": (GetLayerNormGradMaxMinTmpSize, GetLayerNormGradNDTilingInfo),
-    "LayerNormGradBeta": (GetLayerNormGradBetaMaxMinTmpSize, GetLayerNormGradBetaNDTilingInfo),
+    "LayerNorm": (host.GetLayerNormMaxMinTmpSize, host.GetLayerNormNDTilingInfo),
+    "LayerNormGrad": (host.GetLayerNormGradMaxMinTmpSize, host.GetLayerNormGradNDTilingInfo),
+    "LayerNormGradBeta": (host.GetLayerNormGradBetaMaxMinTmpSize, host.GetLayerNormGradBetaNDTilingInfo),
 }
 TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
 

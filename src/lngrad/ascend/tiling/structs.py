@@ -64,11 +64,7 @@ class TilingStruct:
         return _layout(cls)[1]
 
     def to_bytes(self) -> bytes:
-        """Return the struct as the device sees it: little-endian fields, gaps of 0.
-
-        Raises:
-            TilingError: A field does not fit its type.
-        """
+        """Return the struct as the device sees it: little-endian, gaps of 0. TilingError if a field does not fit its type."""
         layout, size, _ = _layout(type(self))
         data = bytearray(size)
         for entry in layout:
@@ -79,11 +75,7 @@ class TilingStruct:
 
     @classmethod
     def from_bytes(cls: type[Struct], data: bytes) -> Struct:
-        """Read the struct from the start of ``data``; bytes behind it are left alone.
-
-        Raises:
-            TilingError: ``data`` is shorter than the struct.
-        """
+        """Read the struct from the start of ``data``. TilingError if that is shorter; bytes behind it are left alone."""
         layout, size, _ = _layout(cls)
         if len(data) < size:
             raise TilingError(f"tiling: {cls.__name__} takes {size} bytes, got a buffer of {len(data)} bytes")

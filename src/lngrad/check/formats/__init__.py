@@ -1,1 +1,160 @@
-"""Case files: TTK, ATK, folders of dumps and our own YAML, each read into the same cases."""
+"""Case files: TTK, ATK, folders of dumps and our own YAML, each read into the same cases.
+
+What they share: a value that knows where it was written, so that every error can say so, and a case made of such values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lngrad.check.case import ADDED, DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
+from lngrad.errors import FileFormatError
+
+_DTYPES = {
+    "fp16": "float16", "half": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
+    "fp32": "float32", "float": "float32", "float32": "float32", "fp64": "float64", "double": "float64",
+    "float64": "float64",
+}  # fmt: skip
+MAX_SPECIAL = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value and the place where it was written."""
+
+    value: Any
+    where: str
+
+    def wrong(self, expected: str) -> FileFormatError:
+        return FileFormatError(f"{self.where}: expected {expected}, got {str(self.value)[:80]!r}")
+
+    def sequence(self, length: int | None = None) -> list[Cell]:
+        if not isinstance(self.value, list | tuple) or (length is not None and len(self.value) != length):
+            raise self.wrong(f"a sequence of {length} values" if length is not None else "a sequence")
+        return [Cell(value, self.where) for value in self.value]
+
+    def mapping(self) -> dict[str, Cell]:
+        if not isinstance(self.value, Mapping):
+            raise self.wrong("a mapping")
+        return {str(key): Cell(value, f"{self.where}, {str(key)[:40]}") for key, value in self.value.items()}
+
+    def string(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong("a string")
+        return self.value
+
+    def number(self) -> float:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.wrong("a number")
+        try:
+            return float(self.value)
+        except OverflowError:
+            raise self.wrong("a number that float64 holds") from None
+
+
+def shape_of(cell: Cell) -> tuple[int, ...]:
+    """Sizes from 0; rules on their number are the case's."""
+    if isinstance(cell.value, int) and not isinstance(cell.value, bool):
+        cell = Cell((cell.value,), cell.where)
+    sizes = [part.value for part in cell.sequence()]
+    if len(sizes) > 16 or any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes):
+        raise cell.wrong("a shape of integers from 0")
+    return tuple(sizes)
+
+
+def dtype_name(cell: Cell) -> str:
+    name = _DTYPES.get(cell.string().strip().lower())
+    if name is None:
+        raise cell.wrong("float16, bfloat16, float32 or float64")
+    return name
+
+
+def flag(cell: Cell) -> bool:
+    if cell.value in (0, 1):
+        return bool(cell.value)
+    raise cell.wrong("true or false")
+
+
+def numbers(cell: Cell, length: int | None = None) -> tuple[float, ...]:
+    return tuple(part.number() for part in cell.sequence(length))
+
+
+def range_of(cell: Cell) -> Range:
+    """(low, high, special…) of a pair, a longer sequence or one number; None for the format's default."""
+    if isinstance(cell.value, int | float) and not isinstance(cell.value, bool):
+        return (cell.number(), cell.number())
+    values = numbers(cell)
+    if len(values) < 2 or len(values) > 2 + MAX_SPECIAL:
+        raise cell.wrong(f"(low, high) and at most {MAX_SPECIAL} special values")
+    return values
+
+
+def ranges_of(cells: Mapping[str, Cell]) -> dict[str, Range]:
+    known = {name: cell for name, cell in cells.items() if name in (*INPUTS, *ADDED)}
+    return {name: DEFAULT_RANGE if cell.value is None else range_of(cell) for name, cell in known.items()}
+
+
+def build(
+    *,
+    name: str,
+    source: Source,
+    inputs: Mapping[str, tuple[tuple[int, ...], str]],
+    normalized: tuple[int, ...] | None = None,
+    output_dtypes: Sequence[Cell] = (),
+    mask: Cell | None = None,
+    third: Any = "rstd",
+    **others: Any,
+) -> CheckCase:
+    """A case from shapes and dtypes of its tensors by house name.
+
+    Args:
+        name, source, third, others: As of CheckCase.
+        inputs: (shape, dtype) of each.
+        normalized: None: gamma's shape, else the last dimension.
+        output_dtypes, mask: Of dx, dgamma and dbeta; an empty cell for the default.
+    """
+    where = f"{source}: case {name!r}"
+    missing = [label for label in ("dy", "x", "mean", "statistic") if label not in inputs]
+    if missing:
+        raise FileFormatError(f"{where}: expected tensors for dy, x, mean and {third}, got none for {missing[0]}")
+    shape, dtype = inputs["x"]
+    if inputs["dy"][0] != shape or inputs["dy"][1] != dtype:
+        raise FileFormatError(f"{where}: dy: expected shape and dtype of x, {shape} {dtype}, got {inputs['dy']}")
+    gamma = inputs.get("gamma")
+    R = normalized if normalized is not None else gamma[0] if gamma else shape[-1:]
+    lead = shape[: len(shape) - len(R)]
+    if len(R) > len(shape) or shape[len(lead) :] != R:
+        raise FileFormatError(f"{where}: normalized shape: expected the last dimensions of x {shape}, got {R}")
+    if gamma and gamma[0] != R:
+        raise FileFormatError(f"{where}: gamma: expected the normalized shape {R}, got {gamma[0]}")
+    for statistic in ("mean", "statistic"):
+        if math.prod(inputs[statistic][0]) != math.prod(lead):
+            label = third if statistic == "statistic" else statistic
+            expected = f"{math.prod(lead)} elements, one per row of x {shape}"
+            raise FileFormatError(f"{where}: {label}: expected {expected}, got shape {inputs[statistic][0]}")
+    if inputs["mean"][1] != inputs["statistic"][1]:
+        raise FileFormatError(
+            f"{where}: {third}: expected the dtype of mean, {inputs['mean'][1]}, got {inputs['statistic'][1]}"
+        )
+    parameter = gamma[1] if gamma else dtype
+    dtypes: Any = [dtype, parameter, parameter]
+    for index, cell in enumerate(output_dtypes):
+        dtypes[index] = dtypes[index] if cell.value is None else dtype_name(cell)
+    wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
+    return CheckCase(
+        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, inputs["mean"][1], tuple(dtypes), wanted, third,
+        **others,
+    )  # fmt: skip
+
+
+def names_unique(cases: Sequence[CheckCase]) -> list[CheckCase]:
+    """Cases whose name came before get its number behind it."""
+    seen: dict[str, int] = {}
+    unique = []
+    for case in cases:
+        seen[case.name] = count = seen.get(case.name, 0) + 1
+        unique.append(case if count == 1 else replace(case, name=f"{case.name}#{count}"))
+    return unique

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from lngrad.check.case import ADDED, INPUTS, NORMS, OUTPUTS, CheckCase, Range, Source
-from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
+from lngrad.check.formats import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.errors import FileFormatError, install_command
 from lngrad.files.boundary import as_format_error
 from lngrad.support.dtypes import accumulator_for

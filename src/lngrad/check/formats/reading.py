@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lngrad.check.case import OUTPUTS, CheckCase, Range, Source
-from lngrad.check.formats.cells import Cell, build, dtype_name, names_unique, shape_of
+from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
 from lngrad.core.problem import Grads

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lngrad.check.case import DEFAULT_RANGE, INPUTS, OUTPUTS, CheckCase, Source
-from lngrad.check.formats.cells import Cell, build, dtype_name, flag, names_unique, numbers, ranges_of, shape_of
+from lngrad.check.formats import Cell, build, dtype_name, flag, names_unique, numbers, ranges_of, shape_of
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parse_json
 

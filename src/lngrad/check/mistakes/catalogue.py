@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lngrad.check.mistakes import changes, indices, precision
+from lngrad.check.mistakes.changes import Family, Mistake, each
 from lngrad.check.mistakes.fit import wide
-from lngrad.check.mistakes.mistake import Family, Mistake, each
-from lngrad.check.mistakes.precision_mistakes import DTYPES, PRECISION
+from lngrad.check.mistakes.precision import DTYPES, PRECISION
 from lngrad.core.problem import LAYER_NORM
 
 INDEXED = "{what} spread over the columns, one for each, which no shape forbids where there are as many rows: give "

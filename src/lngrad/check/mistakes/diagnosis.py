@@ -14,7 +14,7 @@ import numpy as np
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.changes import ExactCase
+from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.column_sums import (
     explain_column_weights,
     explain_last_size,
@@ -36,10 +36,8 @@ from lngrad.check.mistakes.misplaced import (
     explain_overflow,
     explain_unwritten,
 )  # fmt: skip
-from lngrad.check.mistakes.mistake import Mistake
-from lngrad.check.mistakes.nearest import left_of, nearest_of
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
-from lngrad.check.mistakes.places import in_places, some_rows
+from lngrad.check.mistakes.places import in_places, left_of, nearest_of, some_rows
 from lngrad.check.mistakes.row_means import (
     describe_means,
     explain_means_of_other_rows,

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from lngrad.check.case import NORMS
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
-from lngrad.check.mistakes.mistake import Family
+from lngrad.check.mistakes.changes import Family
 
 # By the letter of the code.
 WHY = {

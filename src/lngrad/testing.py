@@ -8,21 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng  # a fork beside NumPy's own first import of it would leave the child waiting
 
-from lngrad.core import reference
-from lngrad.core.problem import (
-    BACKWARD,
-    FORWARD,
-    LAYER_NORM,
-    RMS_BACKWARD,
-    RMS_FORWARD,
-    WITH_RESIDUAL,
-    Forward,
-    ForwardWithTotal,
-    Grads,
-    Normalization,
-    RmsForward,
-    RmsGrads,
-)
+from lngrad.core import problem, reference
+from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, Grads, Normalization, RmsForward, RmsGrads
 from lngrad.core.reference import Terms, backward_terms
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import DTYPES, SMALLEST, UNIT_ROUNDOFF, accumulator_for, numpy_dtype, rounded
@@ -208,12 +195,8 @@ def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
     got = np.asarray(got)
     dtype = got.dtype.name
     with np.errstate(invalid="ignore", over="ignore"):
-        wide = got.astype(np.float64)
-        bound = (
-            UNIT_ROUNDOFF[dtype] * np.abs(expected)
-            + TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * scale
-            + SMALLEST[dtype]
-        )
+        wide, of_sums = got.astype(np.float64), TOLERANCES[accumulator] * UNIT_ROUNDOFF[accumulator] * scale
+        bound = UNIT_ROUNDOFF[dtype] * np.abs(expected) + of_sums + SMALLEST[dtype]
         share = np.asarray(np.abs(wide - expected) / bound)
         if (share <= 1).all():  # of a right result: nothing below would change it, and it takes half the time
             return share
@@ -233,7 +216,7 @@ def check_grads(got: Grads | RmsGrads, inputs: Inputs, *, output_mask: Mask | No
     Raises:
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
-    operator = BACKWARD if inputs.normalization.centred else RMS_BACKWARD
+    operator = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -257,10 +240,10 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     With a residual the total is compared first, and the rest with what follows from the total as it is.
     """
     normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
-    operator = FORWARD if normalization.centred else RMS_FORWARD
+    operator = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
     expected, scales = {}, {}
     if inputs.residual is not None:
-        operator = WITH_RESIDUAL[operator]
+        operator = problem.WITH_RESIDUAL[operator]
         expected["total"] = reference.total(x, inputs.residual, normalization=normalization)
         scales["total"] = np.abs(normalization.alpha * x) + np.abs(_float64(inputs.residual))
         (total,) = (array for name, array in zip(operator.outputs, got, strict=True) if name == "total")

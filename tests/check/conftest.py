@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from lngrad.check.case import CheckCase, Source
 from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
-from lngrad.check.mistakes.fit import Terms, terms_of
+from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.cli.commands import app
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import accumulator_for, numpy_dtype

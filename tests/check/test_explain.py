@@ -14,7 +14,7 @@ from planted import WHERE, family, shape
 from lngrad.check.inputs import draw
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.explain import explained, kernels, right_lines
-from lngrad.check.mistakes.fit import wide
+from lngrad.check.mistakes.terms import wide
 
 PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
 WITHOUT_EXAMPLE = {

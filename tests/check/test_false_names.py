@@ -14,7 +14,7 @@ from lngrad.check.implementations import Implementation, find
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.inputs import draw, true_grads
 from lngrad.check.judge import check_case
-from lngrad.check.mistakes.fit import Terms
+from lngrad.check.mistakes.terms import Terms
 from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lngrad.check.mistakes.fit import Terms
 from lngrad.check.mistakes.sum_weights import describe_weights, recover_weights, runs_of
+from lngrad.check.mistakes.terms import Terms
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 

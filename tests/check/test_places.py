@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lngrad.check.mistakes.fit import Terms
+from lngrad.check.mistakes.terms import Terms
 
 FROM_X = {"mean": None, "statistic": None}
 LARGE = {"lead": (65,), "normalized": (64,)}

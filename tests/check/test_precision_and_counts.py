@@ -12,7 +12,7 @@ import pytest
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import draw
 from lngrad.check.mistakes.diagnosis import diagnose
-from lngrad.check.mistakes.fit import Terms
+from lngrad.check.mistakes.terms import Terms
 from lngrad.core.problem import Grads
 
 FROM_X = {"mean": None, "statistic": None}

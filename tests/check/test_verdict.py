@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lngrad.check.reports.journal import Journal, read_journal, rewrite
-from lngrad.check.result import CaseResult, OutputResult
-from lngrad.check.verdict import settled, tally
+from lngrad.check.result import CaseResult, OutputResult, settled, tally
 
 OUTPUT = OutputResult("dx", "float32", (2, 3), False, (), 1.0, 1.0, 1.0, 9.0, ())
 

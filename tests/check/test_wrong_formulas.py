@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lngrad.check.mistakes.fit import Terms
 from lngrad.check.mistakes.sum_weights import describe_weights
+from lngrad.check.mistakes.terms import Terms
 
 RMS = {"norm": "rms_norm", "output_mask": (True, True, False)}
 LARGE = {"lead": (65,), "normalized": (64,)}

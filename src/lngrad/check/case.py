@@ -153,36 +153,30 @@ class CheckCase:
 
     def __post_init__(self) -> None:
         """The rules that hold in every format. Sizes are arithmetic here: nothing has been allocated."""
-        where = f"{self.source}: case {self.name!r}"
-        if self.norm not in NORMS:
-            raise FileFormatError(f"{where}: norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+
+        def need(holds: bool, name: str, expected: str, got: object) -> None:
+            if not holds:
+                raise FileFormatError(f"{self.source}: case {self.name!r}: {name}: expected {expected}, got {got}")
+
+        need(self.norm in NORMS, "norm", f"one of {', '.join(NORMS)}", repr(self.norm))
         if not self.normalization.centred:
             object.__setattr__(self, "output_mask", (*self.output_mask[:2], False))
-        if not 1 <= len(self.shape) <= 8:
-            raise FileFormatError(f"{where}: x: expected 1 to 8 dimensions, got {len(self.shape)}")
-        if not self.normalized:
-            raise FileFormatError(f"{where}: normalized shape: expected at least 1 dimension, got ()")
+        need(1 <= len(self.shape) <= 8, "x", "1 to 8 dimensions", len(self.shape))
+        need(bool(self.normalized), "normalized shape", "at least 1 dimension", "()")
         for size in self.shape:
-            if not 0 <= size < 2**48:
-                raise FileFormatError(f"{where}: x: expected sizes from 0 to 2^48, got {size}")
-        for name, dtype in zip(
-            ("dtype", "gamma", "statistics", *OUTPUTS),
-            (self.dtype, self.gamma_dtype or self.dtype, self.statistics_dtype, *self.output_dtypes),
-            strict=True,
-        ):
-            if dtype not in DTYPES:
-                raise FileFormatError(f"{where}: {name}: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+            need(0 <= size < 2**48, "x", "sizes from 0 to 2^48", size)
+        dtypes = self.dtype, self.gamma_dtype or self.dtype, self.statistics_dtype, *self.output_dtypes
+        for name, dtype in zip(("dtype", "gamma", "statistics", *OUTPUTS), dtypes, strict=True):
+            need(dtype in DTYPES, name, f"one of {', '.join(DTYPES)}", repr(dtype))
         for name, values in self.ranges.items():
-            if values is not None and (len(values) < 2 or any(math.isnan(value) for value in values[:2])):
-                raise FileFormatError(f"{where}: range of {name}: expected (low, high, special…), got {values}")
-            if values is not None and values[0] > values[1]:
-                raise FileFormatError(f"{where}: range of {name}: expected low <= high, got {values[:2]}")
+            if values is not None:
+                known = len(values) >= 2 and not any(map(math.isnan, values[:2]))
+                need(known, f"range of {name}", "(low, high, special…)", values)
+                need(values[0] <= values[1], f"range of {name}", "low <= high", values[:2])
         for name, layout in self.layouts.items():
-            if name not in INPUTS or layout not in LAYOUTS:
-                expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
-                raise FileFormatError(f"{where}: layouts: expected {expected}, got {layout!r} for {name!r}")
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise FileFormatError(f"{where}: eps: expected a number from 0, got {self.eps}")
+            expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
+            need(name in INPUTS and layout in LAYOUTS, "layouts", expected, f"{layout!r} for {name!r}")
+        need(math.isfinite(self.eps) and self.eps >= 0, "eps", "a number from 0", self.eps)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,13 @@ class CaseCalls:
     def all_blocks(self) -> Iterator[DrawnInputs]:
         return (self.given(*block) for block in self.blocks)
 
-    def call(self, kernel: Kernel, request: Request) -> Grads:
+    @property
+    def called(self) -> Kernel:
+        assert self.kernel is not None  # where dumps are judged, nothing is called
+        return self.kernel
+
+    def call(self, request: Request, other: Kernel | None = None) -> Grads:
+        kernel = other or self.called
         if kernel.has_threads and request.threads is None:
             request = replace(request, threads=kernel.threads)
         self.calls += kernel is self.kernel
@@ -80,25 +86,22 @@ class CaseCalls:
 
     def placed(self, given: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
         """All rows as they are drawn, or others, in the kernel's memory."""
-        assert self.kernel is not None  # there is something to be called
         blocks = self.all_blocks() if given is None else iter([given])
-        return self.kernel.memory.place(case or self.case, self.case.M, blocks)
+        return self.called.memory.place(case or self.case, self.case.M, blocks)
 
     def first(self) -> Grads:
-        assert self.kernel is not None
         try:
-            return self.call(self.kernel, self.placed())
+            return self.call(self.placed())
         except (NotApplicable, KernelError) as refusal:
             if self.case.layouts and not getattr(refusal, "died", False):
-                self.call(self.kernel, self.placed(case=replace(self.case, layouts={})))
+                self.call(self.placed(case=replace(self.case, layouts={})))
                 how = ", ".join(f"{name} with {layout}" for name, layout in self.case.layouts.items())
                 raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
             raise
 
     def later(self, request: Request) -> Grads:
-        assert self.kernel is not None
         try:
-            return self.call(self.kernel, request)
+            return self.call(request)
         except (NotApplicable, KernelError) as error:
             text = str(error) if str(error).startswith("it ") else f"in call {self.calls} of this case: {error}"
             raise KernelError(text) from None
@@ -111,11 +114,11 @@ class CaseCalls:
                 assert self.options.against is not None  # as there is no implementation
                 got = dump_of(self.case, self.options.against, start, stop, self.options.max_bytes)
             else:
-                got = self.call(self.kernel, self.kernel.memory.place(self.case, stop - start, [given]))
+                got = self.call(self.kernel.memory.place(self.case, stop - start, [given]))
             yield Piece(start, stop, got, self.third_party([given], stop - start), [given])
 
     def third_party(self, blocks: Any, rows: int) -> Grads | None:
-        return None if self.third is None else self.call(self.third, self.third.memory.place(self.case, rows, blocks))
+        return None if self.third is None else self.call(self.third.memory.place(self.case, rows, blocks), self.third)
 
     def compare(self, pieces: Any, own_statistics: float | None = None, standard: str = "") -> Comparison:
         return Comparison(

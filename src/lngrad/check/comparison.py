@@ -137,11 +137,9 @@ def _reason(output: OutputResult) -> str:
     if not output.worst:
         return text
     worst = output.worst[0]
-    where = ", ".join(map(str, worst.index))
-    return (
-        f"{text}; {output.off:.2%} of the elements are off, the worst at ({where}) in row {worst.row}: "
-        f"expected {worst.golden:.9g}, got {worst.got:.9g}"
-    )
+    where = f"({', '.join(map(str, worst.index))}) in row {worst.row}"
+    values = f"expected {worst.golden:.9g}, got {worst.got:.9g}"
+    return f"{text}; {output.off:.2%} of the elements are off, the worst at {where}: {values}"
 
 
 class _Output:
@@ -171,9 +169,8 @@ class _Output:
         """Look at what a call gave: is it there, and has it the shape and dtype of the case?"""
         if not self.wanted:
             if got is not None:
-                self.broken = (
-                    f"expected None, as it is masked off, got {got.dtype} {got.shape}; or don't take output_mask"
-                )
+                what = f"{got.dtype} {got.shape}"
+                self.broken = f"expected None, as it is masked off, got {what}; or don't take output_mask"
         elif got is None:
             self.broken = "expected a result, got None"
         elif got.shape != shape:
@@ -210,21 +207,18 @@ class _Output:
         if self.broken:
             rule = RuleResult(self.broken, inf, 0.0, False)
             return OutputResult(self.name, self.dtype, self.shape, False, (rule,), 1.0, inf, inf, inf, ())
-        judged = self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None)
-        rules = tuple(RuleResult(rule.name, float(rule.measured), float(rule.limit), rule.holds) for rule in judged)
+        rules = tuple(self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
         found = OutputResult(
             self.name, self.dtype, self.shape, all(rule.holds for rule in rules), rules, sums.mean("off"), sums.most["error"],
             sums.most["ulp"], sums.most["share"], tuple(sums.histogram.tolist()),
         )  # fmt: skip
         if found.passed:
             return found
-        worst = tuple(
-            WorstElement(
-                tuple(map(int, np.unravel_index(row * self.N + column, self.shape))), row, column, golden, got, share
-            )
-            for share, row, column, golden, got in sums.worst
-        )
-        return replace(found, worst=worst, map=tuple(map(tuple, sums.map.tolist())))
+        worst = []
+        for share, row, column, golden, got in sums.worst:
+            index = tuple(map(int, np.unravel_index(row * self.N + column, self.shape)))
+            worst.append(WorstElement(index, row, column, golden, got, share))
+        return replace(found, worst=tuple(worst), map=tuple(map(tuple, sums.map.tolist())))
 
 
 def different(got: Grads, expected: Grads) -> str:

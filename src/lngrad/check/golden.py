@@ -62,24 +62,14 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     if case.residual:
         inputs |= {"residual": one.residual, "dtotal": one.dtotal}
     with np.errstate(over="ignore", invalid="ignore"):
-        goldens = {
-            name: golden.astype(numpy_dtype(dtype)) if wanted else None
-            for name, golden, dtype, wanted in zip(
-                OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True
-            )
-        }
+        truths = zip(OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True)
+        goldens = {name: one.astype(numpy_dtype(dtype)) if wanted else None for name, one, dtype, wanted in truths}
     (root / place).mkdir()
     return {
-        "name": case.name,
-        **({} if case.norm == "layer_norm" else {"norm": case.norm}),
-        "given": case.third,
-        "eps": case.eps,
-        "normalized_shape": case.normalized,
-        "output_mask": case.output_mask,
-        "output_dtypes": case.output_dtypes,
-        "inputs": _write(root, place, "input", inputs, form),
-        "goldens": _write(root, place, "golden", goldens, form),
-    }
+        "name": case.name, **({} if case.norm == "layer_norm" else {"norm": case.norm}), "given": case.third, "eps": case.eps,
+        "normalized_shape": case.normalized, "output_mask": case.output_mask, "output_dtypes": case.output_dtypes,
+        "inputs": _write(root, place, "input", inputs, form), "goldens": _write(root, place, "golden", goldens, form),
+    }  # fmt: skip
 
 
 def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Format) -> dict[str, Any]:
@@ -97,6 +87,5 @@ def _write(root: Path, place: str, kind: str, arrays: dict[str, Any], form: Form
             else:
                 paths[name] = f"{place}/{file_name(kind, index, array.dtype.name, array.shape, form)}"
                 write_tensor(root / paths[name], array, sync=False)
-    return {
-        name: {"file": paths[name], "dtype": array.dtype.name, "shape": array.shape} for name, array in present.items()
-    }
+    entries = ((name, array.dtype.name, array.shape) for name, array in present.items())
+    return {name: {"file": paths[name], "dtype": dtype, "shape": shape} for name, dtype, shape in entries}

@@ -40,9 +40,8 @@ def case_facts(case: CheckCase) -> str:
     """A case in one line, for people."""
     lead, normalized = ("×".join(map(str, sizes)) or "1" for sizes in (case.lead, case.normalized))
     gamma = "no gamma" if case.gamma_dtype is None else f"gamma {case.gamma_dtype}"
-    outputs = ", ".join(
-        f"{name} {dtype}" for name, dtype, on in zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True) if on
-    )
+    named = zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True)
+    outputs = ", ".join(f"{name} {dtype}" for name, dtype, wanted in named if wanted)
     norm = "" if case.norm == "layer_norm" else f"{case.norm} "
     return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
 
@@ -61,9 +60,7 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
     standard = case.standard or options.standard
     if standard == AUTO:
         standard = usual(case.dtype)
-    start = perf_counter()
-    bare = CaseResult(case.label, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
-    bare = replace(bare, command=command_of(case, options))
+    start, bare = perf_counter(), _bare(case, options, standard)
     if not case.enabled:
         return replace(bare, reason="switched off in its file")
     if standard not in STANDARDS:
@@ -81,6 +78,12 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
         text = str(error) if isinstance(error, KernelError) else first_line(error)
         result = replace(bare, status="failed", reason=text)
     return replace(result, seconds=perf_counter() - start)
+
+
+def _bare(case: CheckCase, options: Options, standard: str) -> CaseResult:
+    """A result without what a run gives."""
+    known = CaseResult(case.label, str(case.source), "skipped", "", case_facts(case), standard, others=case.others)
+    return replace(known, command=command_of(case, options))
 
 
 def command_of(case: CheckCase, options: Options) -> str:
@@ -137,11 +140,8 @@ def run_cases(
             text = f"the process that judges {worker.how_it_died()}; is memory short?"
             workers.remove(worker)
             worker.end()
-            standard = case.standard or options.standard
-            lost = CaseResult(
-                case.label, str(case.source), "failed", text, case_facts(case), standard, others=case.others
-            )
-            done(replace(lost, command=command_of(case, options), seconds=monotonic() - worker.given))
+            bare = _bare(case, options, case.standard or options.standard)
+            done(replace(bare, status="failed", reason=text, seconds=monotonic() - worker.given))
             return
         if kind == REFUSED:
             raise BackendUnavailable(value)

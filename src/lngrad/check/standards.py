@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lngrad.check.result import RuleResult
 from lngrad.support.bounded_cache import cached_property
 from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of, numpy_dtype
 from lngrad.testing import error_share
@@ -151,23 +152,13 @@ class Sums:
         got, golden = self.total["got_squares"], self.total["golden_squares"]
         if golden == 0 or got == 0:
             return 0.0 if golden == got else 1.0
-        return (
-            1 - self.total["dot"] / (math.sqrt(got) * math.sqrt(golden))
-            if math.isfinite(self.total["squares"])
-            else 1.0
-        )
+        if not math.isfinite(self.total["squares"]):
+            return 1.0
+        return 1 - self.total["dot"] / (math.sqrt(got) * math.sqrt(golden))
 
 
-class Rule(NamedTuple):
-    """One rule of a standard: holds if measured <= limit."""
-
-    name: str
-    measured: float
-    limit: float
-
-    @property
-    def holds(self) -> bool:
-        return bool(self.measured <= self.limit)
+def _rule(name: str, measured: float, limit: float) -> RuleResult:
+    return RuleResult(name, float(measured), float(limit), bool(measured <= limit))
 
 
 class Standard(NamedTuple):
@@ -181,29 +172,21 @@ class Standard(NamedTuple):
 
     meaning: str
     share: Callable[[Compared], Any]
-    judge: Callable[[Sums, str, Tolerances, Sums | None], list[Rule]]
+    judge: Callable[[Sums, str, Tolerances, Sums | None], list[RuleResult]]
 
 
 # rtol, atol, limit of the largest error. float64 is not in the published table: as far from float32 as float32 is from
 # half, so that a float64 kernel with a float32 step in it fails.
-_MIXED = {
-    "float16": (2.0**-9, 2.0**-9, 1e-1),
-    "bfloat16": (2.0**-6, 2.0**-6, 1.0),
-    "float32": (2.0**-10, 2.0**-16, 1e-2),
-    "float64": (2.0**-30, 2.0**-36, 1e-6),
-}
+_MIXED = {"float16": (2.0**-9, 2.0**-9, 1e-1), "bfloat16": (2.0**-6, 2.0**-6, 1.0),
+          "float32": (2.0**-10, 2.0**-16, 1e-2), "float64": (2.0**-30, 2.0**-36, 1e-6)}  # fmt: skip
 _STAT = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-13, "float64": 2.0**-36}
 _CLOSE = {"float16": 1e-3, "bfloat16": 1e-3, "float32": 1e-4, "float64": 1e-10}
 CLOSE_ATOL = 1e-8
 COSINE = 0.01
 LEVELS = {"L0": (10.0, 2.0, 2.0), "L1": (5.0, 1.5, 1.5), "L2": (2.0, 1.2, 1.2)}  # ratios of MARE, MERE, RMSE
 # Below the first, relative errors say nothing, and errors above the second are counted.
-SMALL = {
-    "float16": (2.0**-11, 2.0**-16),
-    "bfloat16": (2.0**-8, 2.0**-16),
-    "float32": (2.0**-14, 2.0**-30),
-    "float64": (2.0**-40, 2.0**-60),
-}
+SMALL = {"float16": (2.0**-11, 2.0**-16), "bfloat16": (2.0**-8, 2.0**-16),
+         "float32": (2.0**-14, 2.0**-30), "float64": (2.0**-40, 2.0**-60)}  # fmt: skip
 SMALL_RATIO = 2.0
 _OUTSIDE = "share of elements outside atol + rtol·|golden|"
 
@@ -233,7 +216,7 @@ def _exact_share(one: Compared) -> Any:
     return error_share(result, one.truth, one.scale, accumulator_for(one.dtype))
 
 
-def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[Rule]:
+def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[RuleResult]:
     if third is None:
         return []
     mare, mere, rmse = LEVELS[tolerances.level]
@@ -245,10 +228,10 @@ def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) ->
         normal.append(one.mean("normal_relative", of="normal"))
         roots.append(math.sqrt(one.mean("squares")))
     return [
-        Rule(f"MARE over the third party's, {tolerances.level}", sums.most["mare"] / max(third.most["mare"], unit), mare),
-        Rule(f"MERE over the third party's, {tolerances.level}", normal[0] / max(normal[1], unit), mere),
-        Rule(f"RMSE over the third party's, {tolerances.level}", roots[0] / max(roots[1], least), rmse),
-        Rule("wrong small values over the third party's", sums.total["small_wrong"] / max(third.total["small_wrong"], 1),
+        _rule(f"MARE over the third party's, {tolerances.level}", sums.most["mare"] / max(third.most["mare"], unit), mare),
+        _rule(f"MERE over the third party's, {tolerances.level}", normal[0] / max(normal[1], unit), mere),
+        _rule(f"RMSE over the third party's, {tolerances.level}", roots[0] / max(roots[1], least), rmse),
+        _rule("wrong small values over the third party's", sums.total["small_wrong"] / max(third.total["small_wrong"], 1),
              SMALL_RATIO),
     ]  # fmt: skip
 
@@ -257,37 +240,39 @@ def _mixed_share(one: Compared) -> Any:
     return one.within(*_MIXED[one.dtype][:2])
 
 
+def _worst_share(sums: Sums, *_: Any) -> list[RuleResult]:
+    return [_rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]
+
+
 AUTO = "auto"
 
 STANDARDS = {
     "mixed": Standard(
         "99 % within atol + rtol·|golden|, and none far off", _mixed_share,
         lambda sums, dtype, _, third: [
-            Rule(_OUTSIDE, sums.mean("off"), 0.01),
-            Rule("largest error where it is more than 32 ULP", sums.most["far"], _MIXED[dtype][2]),
+            _rule(_OUTSIDE, sums.mean("off"), 0.01),
+            _rule("largest error where it is more than 32 ULP", sums.most["far"], _MIXED[dtype][2]),
         ]),
     "stat": Standard(
         "mean and largest relative error", lambda one: one.within(10 * _STAT[one.dtype], 1e-7 * (10 * _STAT[one.dtype])),
         lambda sums, dtype, _, third: [
-            Rule("MERE, the mean relative error", sums.mean("relative"), np.nextafter(_STAT[dtype], 0)),
-            Rule("MARE, the largest relative error", sums.most["relative"], np.nextafter(10 * _STAT[dtype], 0)),
+            _rule("MERE, the mean relative error", sums.mean("relative"), np.nextafter(_STAT[dtype], 0)),
+            _rule("MARE, the largest relative error", sums.most["relative"], np.nextafter(10 * _STAT[dtype], 0)),
         ]),
     "close": Standard(
         "numpy's isclose with a share that may be off", _close_share,
         lambda sums, dtype, given, third: [
-            Rule(_OUTSIDE, sums.mean("off"), _CLOSE[dtype] if given.part is None else given.part)]),
+            _rule(_OUTSIDE, sums.mean("off"), _CLOSE[dtype] if given.part is None else given.part)]),
     "cosine": Standard(
         "the angle between result and golden", _cosine_share,
-        lambda sums, *_: [Rule("1 - cosine of the angle to the golden", sums.one_minus_cosine, COSINE)]),
+        lambda sums, *_: [_rule("1 - cosine of the angle to the golden", sums.one_minus_cosine, COSINE)]),
     "binary": Standard(
-        "the same bits", _binary_share, lambda sums, *_: [Rule("elements whose bits differ", sums.total["off"], 0.0)]),
+        "the same bits", _binary_share, lambda sums, *_: [_rule("elements whose bits differ", sums.total["off"], 0.0)]),
     "dual": Standard("not much worse than a third party's result", _mixed_share, _dual),
     "exact": Standard(
-        "one rounding, and what a float32 sum may lose: lngrad's own table", _exact_share,
-        lambda sums, *_: [Rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]),
+        "one rounding, and what a float32 sum may lose: lngrad's own table", _exact_share, _worst_share),
     "stable": Standard(  # its scales are larger: of a difference of x·rstd and mean·rstd
-        "exact, where the mean may be rounded once more", _exact_share,
-        lambda sums, *_: [Rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]),
+        "exact, where the mean may be rounded once more", _exact_share, _worst_share),
 }  # fmt: skip
 
 

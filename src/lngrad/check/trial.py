@@ -34,6 +34,7 @@ SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
 THREADS = (1, 2, 3)
 MORE_ROWS = 600  # of a call between two others, of cases that are called more often than by default
 DEFAULT_CALLS = CheckCase.calls
+EARLIER = "an earlier call's results"
 
 
 def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
@@ -73,10 +74,8 @@ def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Finding | None]:
 def _in_blocks(calls: CaseCalls) -> Comparison:
     """A block of rows after the other: where memory is short, and of a device's dumps."""
     if calls.kernel is not None:
-        calls.notes.append(
-            f"called in {len(calls.blocks)} blocks of {calls.blocks[0][1]} rows, as memory is short: what goes wrong with more "
-            f"rows in a call is not seen"
-        )
+        text = f"called in {len(calls.blocks)} blocks of {calls.blocks[0][1]} rows, as memory is short"
+        calls.notes.append(f"{text}: what goes wrong with more rows in a call is not seen")
     return calls.compare(calls.pieces())
 
 
@@ -91,8 +90,7 @@ def _ignores_statistics(calls: CaseCalls, first: Grads) -> bool:
         others = replace(one, mean=one.mean + one.mean.dtype.type(1), rstd=one.rstd * one.rstd.dtype.type(2))
         changed = replace(given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1))
     try:
-        assert calls.kernel is not None  # it has been called
-        return not different(calls.call(calls.kernel, calls.placed(changed)), first)
+        return not different(calls.call(calls.placed(changed)), first)
     except (NotApplicable, KernelError):
         return False
 
@@ -118,16 +116,13 @@ def _with_own_statistics(calls: CaseCalls, first: Grads, found: Comparison) -> C
 def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diagnosis:
     if found.kept is None or found.broken:
         return Diagnosis(None, "")
-    shares = found.shares
-    if len(calls.blocks) > 1:
-        if first is not None and calls.case.M * calls.case.N <= DIAGNOSED:
-            calls.blocks = [(0, calls.case.M)]
-            found = calls.compared(first)
-            shares = found.shares
-        else:  # a block says nothing of the sums of all
-            shares = {name: share for name, share in shares.items() if name == OUTPUTS[0]}
-            if not shares:
-                return Diagnosis(None, "no diagnosis: the case is too large")
+    is_part = len(calls.blocks) > 1  # which says nothing of the sums of all
+    if is_part and first is not None and calls.case.M * calls.case.N <= DIAGNOSED:
+        calls.blocks, is_part = [(0, calls.case.M)], False
+        found = calls.compared(first)
+    shares = {name: share for name, share in found.shares.items() if name == OUTPUTS[0] or not is_part}
+    if is_part and not shares:
+        return Diagnosis(None, "no diagnosis: the case is too large")
     assert found.kept is not None  # of a case that can be judged
     if hidden := _hidden(found.kept[1], found.kept[0], shares):
         return hidden
@@ -154,7 +149,7 @@ def _timed(calls: CaseCalls, made: CaseResult) -> tuple[CaseResult, bool]:
     if last.passed:
         return made, False
     sentence = f"The calls that were timed gave other results than the first: {last.reason}."
-    return replace(made, reason=last.reason, mistake="an earlier call's results", sentence=sentence), True
+    return replace(made, reason=last.reason, mistake=EARLIER, sentence=sentence), True
 
 
 def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
@@ -172,14 +167,9 @@ def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diag
         lost, spread = int((is_finite & ~should_be).sum()), int((~is_finite & should_be).sum())
         if name in shares:
             others += int((shares[name].reshape(one.shape) > 1)[is_finite & should_be].sum())
-        if lost:
-            said.append(
-                f"{lost} elements of {name} are finite, and should be NaN or infinite: are they masked or clamped?"
-            )
-        if spread:
-            said.append(
-                f"{spread} elements of {name} are NaN or infinite, and should be finite: is 0 multiplied by them?"
-            )
+        of, wild = f"elements of {name} are", "NaN or infinite"
+        said += [f"{lost} {of} finite, and should be {wild}: are they masked or clamped?"] * bool(lost)
+        said += [f"{spread} {of} {wild}, and should be finite: is 0 multiplied by them?"] * bool(spread)
     text = " ".join(said) or "the inputs have NaN or infinity; the elements that are off do not."
     is_named = bool(said) and not others and "should be finite" not in text
     return Diagnosis("NaN or infinity lost" if is_named else None, text)
@@ -194,31 +184,22 @@ class Finding(NamedTuple):
 
 def without_layout(calls: CaseCalls) -> Finding | None:
     """Whether inputs that lie otherwise make the difference."""
-    assert calls.kernel is not None
     try:
-        plain = calls.call(calls.kernel, calls.placed(case=replace(calls.case, layouts={})))
+        plain = calls.call(calls.placed(case=replace(calls.case, layouts={})))
     except (NotApplicable, KernelError):
         return None
     if not calls.compared(plain).passed:
         return None
     which = " and ".join(f"{name} ({layout})" for name, layout in calls.case.layouts.items())
+    text = f"It is right where all inputs are contiguous and wrong for {which}"
     return Finding(
-        "layout ignored",
-        f"It is right where all inputs are contiguous and wrong for {which}: it has to use their strides, or copy "
-        f"them, or raise NotImplementedError.",
+        "layout ignored", f"{text}: it has to use their strides, or copy them, or raise NotImplementedError."
     )
 
 
 def further(calls: CaseCalls, found: Comparison, first: Grads) -> Finding | None:
-    """Other inputs of the same shape, and the first ones again; a call with more rows; other numbers of threads.
-
-    Args:
-        calls: Of the case, of which one has been made.
-        found: What came of it.
-        first: Its results.
-    """
-    kernel = calls.kernel
-    assert kernel is not None  # it has been called
+    """After the first call: other inputs of the same shape, and the first ones again; more rows; other numbers of threads."""
+    kernel = calls.called
     if kernel.seconds > SLOW_SECONDS:
         calls.notes.append(f"called once: a call takes {kernel.seconds:.0f} s")
         return None
@@ -270,45 +251,36 @@ def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Grads, firs
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
     return _raced(calls, calls.placed(given), other) or Finding(
-        "an earlier call's results",
-        f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
-        f"kept between calls, by shape or by a part of the values; or calls are counted.",
-    )
+        EARLIER, f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
+        "kept between calls, by shape or by a part of the values; or calls are counted.")  # fmt: skip
 
 
 def alone(calls: CaseCalls) -> Finding | None:
     """Whether it is right in a process that has seen no other case."""
-    assert calls.kernel is not None  # it has been called
-    if not calls.kernel.restart():
+    if not calls.called.restart():
         return None
     try:
-        if not calls.compared(calls.call(calls.kernel, calls.placed())).passed:
+        if not calls.compared(calls.call(calls.placed())).passed:
             return None
     except (NotApplicable, KernelError):
         return None
-    return Finding(
-        "an earlier call's results",
-        "Right as the first call of a process, and wrong after the calls of other cases: something is kept from call to "
-        "call, such as a workspace, a sum, or results by shape.",
-    )
+    return Finding(EARLIER, "Right as the first call of a process, and wrong after the calls of other cases: something is kept "
+                   "from call to call, such as a workspace, a sum, or results by shape.")  # fmt: skip
 
 
 def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Finding | None:
     """Whether a call with more rows leaves something that the next one takes for its own."""
-    assert calls.kernel is not None  # it has been called
     larger = replace(calls.case, lead=(calls.case.M + MORE_ROWS,), layouts={}, files={})
     try:
-        calls.call(calls.kernel, calls.placed(draw(larger, calls.seed, 0, larger.M, calls.options.max_bytes), larger))
+        calls.call(calls.placed(draw(larger, calls.seed, 0, larger.M, calls.options.max_bytes), larger))
     except (NotApplicable, KernelError):
         return None
     again = calls.later(calls.placed())
     if not (difference := different(again, first)) or calls.compared(again).passed:
         return None
     return _raced(calls, request, again) or Finding(
-        "an earlier call's results",
-        f"Right until a call with {larger.M} rows, and wrong after it: {difference}. A workspace is kept from call to "
-        f"call, and summed beyond what the last one wrote.",
-    )
+        EARLIER, f"Right until a call with {larger.M} rows, and wrong after it: {difference}. A workspace is kept from call to "
+        "call, and summed beyond what the last one wrote.")  # fmt: skip
 
 
 def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Finding | None:
@@ -327,16 +299,11 @@ def _with_threads(calls: CaseCalls, first: Grads) -> Finding | None:
         if not different(got, first) or (found := calls.compared(got)).passed:
             continue
         if calls.is_far_off(got, None, first):
-            return _raced(calls, request, got) or Finding(
-                "number of threads",
-                f"With {threads} threads it is wrong, and with the usual number right: {found.reason}.",
-            )
+            text = f"With {threads} threads it is wrong, and with the usual number right: {found.reason}."
+            return _raced(calls, request, got) or Finding("number of threads", text)
     return None
 
 
 def _not_repeatable(difference: str) -> Finding:
-    return Finding(
-        "not repeatable",
-        f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero, "
-        f"or memory that nobody has written. Nothing else can be concluded.",
-    )
+    text = f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero"
+    return Finding("not repeatable", f"{text}, or memory that nobody has written. Nothing else can be concluded.")

@@ -140,8 +140,8 @@ def check(
 
     from lngrad.check.case import Options
     from lngrad.check.reports.journal import changes, read_journal, rewrite
+    from lngrad.check.result import settled
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
-    from lngrad.check.verdict import settled
 
     one_of("--standard", standard, (AUTO, *STANDARDS))
     one_of("--level", level, LEVELS)
@@ -319,7 +319,7 @@ def _print_result(console: Console, result: CaseResult) -> None:
 
 
 def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
-    from lngrad.check.verdict import tally
+    from lngrad.check.result import tally
 
     counts = Counter(result.status for result in results)
     skipped = Counter(result.reason for result in results if result.status == "skipped")

@@ -120,9 +120,7 @@ def repeatability(subject: Implementation, trials: int) -> list[Measured]:
     if not subject.into or subject.norm in subject.own_statistics:
         count = 2 if subject.forward is None else 3
         return [*found, *(Measured(group, name, "does not apply: it takes no outputs") for name in names[:count])]
-    places = names[
-        : 1 if NORMS[subject.norm].residual else 2
-    ]  # dx in the memory of a total, which is of the call's making
+    places = names[: 1 if NORMS[subject.norm].residual else 2]  # a total's memory is of the call's making
     found += [compared(name, 3, partial(in_place, place)) for place, name in enumerate(places)]
     return found if subject.forward is None else [*found, _compared(group, names[2], forward())]
 
@@ -151,11 +149,9 @@ def batch_invariance(subject: Implementation, trials: int) -> list[Measured]:
     if subject.forward is not None:
         *names, last = normalized(subject, *arguments(1, 64, 0)[1::3], np.ones(64, np.float32))
         kinds[f"{', '.join(names)} and {last}" if names else last] = forward
-    found = [
-        _compared(group, f"{name}, {label}", _in_batches(subject, trials, spoil, rows_of))
-        for name, rows_of in kinds.items()
-        for label, spoil in _NEIGHBOURS
-    ]
+    found = []
+    for (name, rows_of), (label, spoil) in product(kinds.items(), _NEIGHBOURS):
+        found.append(_compared(group, f"{name}, {label}", _in_batches(subject, trials, spoil, rows_of)))
     return [*found, *_column_sums(subject, trials)]
 
 
@@ -220,7 +216,5 @@ def _column_sums(subject: Implementation, trials: int) -> list[Measured]:
     group = "Column sums"
     text = f"within {worst:.1f} units of roundoff of Σ|dy|"
     split = _compared(group, f"{' and '.join(sums)} of 64·2^k rows are the sums of their halves, bit by bit", halves())
-    return [
-        Measured(group, f"{sums[-1]} under a permutation of 300 rows", text, None, trials, facts={"worst": worst}),
-        split,
-    ]
+    name = f"{sums[-1]} under a permutation of 300 rows"
+    return [Measured(group, name, text, None, trials, facts={"worst": worst}), split]

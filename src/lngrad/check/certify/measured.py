@@ -79,17 +79,14 @@ def different_bits(got: Array, expected: Array) -> str | None:
         return None
     at = tuple(int(axis[0]) for axis in np.nonzero(unlike))
     digits = 2 * got.dtype.itemsize
-    return (
-        f"{int(unlike.sum())} of {unlike.size} elements, first at {at}: "
-        f"0x{int(bits[0][at]):0{digits}x} against 0x{int(bits[1][at]):0{digits}x}"
-    )
+    patterns = " against ".join(f"0x{int(one[at]):0{digits}x}" for one in bits)
+    return f"{int(unlike.sum())} of {unlike.size} elements, first at {at}: {patterns}"
 
 
 def gradients(subject: Implementation, *given: Array, place: Array | None = None) -> Grads:
     """dx, dgamma and dbeta of an implementation, on plain matrices. Where there is a residual, it is x, and its summand 0.
 
     Args:
-        subject: Whose.
         given: dy, x, mean, rstd, and what xhat is multiplied with, of shapes (M, N), (M, N), (M,), (M,), (N,).
         place: dx is written to the memory of this array.
 

@@ -38,9 +38,7 @@ def _masks(dy: Array, pairs: Pairs, size: int) -> Iterator[tuple[Sequence[tuple[
 def column_order(subject: Implementation, M: int, N: int, threads: int | None = None) -> list[Measured]:
     """The trees of dbeta, a bare column sum of M rows, and of dgamma, a sum of products; replayed on random numbers.
 
-    Args:
-        M, N: The shape. N masks are probed in a call, one a column.
-        threads: For a subject with a switch; None leaves it.
+    N masks are probed in a call, one a column.
     """
     if threads is not None and subject.set_threads is not None:
         subject.set_threads(threads)
@@ -108,12 +106,9 @@ def row_order(subject: Implementation, N: int) -> list[Measured]:
 
 
 def _measured(
-    label: str,
-    n: int,
-    what: str,
-    outside: Callable[[Pairs], list[float]],
+    label: str, n: int, what: str, outside: Callable[[Pairs], list[float]],
     replayed: Callable[[Tree], tuple[str, str]] | None = None,
-) -> tuple[Measured, Tree | None]:
+) -> tuple[Measured, Tree | None]:  # fmt: skip
     """The order of a sum in words, with the verdict of its replay; and the tree, if the probes fit one."""
     probes = 0
 
@@ -157,17 +152,15 @@ def _not_rounded_once(subject: Implementation, tree: Tree, given: Any) -> str:
     pairs, rng = np.repeat(meetings, ALONE, axis=0), np.random.default_rng(5)
     for some in (pairs[start : start + N] for start in range(0, len(pairs), N)):
         dy, columns = np.zeros((M, N), np.float32), np.arange(len(some))
-        one, other = (2.0 ** rng.integers(-3, 4, (2, len(some))) * rng.standard_normal((2, len(some)))).astype(
-            np.float32
-        )
+        drawn = 2.0 ** rng.integers(-3, 4, (2, len(some))) * rng.standard_normal((2, len(some)))
+        one, other = drawn.astype(np.float32)
         dy[some[:, 0], columns], dy[some[:, 1], columns] = one, other
         got = np.asarray(gradients(subject, dy, *given[1:]).dbeta)[: len(some)]
         for at in np.flatnonzero(got != (one + other).astype(got.dtype))[:1]:
             i, j = map(int, some[at])
-            return (
-                f"its additions are not all rounded once: {one[at]:.9g} in row {i} and {other[at]:.9g} in row {j}, "
-                f"among zeros, come to {got[at]:.9g}, where {one[at] + other[at]:.9g} belongs"
-            )
+            which = f"{one[at]:.9g} in row {i} and {other[at]:.9g} in row {j}, among zeros"
+            values = f"come to {got[at]:.9g}, where {one[at] + other[at]:.9g} belongs"
+            return f"its additions are not all rounded once: {which}, {values}"
     return ""
 
 
@@ -218,12 +211,7 @@ def _shared_sizes(tree: Tree, n: int) -> Array:
 def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None) -> Array:
     """The sum of terms (n, …) over the first axis in a tree's order, each addition rounded to dtype.
 
-    Args:
-        tree: The order.
-        terms: (n, …).
-        dtype: In which sums are kept.
-        factors: (n, …): the sum of terms·factors by fused multiply-add: a product that is added alone to a sum is not
-            rounded before. float32 only.
+    With factors, also (n, …), of terms·factors by fused multiply-add, in float32: a product added alone is not rounded before.
     """
 
     def leaf(one: Tree) -> Array | None:
@@ -257,18 +245,14 @@ def _fused(one: Array, other: Array, addend: Array) -> Array:
     back = total - product
     lost = (product - (total - back)) + (wide - back)
     even = (total.view(np.int64) & 1) == 0
-    return np.where((lost != 0) & even, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total).astype(
-        np.float32
-    )
+    odd = np.where((lost != 0) & even, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total)
+    return odd.astype(np.float32)
 
 
 def product_sums(tree: Tree, dy: Array, x: Array, mean: Array, rstd: Array) -> Iterator[tuple[str, Array]]:
-    """Σ dy·xhat in a tree's order, in each way that kernels are known to round it: (in words, the sums).
+    """Σ dy·xhat in a tree's order of rows, in each way that kernels are known to round it: (in words, the sums).
 
-    Args:
-        tree: The order of rows.
-        dy, x: (M, …, N) in float32.
-        mean, rstd: (M, …); rstd a power of two, so that xhat has the same bits however a kernel computes it.
+    rstd is a power of two, so that xhat has the same bits however a kernel computes it.
     """
     narrow, wide = np.dtype(np.float32), np.dtype(np.float64)
     xhat = (x - mean[..., None]) * rstd[..., None]

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from lngrad.check.mistakes.sum_weights import ordinal
+
 MAX_STEPS = 12  # in words
 MIN_PAIRWISE = 8  # terms, for a part to be called pairwise
 T = TypeVar("T")
@@ -27,13 +29,10 @@ class Unrevealed(Exception):
 
 @dataclass
 class _Task:
-    """Places whose subtree is to be found, from the sizes that they share with the first of them.
+    """Places whose subtree is to be found, in groups by the sizes that they share with the first of them.
 
-    Attributes:
-        items: The places.
-        outer: The size of the subtree that all of them share with what is around them.
-        groups: Of the places but the first, by the size that they share with it.
-        tree, siblings: The subtree, and those that are added to it at once where a sum takes more than two terms.
+    outer: The size of the subtree that all of them share with what is around them.
+    siblings: Trees that are added to this one at once where a sum takes more than two terms.
     """
 
     items: list[int]
@@ -64,9 +63,8 @@ def reveal(n: int, count_outside: Callable[[Pairs], Sequence[float]]) -> Tree:
                 count = next(counts)
                 size = n - count
                 if not np.isfinite(count) or size != int(size) or not 2 <= size <= n:
-                    raise Unrevealed(
-                        f"ones at {task.items[0]} and {other}: {count:g} of {n} are left, which is no number of terms"
-                    )
+                    where = f"ones at {task.items[0]} and {other}"
+                    raise Unrevealed(f"{where}: {count:g} of {n} are left, which is no number of terms")
                 sizes.setdefault(int(size), []).append(other)
             task.groups = [_Task(items, size) for size, items in sorted(sizes.items())]
         frontier = [group for task in frontier for group in task.groups]
@@ -173,17 +171,8 @@ def _is_halving(tree: Tree) -> bool:
     return text_of(parts[0]) == text_of(tree)
 
 
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number}{ending}"
-
-
 def words(tree: Tree, what: str) -> str:
-    """The tree in one line.
-
-    Args:
-        what: Of the terms, in the plural: "rows" or "columns".
-    """
+    """The tree in one line. what: "rows" or "columns"."""
     n = size_of(tree)
     steps: list[str] = []
     unit = what
@@ -269,5 +258,5 @@ def _block_words(blocks: list[list[int]], unit: str) -> str:
         return f"{len(blocks)} parts of {usual} {unit} in sequence{rest}"
     if len(steps) == 1:
         what = "these" if unit == "of these" else f"the {unit}"
-        return f"{len(blocks)} lanes, in each every {_ordinal(steps.pop())} of {what} in sequence{rest}"
+        return f"{len(blocks)} lanes, in each every {ordinal(steps.pop())} of {what} in sequence{rest}"
     return f"{len(blocks)} parts of {usual} {unit} in sequence, not neighbours{rest}"

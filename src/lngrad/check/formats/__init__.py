@@ -98,16 +98,9 @@ def ranges_of(cells: Mapping[str, Cell]) -> dict[str, Range]:
 
 
 def build(
-    *,
-    name: str,
-    source: Source,
-    inputs: Mapping[str, tuple[tuple[int, ...], str]],
-    normalized: tuple[int, ...] | None = None,
-    output_dtypes: Sequence[Cell] = (),
-    mask: Cell | None = None,
-    third: Any = "rstd",
-    **others: Any,
-) -> CheckCase:
+    *, name: str, source: Source, inputs: Mapping[str, tuple[tuple[int, ...], str]], normalized: tuple[int, ...] | None = None,
+    output_dtypes: Sequence[Cell] = (), mask: Cell | None = None, third: Any = "rstd", **others: Any,
+) -> CheckCase:  # fmt: skip
     """A case from shapes and dtypes of its tensors by house name.
 
     Args:
@@ -116,36 +109,32 @@ def build(
         normalized: None: gamma's shape, else the last dimension.
         output_dtypes, mask: Of dx, dgamma and dbeta; an empty cell for the default.
     """
-    where = f"{source}: case {name!r}"
+
+    def need(holds: bool, text: str) -> None:
+        if not holds:
+            raise FileFormatError(f"{source}: case {name!r}: {text}")
+
     missing = [label for label in ("dy", "x", "mean", "statistic") if label not in inputs]
-    if missing:
-        raise FileFormatError(f"{where}: expected tensors for dy, x, mean and {third}, got none for {missing[0]}")
-    shape, dtype = inputs["x"]
-    if inputs["dy"][0] != shape or inputs["dy"][1] != dtype:
-        raise FileFormatError(f"{where}: dy: expected shape and dtype of x, {shape} {dtype}, got {inputs['dy']}")
-    gamma = inputs.get("gamma")
+    need(not missing, f"expected tensors for dy, x, mean and {third}, got none for {', '.join(missing[:1])}")
+    (shape, dtype), gamma = inputs["x"], inputs.get("gamma")
+    need(inputs["dy"] == (shape, dtype), f"dy: expected shape and dtype of x, {shape} {dtype}, got {inputs['dy']}")
     R = normalized if normalized is not None else gamma[0] if gamma else shape[-1:]
     lead = shape[: len(shape) - len(R)]
-    if len(R) > len(shape) or shape[len(lead) :] != R:
-        raise FileFormatError(f"{where}: normalized shape: expected the last dimensions of x {shape}, got {R}")
-    if gamma and gamma[0] != R:
-        raise FileFormatError(f"{where}: gamma: expected the normalized shape {R}, got {gamma[0]}")
-    for statistic in ("mean", "statistic"):
-        if math.prod(inputs[statistic][0]) != math.prod(lead):
-            label = third if statistic == "statistic" else statistic
-            expected = f"{math.prod(lead)} elements, one per row of x {shape}"
-            raise FileFormatError(f"{where}: {label}: expected {expected}, got shape {inputs[statistic][0]}")
-    if inputs["mean"][1] != inputs["statistic"][1]:
-        raise FileFormatError(
-            f"{where}: {third}: expected the dtype of mean, {inputs['mean'][1]}, got {inputs['statistic'][1]}"
-        )
+    fits = len(R) <= len(shape) and shape[len(lead) :] == R
+    need(fits, f"normalized shape: expected the last dimensions of x {shape}, got {R}")
+    need(not gamma or gamma[0] == R, f"gamma: expected the normalized shape {R}, got {gamma and gamma[0]}")
+    rows = f"{math.prod(lead)} elements, one per row of x {shape}"
+    (mean, its_dtype), (statistic, other) = inputs["mean"], inputs["statistic"]
+    for label, sizes in (("mean", mean), (third, statistic)):
+        need(math.prod(sizes) == math.prod(lead), f"{label}: expected {rows}, got shape {sizes}")
+    need(its_dtype == other, f"{third}: expected the dtype of mean, {its_dtype}, got {other}")
     parameter = gamma[1] if gamma else dtype
     dtypes: Any = [dtype, parameter, parameter]
     for index, cell in enumerate(output_dtypes):
         dtypes[index] = dtypes[index] if cell.value is None else dtype_name(cell)
     wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
     return CheckCase(
-        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, inputs["mean"][1], tuple(dtypes), wanted, third,
+        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, tuple(dtypes), wanted, third,
         **others,
     )  # fmt: skip
 

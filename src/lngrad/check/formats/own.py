@@ -32,9 +32,8 @@ def read_own(text: str, file: str) -> list[CheckCase]:
         top, nodes = document.mapping(document.root)
     version = top.get("lngrad")
     if version is None or version.value != 1:
-        raise FileFormatError(
-            f"{file}:1: expected 'lngrad: 1', the version of this format, got {version and version.value}"
-        )
+        got = version and version.value
+        raise FileFormatError(f"{file}:1: expected 'lngrad: 1', the version of this format, got {got}")
     defaults = document.mapping(nodes["defaults"])[0] if "defaults" in nodes else {}
     if "cases" not in top:
         raise FileFormatError(f"{file}:1: expected the key 'cases'")
@@ -58,9 +57,8 @@ class _Document:
             try:
                 for token in yaml.scan(text):
                     if isinstance(token, yaml.AliasToken | yaml.AnchorToken | yaml.TagToken):
-                        raise FileFormatError(
-                            f"{self.where(token)}: expected plain values: no anchors, aliases or tags"
-                        )
+                        where = self.where(token)
+                        raise FileFormatError(f"{where}: expected plain values: no anchors, aliases or tags")
                 self.root: Any = self.loader.get_single_node()
             finally:
                 self.loader.dispose()
@@ -133,12 +131,9 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
     inputs = {"dy": (shape, dtype), "x": (shape, dtype), "mean": (lead, statistics), "statistic": (lead, statistics)}
     return build(
         name=str(cells["name"].value) if "name" in cells else f"line {line}",
-        source=Source(document.file, line),
+        source=Source(document.file, line), normalized=normalized, third=third, mask=cells.get("output_mask"),
         inputs=inputs if gamma_dtype is None else inputs | {"gamma": (normalized, gamma_dtype)},
-        normalized=normalized,
         output_dtypes=[outputs.get(name, Cell(None, where)) for name in OUTPUTS],
-        mask=cells.get("output_mask"),
-        third=third,
         eps=cells["eps"].number() if "eps" in cells else 1e-5,
         ranges=_ranges(cells.get("ranges"), third),
         norm=value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}"),
@@ -148,7 +143,7 @@ def _case(node: Any, document: _Document, defaults: dict[str, Cell]) -> CheckCas
         recomputed=value("recomputed", "failed", ("failed", "skipped"), "failed or skipped"),
         calls=int(cells["calls"].number()) if "calls" in cells else 2,
         enabled=flag(cells["enabled"]) if "enabled" in cells else True,
-    )
+    )  # fmt: skip
 
 
 def _ranges(cell: Cell | None, third: str) -> dict[str, Range]:

@@ -109,9 +109,8 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
         if ("input", 0) in dumps:
             cases.append(_by_names(folder, place, dumps))
     if not cases:
-        raise FileFormatError(
-            f"{folder}: expected {MANIFEST}, or dumps named input_0_<dtype>__shape_<sizes>.bin or .npy"
-        )
+        named = "dumps named input_0_<dtype>__shape_<sizes>.bin or .npy"
+        raise FileFormatError(f"{folder}: expected {MANIFEST}, or {named}")
     return names_unique(cases)
 
 
@@ -137,20 +136,14 @@ def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase
         third = keys.get("given", Cell("rstd", where))
         if third.value not in ("rstd", "variance"):
             raise third.wrong("rstd or variance")
-        case = build(
+        cases.append(build(
             name=keys["name"].string() if "name" in keys else f"case {number + 1}",
-            source=Source(str(folder)),
-            inputs=inputs,
+            source=Source(str(folder)), inputs=inputs, third=third.value, ranges=_READ, files=files,
             normalized=shape_of(keys["normalized_shape"]) if "normalized_shape" in keys else None,
             output_dtypes=keys["output_dtypes"].sequence(3) if "output_dtypes" in keys else (),
-            mask=keys.get("output_mask"),
-            third=third.value,
-            eps=keys["eps"].number() if "eps" in keys else 1e-5,
-            ranges=_READ,
-            files=files,
+            mask=keys.get("output_mask"), eps=keys["eps"].number() if "eps" in keys else 1e-5,
             norm=keys["norm"].string() if "norm" in keys else "layer_norm",
-        )
-        cases.append(case)
+        ))  # fmt: skip
     return names_unique(cases)
 
 
@@ -164,21 +157,16 @@ def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> 
         if dump is None or dump.path is None:
             continue
         if dump.shape is None or dump.dtype is None:
-            raise FileFormatError(
-                f"{dump.path}: expected dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}"
-            )
+            expected = f"dtype and shape in the name (…_float32__shape_2x8.bin), or {MANIFEST}"
+            raise FileFormatError(f"{dump.path}: expected {expected}")
         inputs[name] = (dump.shape, dump.dtype)
         files[name] = str(dump.path.relative_to(folder))
     golden = [dumps.get(("golden", index)) for index in range(3)]
     return build(
-        name=(place if place != folder else folder.resolve()).name,
-        source=Source(str(folder)),
-        inputs=inputs,
-        output_dtypes=[Cell(one.dtype if one else None, str(place)) for one in golden],
+        name=(place if place != folder else folder.resolve()).name, source=Source(str(folder)), inputs=inputs, ranges=_READ,
+        files=files, output_dtypes=[Cell(one.dtype if one else None, str(place)) for one in golden],
         mask=Cell([one is None or one.path is not None for one in golden], str(place)),
-        ranges=_READ,
-        files=files,
-    )
+    )  # fmt: skip
 
 
 class Dump(NamedTuple):
@@ -199,9 +187,8 @@ def file_name(kind: str, index: int, dtype: str | None, shape: tuple[int, ...], 
 def dumps_in(folder: Path) -> dict[tuple[str, int], Dump]:
     """All dumps of a folder by kind ("input", "output", "golden") and number; .bin before .npy, as TTK prefers."""
     found: dict[tuple[str, int], Dump] = {}
-    paths = [
-        path for path in folder.iterdir() if not path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
-    ]
+    root = folder.resolve()
+    paths = [path for path in folder.iterdir() if not path.is_symlink() or path.resolve().is_relative_to(root)]
     for path in sorted(paths, key=lambda path: (_PREFERENCE.get(path.suffix[1:], 2), path.name)):
         match = _NAME.fullmatch(path.name)
         if match is None or not path.is_file():

@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lngrad.check.case import DEFAULT_RANGE, INPUTS, OUTPUTS, CheckCase, Source
@@ -135,10 +135,8 @@ class _Row:
         return self.cells.get(name, "").strip()
 
     def cell(self, name: str, default: Any = None) -> Cell:
-        where = (
-            f"{self.source}: column {self.header.index(name) + 1} ({name})" if name in self.header else str(self.source)
-        )
-        text = self.text(name)
+        column = f": column {self.header.index(name) + 1} ({name})" if name in self.header else ""
+        where, text = f"{self.source}{column}", self.text(name)
         if not text:
             return Cell(default, where)
         try:
@@ -166,14 +164,10 @@ _USED = {
 def _kernel(row: _Row) -> CheckCase:
     op, number = row.text("op_name").replace("_", "").lower(), len(KERNEL_INPUTS)
     if op not in ("", "layernormgrad", "layernormgradv3"):
-        raise FileFormatError(
-            f"{row.source}: op_name: expected LayerNormGrad or LayerNormGradV3, got {row.text('op_name')!r}"
-        )
+        got = repr(row.text("op_name"))
+        raise FileFormatError(f"{row.source}: op_name: expected LayerNormGrad or LayerNormGradV3, got {got}")
     shapes, dtypes = (row.cell(column).sequence(number) for column in ("input_shapes", "input_dtypes"))
-    inputs = {
-        name: (shape_of(shape), dtype_name(dtype))
-        for name, shape, dtype in zip(KERNEL_INPUTS, shapes, dtypes, strict=True)
-    }
+    inputs = _tensors(zip(KERNEL_INPUTS, shapes, dtypes, strict=True))
     v3, epsilon = op == "layernormgradv3", row.cell("attributes", {}).mapping().get("epsilon")
     return _built(
         row, KERNEL_INPUTS, inputs, row.cell("input_data_ranges", (None,) * number).sequence(number),
@@ -195,14 +189,9 @@ def _aclnn(row: _Row) -> CheckCase:
     shapes = row.cell("tensor_view_shapes").sequence()
     dtypes = row.cell("tensor_dtypes").sequence(len(shapes))
     if not 4 <= len(shapes) <= len(ACLNN_TENSORS):
-        raise FileFormatError(
-            f"{shapes[0].where if shapes else row.source}: expected 4 to 9 tensors, got {len(shapes)}"
-        )
-    tensors = {
-        name: (shape_of(shape), dtype_name(dtype))
-        for name, shape, dtype in zip(ACLNN_TENSORS, shapes, dtypes, strict=False)
-        if shape.value is not None
-    }
+        where = shapes[0].where if shapes else row.source
+        raise FileFormatError(f"{where}: expected 4 to 9 tensors, got {len(shapes)}")
+    tensors = _tensors(one for one in zip(ACLNN_TENSORS, shapes, dtypes, strict=False) if one[1].value is not None)
     ranges = row.cell("tensor_data_ranges" if "tensor_data_ranges" in row.header else "input_data_ranges", ())
     normalized = row.attribute("normalizedShape", "normalized_shape")
     return _built(
@@ -212,6 +201,10 @@ def _aclnn(row: _Row) -> CheckCase:
         files=_files(row, "manual_tensor_binaries", (*ACLNN_TENSORS[:6], *_GOLDENS)),
         surface="aclnn",
     )  # fmt: skip
+
+
+def _tensors(cells: Iterable[tuple[str, Cell, Cell]]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (shape_of(shape), dtype_name(dtype)) for name, shape, dtype in cells}
 
 
 def _files(row: _Row, column: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -228,17 +221,12 @@ def _built(row: _Row, order: tuple[str, ...], inputs: dict[str, Any], ranges: li
         tolerances = tolerances.sequence()[0]
     empty = [Cell(None, str(row.source))] * len(order)
     return build(
-        name=row.text("testcase_name") or f"line {row.source.line}",
-        source=row.source,
-        inputs=inputs,
-        mask=row.attribute("output_mask", "outputMask"),
-        ranges=ranges_of(dict(zip(order, [*ranges, *empty], strict=False))),
+        name=row.text("testcase_name") or f"line {row.source.line}", source=row.source, inputs=inputs,
+        mask=row.attribute("output_mask", "outputMask"), ranges=ranges_of(dict(zip(order, [*ranges, *empty], strict=False))),
         tolerances=None if tolerances.value is None else numbers(tolerances, 2),
-        atol=None if atol.value is None else atol.number(),
-        enabled=flag(row.cell("is_enabled", True)),
-        others=row.kept(),
-        **others,
-    )
+        atol=None if atol.value is None else atol.number(), enabled=flag(row.cell("is_enabled", True)),
+        others=row.kept(), **others,
+    )  # fmt: skip
 
 
 _ATK_TENSORS = {
@@ -286,18 +274,12 @@ def _atk_case(cell: Cell, file: str, number: int) -> CheckCase:
                 raise FileFormatError(f"{tensor['shape'].where}: expected a dtype beside the shape")
             inputs[label] = (shape_of(tensor["shape"]), dtype_name(tensor["dtype"]))
     normalized, mask = (_atk_values(attributes[key], cell.where) for key in _ATK_ATTRIBUTES)
+    rest = {key: str(part.value)[:200] for key, part in keys.items() if key not in ("name", "inputs", "aclnn_name")}
     return build(
-        name=name,
-        source=Source(file),
-        inputs=inputs,
-        normalized=shape_of(normalized) if normalized else None,
-        mask=mask,
+        name=name, source=Source(file), inputs=inputs, normalized=shape_of(normalized) if normalized else None, mask=mask,
         ranges=ranges_of({label: _atk_range(tensor, cell.where) for label, tensor in tensors.items()}),
-        surface="aclnn",
-        others={
-            key: str(part.value)[:200] for key, part in keys.items() if key not in ("name", "inputs", "aclnn_name")
-        },
-    )
+        surface="aclnn", others=rest,
+    )  # fmt: skip
 
 
 def _atk_entries(item: Cell) -> Iterator[tuple[str, dict[str, Cell]]]:

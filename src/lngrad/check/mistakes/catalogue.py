@@ -6,8 +6,8 @@ import numpy as np
 
 from lngrad.check.mistakes import changes, indices, precision
 from lngrad.check.mistakes.changes import Family, Mistake, each
-from lngrad.check.mistakes.fit import wide
 from lngrad.check.mistakes.precision import DTYPES, PRECISION
+from lngrad.check.mistakes.terms import wide
 from lngrad.core.problem import LAYER_NORM
 
 INDEXED = "{what} spread over the columns, one for each, which no shape forbids where there are as many rows: give "
@@ -84,9 +84,8 @@ FAMILIES = (
     Family("LN-S09", "variance over N - 1", "the variance is divided by N - 1: layer normalization divides by N.",
            (changes.rstd_as, lambda variance, eps, N: 1 / np.sqrt(variance * N / max(N - 1, 1) + eps)),
            example="rstd = 1 / np.sqrt(x.var(1, ddof=1, keepdims=True) + eps)"),
-    Family("LN-S10", "variance 1 % too large",
-           "the variance is 1 % too large, so rstd is 0.5 % too small: another eps, or a sum with too many terms.",
-           (changes.rstd_as, lambda variance, eps, N: 1 / np.sqrt(1.01 * (variance + eps))),
+    Family("LN-S10", "variance 1 % too large", "the variance is 1 % too large, so rstd is 0.5 % too small: another eps, or a "
+           "sum with too many terms.", (changes.rstd_as, lambda variance, eps, N: 1 / np.sqrt(1.01 * (variance + eps))),
            example="rstd = 1 / np.sqrt(1.01 * (variance + eps))"),
     Family("LN-S11", "variance of a padded row",
            "the variance counts mean² for each column that fills the row up to a power of two: mask x - mean, not x alone.",
@@ -105,12 +104,10 @@ FAMILIES = (
     Family("LN-S12", "statistics recomputed",
            "mean and rstd are recomputed from x; the interface takes those that are given.", changes.statistics_of_x,
            example="mean, rstd = x.mean(1, keepdims=True), 1 / np.sqrt(x.var(1, keepdims=True) + eps)"),
-    Family("LN-S13", "mean ignored",
-           "mean is not subtracted: xhat is x·rstd, as RMSNorm has it. Layer normalization's is (x − mean)·rstd.",
-           lambda call: {"mean": np.zeros_like(np.asarray(call.inputs.mean))}, example="xhat = x * rstd"),
-    Family("LN-P01", "statistics rounded to {dtype}",
-           "mean and rstd are rounded to {dtype} before they are used: keep them in float32, whatever x's dtype is.",
-           (changes.narrow_statistics, "mean", "rstd"), values=DTYPES,
+    Family("LN-S13", "mean ignored", "mean is not subtracted: xhat is x·rstd, as RMSNorm has it. Layer normalization's is (x − "
+           "mean)·rstd.", lambda call: {"mean": np.zeros_like(np.asarray(call.inputs.mean))}, example="xhat = x * rstd"),
+    Family("LN-P01", "statistics rounded to {dtype}", "mean and rstd are rounded to {dtype} before they are used: keep them in "
+           "float32, whatever x's dtype is.", (changes.narrow_statistics, "mean", "rstd"), values=DTYPES,
            example='mean, rstd = mean.astype("{dtype}"), rstd.astype("{dtype}")'),
     *(Family(code, f"{name} rounded to {{dtype}}", f"{name} is rounded to {{dtype}} before it is used: keep it in float32.",
              (changes.narrow_statistics, name), values=DTYPES,
@@ -131,23 +128,19 @@ FAMILIES = (
     Family("LN-S17", "eps added twice, recomputed from x", OF_X.format("eps is added twice"),
            (changes.recomputed, lambda variance, eps, N: 1 / np.sqrt(variance + 2 * eps)),
            example=MEAN_OF_X + RSTD_OF_X + "rstd = 1 / np.sqrt(variance + 2 * eps)"),
-    Family("LN-S18", "statistics averaged over chunks of {chunk}",
-           "mean and variance are" + AVERAGES,
+    Family("LN-S18", "statistics averaged over chunks of {chunk}", "mean and variance are" + AVERAGES,
            (changes.statistics_of_chunks, True), values=each(chunk=SIZES),
            example=CHUNKS + "mean = np.mean([one.mean(1, keepdims=True) for one in chunks], 0)\n" + OF_CHUNKS),
     Family("LN-S19", "variance averaged over chunks of {chunk}", "the variances are" + AVERAGES,
-           (changes.statistics_of_chunks, False), values=each(chunk=SIZES),
-           example=CHUNKS + OF_CHUNKS),
+           (changes.statistics_of_chunks, False), values=each(chunk=SIZES), example=CHUNKS + OF_CHUNKS),
     # Of indices and masks.
-    Family("LN-I09", "last column masked off",
-           "the last column is not loaded: the mask of the loads ends one column early (cols < N, not N - 1).",
-           (indices.last_column_off, 0.0), example=KEPT + "dy, x = dy * kept, x * kept"),
+    Family("LN-I09", "last column masked off", "the last column is not loaded: the mask of the loads ends one column early "
+           "(cols < N, not N - 1).", (indices.last_column_off, 0.0), example=KEPT + "dy, x = dy * kept, x * kept"),
     Family("LN-I10", "last column masked off, xhat too",
            "the last column counts as zero in dy and xhat: the mask ends one column early (cols < N, not N - 1).",
            (indices.last_column_off, None), example=KEPT + "dy, x = np.where(kept, dy, 0), np.where(kept, x, mean)"),
-    Family("LN-I11", "last column masked off in loads and stores",
-           "the last column is neither loaded nor stored: the mask ends one column early (cols < N, not N - 1).",
-           results=indices.last_column_unwritten, unwritten=True,
+    Family("LN-I11", "last column masked off in loads and stores", "the last column is neither loaded nor stored: the mask "
+           "ends one column early (cols < N, not N - 1).", results=indices.last_column_unwritten, unwritten=True,
            example=KEPT + "dy, x = dy * kept, x * kept\ndx[:, -1] = dgamma[-1] = dbeta[-1] = np.nan"),
     *(Family(f"LN-I{12 + number:02}", f"row offset in {kind}{' of loads and stores' * stores}",
              OFFSET.format(kind, 1 << bits, " and stores" * stores),
@@ -158,14 +151,12 @@ FAMILIES = (
              + "\nflat = np.full(x.size, np.nan)\nflat[places] = dx\ndx = flat.reshape(x.shape)" * stores)
       for number, (kind, bits, stores) in enumerate((
           ("int16", 15, False), ("int16", 15, True), ("uint16", 16, False), ("uint16", 16, True)))),
-    Family("LN-I16", "gamma broadcast along axis {one}",
-           "gamma's first elements along {one} of its axes are used for all: its index lacks these axes.",
-           indices.gamma_broadcast, values=each(one=(0, 1, 2)),
+    Family("LN-I16", "gamma broadcast along axis {one}", "gamma's first elements along {one} of its axes are used for all: its "
+           "index lacks these axes.", indices.gamma_broadcast, values=each(one=(0, 1, 2)),
            example="gamma = gamma.reshape(normalized_shape)\n"
            "gamma = np.broadcast_to(gamma.take([0], axis={one}), gamma.shape).reshape(-1)"),
-    Family("LN-I17", "gamma broadcast along axes {one} and {other}",
-           "gamma's first elements along {one} and {other} of its axes are used for all: its index lacks these axes.",
-           indices.gamma_broadcast,
+    Family("LN-I17", "gamma broadcast along axes {one} and {other}", "gamma's first elements along {one} and {other} of its "
+           "axes are used for all: its index lacks these axes.", indices.gamma_broadcast,
            values=({"one": 0, "other": 1}, {"one": 0, "other": 2}, {"one": 1, "other": 2}),
            example="gamma = gamma.reshape(normalized_shape)\nfirst_ones = gamma.take([0], axis={one}).take([0], axis={other})\n"
            "gamma = np.broadcast_to(first_ones, gamma.shape).reshape(-1)"),
@@ -181,9 +172,8 @@ FAMILIES = (
            lambda call: changes.mean_of_x(call) if call.centred else None, example="mean = x.mean(1, keepdims=True)"),
     Family("LN-S21", "uncentred variance", "the variance is taken about zero: mean(x²) without subtracting mean².",
            changes.uncentred_variance, example="rstd = 1 / np.sqrt((x**2).mean(1, keepdims=True) + eps)"),
-    Family("LN-S22", "variance by cancellation",
-           "the variance is E[x²] - E[x]² in float32, which cancels where the mean is large: centre x first.",
-           changes.cancelling_variance, by_size=True, example='single = x.astype("float32")\n'
+    Family("LN-S22", "variance by cancellation", "the variance is E[x²] - E[x]² in float32, which cancels where the mean is "
+           "large: centre x first.", changes.cancelling_variance, by_size=True, example='single = x.astype("float32")\n'
            "variance = (single * single).mean(1, keepdims=True) - single.mean(1, keepdims=True) ** 2\n"
            "rstd = 1 / np.sqrt(np.maximum(variance, 0) + eps)"),
     Family("LN-S23", "eps {text}", ANOTHER_EPS, _other_eps, example="rstd = 1 / np.sqrt(variance + {text})",
@@ -192,17 +182,14 @@ FAMILIES = (
     Family("LN-N01", "mean subtracted", "xhat is (x − mean)·rstd: RMSNorm subtracts no mean, its xhat is x·rstd.",
            lambda call: None if call.centred else changes.mean_of_x(call), norm="rms_norm",
            example="xhat = (x - x.mean(1, keepdims=True)) * rstd"),
-    Family("LN-N02", "variance about the mean",
-           "rstd is recomputed from the variance about the mean: RMSNorm's is of the mean square, about 0.",
-           lambda call: None if call.centred else changes.rstd_of_layer_norm(call), norm="rms_norm",
+    Family("LN-N02", "variance about the mean", "rstd is recomputed from the variance about the mean: RMSNorm's is of the mean "
+           "square, about 0.", lambda call: None if call.centred else changes.rstd_of_layer_norm(call), norm="rms_norm",
            example="rstd = 1 / np.sqrt(x.var(1, keepdims=True) + eps)"),
-    Family("LN-N03", "mean of dxhat subtracted",
-           "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such term.",
-           changes.centred, norm="rms_norm",
+    Family("LN-N03", "mean of dxhat subtracted", "dx has layer normalization's − mean_dxhat: RMSNorm's gradient has no such "
+           "term.", changes.centred, norm="rms_norm",
            example="dx = rstd * (dxhat - dxhat.mean(1, keepdims=True) - xhat * second)"),
-    Family("LN-N04", "layer normalization for RMSNorm",
-           "the gradients are layer normalization's: RMSNorm subtracts neither the mean of x nor that of dxhat.",
-           (changes.centred, changes.mean_of_x), norm="rms_norm",
+    Family("LN-N04", "layer normalization for RMSNorm", "the gradients are layer normalization's: RMSNorm subtracts neither "
+           "the mean of x nor that of dxhat.", (changes.centred, changes.mean_of_x), norm="rms_norm",
            example="xhat = (x - x.mean(1, keepdims=True)) * rstd\n"
            "dx = rstd * (dxhat - dxhat.mean(1, keepdims=True) - xhat * second)"),
     Family("LN-N05", "layer normalization for RMSNorm, with its own statistics",
@@ -211,31 +198,25 @@ FAMILIES = (
            norm="rms_norm", example="rstd = 1 / np.sqrt(x.var(1, keepdims=True) + eps)\n"
            "xhat = (x - x.mean(1, keepdims=True)) * rstd\n"
            "dx = rstd * (dxhat - dxhat.mean(1, keepdims=True) - xhat * second)"),
-    Family("LN-N06", "offset forgotten",
-           "dx is computed with gamma alone: this norm multiplies by offset + gamma (1 + gamma, as Gemma's).",
-           (changes.offset_times, 0), norm="gemma_rms_norm", example="dxhat = dy * gamma"),
-    Family("LN-N07", "offset added twice",
-           "the offset is added to gamma twice: where gamma is stored as offset + gamma, it is in it already.",
-           (changes.offset_times, 2), norm="zero_centred_layer_norm", example="dxhat = dy * (2 + gamma)"),
-    Family("LN-N08", "dtotal forgotten",
-           "dx lacks dtotal, the gradient that comes through the residual stream: add it to the norm's own.",
-           (changes.dtotal_times, 0), norm="add_rms_norm", example="dx = rstd * (dxhat - xhat * second)"),
+    Family("LN-N06", "offset forgotten", "dx is computed with gamma alone: this norm multiplies by offset + gamma (1 + gamma, "
+           "as Gemma's).", (changes.offset_times, 0), norm="gemma_rms_norm", example="dxhat = dy * gamma"),
+    Family("LN-N07", "offset added twice", "the offset is added to gamma twice: where gamma is stored as offset + gamma, it is "
+           "in it already.", (changes.offset_times, 2), norm="zero_centred_layer_norm", example="dxhat = dy * (2 + gamma)"),
+    Family("LN-N08", "dtotal forgotten", "dx lacks dtotal, the gradient that comes through the residual stream: add it to the "
+           "norm's own.", (changes.dtotal_times, 0), norm="add_rms_norm", example="dx = rstd * (dxhat - xhat * second)"),
     Family("LN-N09", "dtotal added twice", "dtotal is added to dx twice.", (changes.dtotal_times, 2), norm="add_rms_norm",
            example="dx = dx + dtotal"),
-    Family("LN-N10", "dtotal times rstd",
-           "dtotal is added inside the bracket, and so multiplied by rstd: it is added behind it.",
-           lambda call: changes.dtotal_times(call, wide(call.inputs.rstd)), norm="add_rms_norm",
+    Family("LN-N10", "dtotal times rstd", "dtotal is added inside the bracket, and so multiplied by rstd: it is added behind "
+           "it.", lambda call: changes.dtotal_times(call, wide(call.inputs.rstd)), norm="add_rms_norm",
            example="dx = rstd * (dxhat - xhat * second + dtotal)"),
-    Family("LN-N11", "dtotal added to dy",
-           "dtotal is added to dy and goes through the norm: it is the total's gradient, not y's.", changes.dtotal_in_dy,
-           norm="add_rms_norm", example="dy, dtotal = dy + dtotal, 0"),
+    Family("LN-N11", "dtotal added to dy", "dtotal is added to dy and goes through the norm: it is the total's gradient, not "
+           "y's.", changes.dtotal_in_dy, norm="add_rms_norm", example="dy, dtotal = dy + dtotal, 0"),
     Family("LN-N12", "dtotal added to dxhat", "dtotal is added to dxhat and goes through the norm: it is added behind it.",
            changes.dtotal_in_dxhat, norm="add_rms_norm", example="dxhat, dtotal = dxhat + dtotal, 0"),
     Family("LN-N13", "residual forgotten", "xhat is made of x alone: what is normalized is alpha·x + residual.",
            changes.summand, norm="add_layer_norm", example="total = x"),
-    Family("LN-N14", "residual added after the norm",
-           "x alone is normalized, with statistics of its own: the residual is added before the norm.",
-           (changes.summand, True), norm="add_rms_norm",
+    Family("LN-N14", "residual added after the norm", "x alone is normalized, with statistics of its own: the residual is "
+           "added before the norm.", (changes.summand, True), norm="add_rms_norm",
            example="total = x\nrstd = 1 / np.sqrt((x**2).mean(1, keepdims=True) + eps)"),
     Family("LN-N15", "alpha forgotten", "x and residual are added without alpha.", (changes.other_total, 1.0, 1.0),
            norm="deep_norm", example="total = x + residual"),
@@ -277,9 +258,8 @@ FAMILIES = (
     Family("LN-X09", "sums for means", "the two row sums are not divided by the number of normalized elements.",
            results=changes.means_divided,
            example="first, second = dxhat.sum(1, keepdims=True), (dxhat * xhat).sum(1, keepdims=True)"),
-    Family("LN-I20", "gamma of the row's index",
-           "dx is computed with gamma[row] in place of gamma[column]: gamma's index is the column.",
-           results=indices.gamma_by_row, example="dxhat = dy * gamma[np.arange(len(dy)) % len(gamma), None]"),
+    Family("LN-I20", "gamma of the row's index", "dx is computed with gamma[row] in place of gamma[column]: gamma's index is "
+           "the column.", results=indices.gamma_by_row, example="dxhat = dy * gamma[np.arange(len(dy)) % len(gamma), None]"),
     Family("LN-X10", "rstd missing in dx", "dx is not multiplied by rstd.",
            results=lambda call: {"dx": call.true.dx.reshape(call.terms.dy.shape) / call.terms.rstd},
            example="dx = dxhat - first - xhat * second"),
@@ -287,17 +267,14 @@ FAMILIES = (
            "for LayerNormGrad on tiles, not for the graph ops and aclnn; it shows where mean is not the row's mean.",
            results=changes.extra_term, example="pd_var = -0.5 * (dxhat * xhat).sum(1, keepdims=True) * rstd**2\n"
            "dx = dx + pd_var * (-2 * (x - mean)).mean(1, keepdims=True) / x.shape[1]"),
-    Family("LN-P08", "row means rounded to {dtype}",
-           "the two row means are rounded to {dtype} before they are subtracted: keep them in float32.",
-           results=(precision.rounded, "means"), values=DTYPES,
+    Family("LN-P08", "row means rounded to {dtype}", "the two row means are rounded to {dtype} before they are subtracted: "
+           "keep them in float32.", results=(precision.rounded, "means"), values=DTYPES,
            example='first, second = first.astype("{dtype}"), second.astype("{dtype}")'),
-    Family("LN-P09", "dxhat rounded to {dtype} in dx",
-           "dy·gamma is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
-           results=(precision.rounded, "dxhat"), values=DTYPES,
+    Family("LN-P09", "dxhat rounded to {dtype} in dx", "dy·gamma is rounded to {dtype} before dx is computed from it: keep it "
+           "in float32 and round dx once.", results=(precision.rounded, "dxhat"), values=DTYPES,
            example='dxhat = (dy * gamma).astype("{dtype}").astype(x.dtype)'),
-    Family("LN-P10", "xhat rounded to {dtype} in dx",
-           "(x − mean)·rstd is rounded to {dtype} before dx is computed from it: keep it in float32 and round dx once.",
-           results=(precision.rounded, "xhat"), values=DTYPES,
+    Family("LN-P10", "xhat rounded to {dtype} in dx", "(x − mean)·rstd is rounded to {dtype} before dx is computed from it: "
+           "keep it in float32 and round dx once.", results=(precision.rounded, "xhat"), values=DTYPES,
            example='short = xhat.astype("{dtype}").astype(x.dtype)\n'
            "dx = rstd * (dxhat - first - short * (dxhat * short).mean(1, keepdims=True))"),
     Family("LN-P11", "rounded to {dtype} before the weight", "xhat is rounded to {dtype} before it is multiplied by gamma, as "
@@ -333,32 +310,27 @@ FAMILIES = (
     Family("LN-X12", "xhat from y/gamma clamped at {least:g}", CLAMPED.format("clamped in size to"),
            results=(changes.clamped, True), values=LEAST,
            example="xhat = xhat * gamma / (np.copysign(1, gamma) * np.maximum(np.abs(gamma), {least}))"),
-    Family("LN-X13", "xhat from y/max(gamma) at {least:g}", CLAMPED.format("raised to"),
-           results=(changes.clamped, False), values=LEAST,
-           example="xhat = xhat * gamma / np.maximum(gamma, {least})"),
+    Family("LN-X13", "xhat from y/max(gamma) at {least:g}", CLAMPED.format("raised to"), results=(changes.clamped, False),
+           values=LEAST, example="xhat = xhat * gamma / np.maximum(gamma, {least})"),
     # Columns that are never computed.
     Family("LN-I22", "last column lost", "the last column of dx is zero: a loop ends one column early.",
            results=(indices.columns_lost, 0), example="dx[:, -1] = 0"),
-    Family("LN-I23", "last tile of {width} columns skipped",
-           "the columns after the last whole tile of {width} are zero: the tail is not computed.",
-           results=indices.columns_lost, values=each(width=(512, 256, 128, 64, 32, 16, 8)),
+    Family("LN-I23", "last tile of {width} columns skipped", "the columns after the last whole tile of {width} are zero: the "
+           "tail is not computed.", results=indices.columns_lost, values=each(width=(512, 256, 128, 64, 32, 16, 8)),
            example="tail = x.shape[1] // {width} * {width}\ndx[:, tail:] = dgamma[tail:] = dbeta[tail:] = 0"),
     # Of what memory holds, and of the order of sums.
-    Family("LN-X14", "dx zero without gamma",
-           "dx is zero where there is no gamma: is what is missing taken for 0, or dxhat set to 1 in place of dy?",
-           results=changes.dx_without_gamma, example="dxhat = 0 * dy"),
+    Family("LN-X14", "dx zero without gamma", "dx is zero where there is no gamma: is what is missing taken for 0, or dxhat "
+           "set to 1 in place of dy?", results=changes.dx_without_gamma, example="dxhat = 0 * dy"),
     *(Family(code, f"{what} read in x's dtype",
              f"{what} has a wider dtype than x, and its bytes are read as x's: convert it from its own dtype.",
              (indices.read_as_x, *what.split(" and ")))
       for code, what in (("LN-I24", "gamma"), ("LN-I25", "mean and rstd"))),
-    Family("LN-I26", "gamma modulo {size}",
-           "column j has gamma of column j modulo {size}: the index begins anew, as in a buffer of {size} elements.",
-           (indices.modulo, "gamma"), values=each(size=tuple(1 << bits for bits in range(6, 17))),
+    Family("LN-I26", "gamma modulo {size}", "column j has gamma of column j modulo {size}: the index begins anew, as in a "
+           "buffer of {size} elements.", (indices.modulo, "gamma"), values=each(size=tuple(1 << bits for bits in range(6, 17))),
            example="gamma = gamma[np.arange(len(gamma)) % {size}]"),
-    Family("LN-N18", "dtotal modulo {size}",
-           "each tile of {size} columns adds dtotal's first {size}: its address does not go on with the tiles.",
-           (indices.modulo, "dtotal"), values=each(size=(32, 64, 128, 256, 512, 1024)), dx_only=True, norm="add_rms_norm",
-           example="dtotal = dtotal[:, np.arange(x.shape[1]) % {size}]"),
+    Family("LN-N18", "dtotal modulo {size}", "each tile of {size} columns adds dtotal's first {size}: its address does not go "
+           "on with the tiles.", (indices.modulo, "dtotal"), values=each(size=(32, 64, 128, 256, 512, 1024)), dx_only=True,
+           norm="add_rms_norm", example="dtotal = dtotal[:, np.arange(x.shape[1]) % {size}]"),
     *(Family(code, f"row index in uint16{' of loads and stores' * stores}",
              "row r is taken for row r modulo 65536: make the type of the row's index 32 bits wide.",
              results=(indices.rows_in_uint16, stores), unwritten=stores,
@@ -375,9 +347,8 @@ FAMILIES = (
           ("LN-X16", "the next row's", "the first element of the next row", True, False, ":-1", "1:, :1", 0),
           ("LN-X17", "the last row's", "the last element of the row before", False, True, "1:", ":-1, -1:", -1),
           ("LN-X18", "the last row's", "the last element of the row before", False, False, "1:", ":-1, -1:", -1))),
-    Family("LN-G08", "odd partial sum of {rows} rows lost in a tree", TREE,
-           results=(indices.lost_in_a_tree, False), values=ROWS, sums_only=True,
-           example=ODD_TREE + "parts[:half] + parts[half:2 * half]\ndgamma, dbeta = parts[0]"),
+    Family("LN-G08", "odd partial sum of {rows} rows lost in a tree", TREE, results=(indices.lost_in_a_tree, False),
+           values=ROWS, sums_only=True, example=ODD_TREE + "parts[:half] + parts[half:2 * half]\ndgamma, dbeta = parts[0]"),
     Family("LN-G09", "odd partial sum of {rows} rows lost in a tree of neighbours", TREE,
            results=(indices.lost_in_a_tree, True), values=ROWS, sums_only=True,
            example=ODD_TREE + "parts[0:2 * half:2] + parts[1:2 * half:2]\ndgamma, dbeta = parts[0]"),

@@ -14,8 +14,7 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.inputs import true_grads
-from lngrad.check.mistakes.dx_terms import OVER
-from lngrad.check.mistakes.fit import Terms, chunk_means, narrowed, row_mean, row_sum, terms_of, wide, without_nan
+from lngrad.check.mistakes.terms import OVER, Terms, chunk_means, narrowed, row_mean, terms_of, wide, without_nan
 from lngrad.core import reference
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.support.bounded_cache import cached_property
@@ -70,13 +69,7 @@ CANCELLED = 1e-5  # of rstd: less is no cancellation
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake: its family with numbers in the fields.
-
-    Attributes:
-        sentence: What the person did, and where to look.
-        inputs: The change of the inputs, or None.
-        results: The change of the gradients, or None.
-    """
+    """One mistake: its family with numbers in the fields. It changes the inputs, or else the gradients."""
 
     family: Family
     sentence: str
@@ -95,18 +88,13 @@ class Mistake:
         """The gradients with the mistake, in float64; None where it makes no difference."""
         if self.results is None:
             inputs = self.changed(call)
-            return None if inputs is None else self._compared(true_grads(inputs), call.true)
-        if not call.inputs.x.size:
-            return None
-        with np.errstate(all="ignore"):
-            made = self.results(call)
-        if made is None:
-            return None
-        pairs = zip(Grads._fields, call.true, strict=True)
-        return self._compared(Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs)), call.true)
-
-    def _compared(self, made: Grads, true: Grads) -> Grads:
-        return made if self.family.unwritten else Grads(*map(without_nan, made, true))
+            grads = None if inputs is None else true_grads(inputs)
+        else:
+            with np.errstate(all="ignore"):
+                made = self.results(call) if call.inputs.x.size else None
+            pairs = zip(Grads._fields, call.true, strict=True)
+            grads = None if made is None else Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
+        return grads if grads is None or self.family.unwritten else Grads(*map(without_nan, grads, call.true))
 
 
 Changing: TypeAlias = Callable[..., Changes] | tuple[Any, ...]
@@ -277,7 +265,7 @@ def corrected(call: ExactCase, outside: bool) -> Changes:
     root = np.sqrt(np.maximum(call.variance.reshape(t.M, 1), 0) * t.N / (t.N - 1) + (0.0 if outside else eps))
     rstd = 1 / (root + (eps if outside else 0.0))
     xhat = (t.x - t.mean) * rstd
-    second = xhat * row_sum(t.dxhat * xhat) / (t.N - 1) / (root * rstd)
+    second = xhat * (t.dxhat * xhat).sum(1, keepdims=True) / (t.N - 1) / (root * rstd)
     return {"dx": rstd * (t.dxhat - row_mean(t.dxhat) - second) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
 
 
@@ -306,10 +294,9 @@ def statistics_of_chunks(call: ExactCase, mean_too: bool, chunk: int) -> Changes
 def clamped(call: ExactCase, signed: bool, least: float) -> Changes:
     """xhat from y and a gamma that is clamped."""
     t = call.terms
-    small = (
-        np.where(t.gamma < 0, -1.0, 1.0) * np.maximum(np.abs(t.gamma), least) if signed else np.maximum(t.gamma, least)
-    )
-    return None if (small == t.gamma).all() else with_xhat(call, t.xhat * t.gamma / small)
+    size, sign = (np.abs(t.gamma), np.where(t.gamma < 0, -1.0, 1.0)) if signed else (t.gamma, 1.0)
+    small = sign * np.maximum(size, least)
+    return None if (small == t.gamma).all() else t.with_xhat(t.xhat * t.gamma / small)
 
 
 def mean_of_x(call: ExactCase) -> Changes:
@@ -369,12 +356,6 @@ def extra_term(call: ExactCase) -> Changes:
     t = call.terms
     pd_var = -0.5 * (t.dxhat * t.xhat).sum(1, keepdims=True) * t.rstd**2
     return {"dx": call.true.dx.reshape(t.dy.shape) + pd_var * (-2 * t.xhat / t.rstd).mean(1, keepdims=True) / t.N}
-
-
-def with_xhat(call: ExactCase, xhat: Array, results: tuple[str, ...] = ("dx", "dgamma")) -> Changes:
-    t = call.terms
-    made = {"dx": t.of_norm(t.dxhat, xhat, t.rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
-    return {name: made[name] for name in results}
 
 
 def gamma_in_sums(call: ExactCase) -> Changes:

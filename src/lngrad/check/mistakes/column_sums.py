@@ -8,16 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, Terms, coefficient_text
-from lngrad.check.mistakes.sum_weights import (
-    BLOCKS,
-    describe_places,
-    describe_weights,
-    recover_weights,
-    runs_of,
-    why_so_many_columns,
-)
-from lngrad.check.result import Weights
+from lngrad.check.mistakes.fit import SUMS, TINY, Difference, Explanation, Fit, number_text
+from lngrad.check.mistakes.sum_weights import BLOCKS, describe_places, recover_weights, weighted, why_so_many_columns
 from lngrad.typing import Array
 
 NEIGHBOURS = (1, 2, 4, 8, 16, 32)
@@ -46,15 +38,11 @@ def _explains(fit: Fit, made: Array) -> bool:
     return fit.explains(made, np.abs(made) * 1e-7)
 
 
-def explain_other_sum(fit: Fit) -> Explanation | None:
+def other_sum(fit: Fit) -> Explanation | None:
     """The simplest sum over all rows, times a number, that a wrong dgamma or dbeta is."""
     sums = list(_sums(fit))
-    once = ((text, summed, 1.0) for text, summed in sums[1:])
-    times = (
-        (text, summed, coefficient)
-        for number, (text, summed) in enumerate(sums)
-        for coefficient in _coefficients(fit, summed, any_factor=number == 0)
-    )
+    once = [(text, summed, 1.0) for text, summed in sums[1:]]
+    times = ((*one, factor) for one in sums for factor in _coefficients(fit, one[1], any_factor=one is sums[0]))
     for text, summed, coefficient in chain(once, times):
         if _explains(fit, coefficient * summed):
             return _other_sum(fit, text, coefficient)
@@ -92,11 +80,10 @@ def _sums(fit: Fit) -> Iterator[tuple[str, Array]]:
 def _coefficients(fit: Fit, summed: Array, any_factor: bool) -> Iterator[float]:
     """The plain number that the ratio is near to, if there is one; any other ratio where that is wanted."""
     usable = np.isfinite(summed)
-    weight = 1 / np.maximum(fit.bound, TINY)
-    size = float(np.square(summed * weight, where=usable, out=np.zeros_like(summed)).sum())
+    size = float(np.square(summed * fit.weight, where=usable, out=np.zeros_like(summed)).sum())
     if not np.isfinite(size) or size == 0:
         return
-    ratio = float(np.where(usable, summed * fit.result * weight**2, 0.0).sum()) / size
+    ratio = float(np.where(usable, summed * fit.result * fit.weight**2, 0.0).sum()) / size
     M, N = fit.terms.M, fit.terms.N
     means = (1 / size for size in (M, N, *fit.terms.lead))
     for plain in (2.0, -1.0, 0.5, 3.0, 4.0, float(M), float(N), 0.25, 8.0, *means):
@@ -110,16 +97,15 @@ def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:
     name, right = fit.name, _summed(fit.name)
     formula, differences = "", []
     if coefficient != 1:
-        times = coefficient_text(coefficient, fit.terms.N, fit.terms.M)
+        times = number_text(coefficient, fit.terms.N, fit.terms.M)
         formula = f"**{times}**·"
         sentence = _TIMES.get(times, "{name} is {times} times what it should be.").format(name=name, times=times)
         lead = fit.terms.lead
         sizes = {size: axis for axis, size in enumerate(lead) if size > 1} if len(lead) > 1 else {}
         if (size := round(1 / coefficient) if coefficient else 0) in sizes and coefficient == 1 / size:
             times = f"1/x.shape[{sizes[size]}]"
-            sentence = (
-                f"{name} is divided by {size}, the size of axis {sizes[size]}: it is a sum over all rows, and no mean."
-            )
+            axis = f"{size}, the size of axis {sizes[size]}"
+            sentence = f"{name} is divided by {axis}: it is a sum over all rows, and no mean."
         differences.append(Difference(f"{name} {times} times", sentence))
     if text != right:
         sentence = f"{name} sums {text} over the rows: it sums {right}."
@@ -128,7 +114,7 @@ def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:
     return Explanation(fit.formula(formula), tuple(differences))
 
 
-def explain_column_weights(fit: Fit) -> Explanation | None:
+def column_weights(fit: Fit) -> Explanation | None:
     """Columns of dgamma or dbeta that are lost or counted twice as a whole."""
     true = fit.true
     weights = np.round(fit.result / true)
@@ -137,16 +123,12 @@ def explain_column_weights(fit: Fit) -> Explanation | None:
         return None
     if not fit.explains(weights * true):
         return None
-    text = describe_weights(weights, "column") + why_so_many_columns(weights == 1, fit.terms.normalized, fit.name)
-    return fit.explanation(
-        f"part of the columns of {fit.name}",
-        f"not every column of {fit.name} is right: {text}.",
-        f"**w_column**·{SUMS[fit.name]}",
-        Weights(fit.name, "column", runs_of(weights), text),
-    )
+    found = weighted(fit.name, "column", weights, why_so_many_columns(weights == 1, fit.terms.normalized, fit.name))
+    text = f"not every column of {fit.name} is right: {found.text}."
+    return fit.explanation(f"part of the columns of {fit.name}", text, f"**w_column**·{SUMS[fit.name]}", found)
 
 
-def explain_last_size(fit: Fit) -> Explanation | None:
+def last_size(fit: Fit) -> Explanation | None:
     """Columns that are counted by gamma's last size: all other axes are added up in the first of them."""
     last = fit.terms.normalized[-1]
     if len(fit.terms.normalized) < 2 or not 4 <= last < len(fit.result):
@@ -154,15 +136,12 @@ def explain_last_size(fit: Fit) -> Explanation | None:
     folded, bound = fit.true.reshape(-1, last).sum(0), fit.bound.reshape(-1, last).sum(0)
     if not np.isfinite(fit.result[:last]).all() or not (np.abs(folded - fit.result[:last]) <= bound).all():
         return None
-    return fit.explanation(
-        f"{fit.name} over gamma's last size",
-        f"{fit.name} has {last} sums, over the other normalized axes too, in its first elements: gamma.size(-1) was taken for "
-        "the number of columns, which is the product of its sizes.",
-        f"Σ_rows,**axes** {_summed(fit.name)}",
-    )
+    text = (f"{fit.name} has {last} sums, over the other normalized axes too, in its first elements: gamma.size(-1) was taken "
+            "for the number of columns, which is the product of its sizes.")  # fmt: skip
+    return fit.explanation(f"{fit.name} over gamma's last size", text, f"Σ_rows,**axes** {_summed(fit.name)}")
 
 
-def explain_lost_additions(fit: Fit) -> Explanation | None:
+def lost_additions(fit: Fit) -> Explanation | None:
     """One addition lost in most wrong columns, of another row, or block of rows, in each: as atomics do that are none."""
     t = fit.terms
     if t.dy.size > MAX_WEIGHTED:
@@ -181,36 +160,30 @@ def explain_lost_additions(fit: Fit) -> Explanation | None:
         found = np.abs(parts - lost[wrong]) <= tolerance[wrong]
         if np.mean(found.any(0)) >= MIN_NAMED:
             what = "a row's product" if block == 1 else f"the sum of a block of {block} rows"
-            return fit.explanation(
-                "additions lost",
-                f"in {wrong.sum()} of {t.N} columns {fit.name} lacks {what}, of another place in each: threads add to the same "
-                "element, and lose what others add: use atomic additions, a lock, or partial sums.",
-                f"Σ_rows **w_row_column**·{_summed(fit.name)}",
-            )
+            text = (f"in {wrong.sum()} of {t.N} columns {fit.name} lacks {what}, of another place in each: threads add to the "
+                    "same element, and lose what others add: use atomic additions, a lock, or partial sums.")  # fmt: skip
+            return fit.explanation("additions lost", text, f"Σ_rows **w_row_column**·{_summed(fit.name)}")
     return None
 
 
-def explain_wrong_axis(fit: Fit) -> Explanation | None:
+def wrong_axis(fit: Fit) -> Explanation | None:
     """Sums over the columns, which have the right number of elements where there are as many rows."""
     t = fit.terms
     if t.M != t.N or not _explains(fit, t.summed(fit.name).sum(1)):
         return None
-    return fit.explanation(
-        f"{fit.name} over the columns",
-        f"{fit.name} is summed over the columns, one number a row: it is a sum over the rows.",
-        f"**Σ_columns** {_summed(fit.name)}",
-    )
+    text = f"{fit.name} is summed over the columns, one number a row: it is a sum over the rows."
+    return fit.explanation(f"{fit.name} over the columns", text, f"**Σ_columns** {_summed(fit.name)}")
 
 
-def explain_sums_of_other_rows(fit: Fit) -> Explanation | None:
+def of_other_rows(fit: Fit) -> Explanation | None:
     """Sums whose statistics, dy or x are those of other rows: of the row's place in a tile, its first one, a neighbour."""
     t = fit.terms
     if t.M < 2 or not fit.is_finite:
         return None
     few = np.unique(np.linspace(0, t.N - 1, min(t.N, LOOKED_AT)).astype(int))
-    part = replace(
-        fit, result=fit.result[few], bound=fit.bound[few], rights={fit.name: fit.true[few]}, terms=_columns(t, few)
-    )
+    columns = {name: getattr(t, name)[:, few] for name in ("dy", "x", "xhat", "dxhat", "gamma")}
+    some = {name: getattr(fit, name)[few] for name in ("result", "bound")}
+    part = replace(fit, **some, rights={fit.name: fit.true[few]}, terms=replace(t, **columns, dtotal=0.0))
     index = np.arange(t.M)
     tiles = [tile for tile in BLOCKS[1:] if tile < t.M]
     maps = [
@@ -221,41 +194,34 @@ def explain_sums_of_other_rows(fit: Fit) -> Explanation | None:
     for which in (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))[3 * (fit.name == "dbeta") :]:
         for text, rows in maps:
             if part.explains(_of_rows(part, which, rows)) and fit.explains(_of_rows(fit, which, rows)):
-                what = " and ".join(which)
-                return fit.explanation(
-                    f"{'statistics' if len(which) > 1 else what} of other rows in {fit.name}",
-                    f"{fit.name} takes the {what} {text}: the index of the row in its tile lacks the tile's start, or is not "
-                    "the row's.",
-                    f"Σ_rows {_summed(fit.name)} **with another row's {what}**",
+                what, why = (
+                    " and ".join(which),
+                    "the index of the row in its tile lacks the tile's start, or is not the row's",
                 )
+                name = f"{'statistics' if len(which) > 1 else what} of other rows in {fit.name}"
+                formula = f"Σ_rows {_summed(fit.name)} **with another row's {what}**"
+                return fit.explanation(name, f"{fit.name} takes the {what} {text}: {why}.", formula)
     return None
 
 
-def _columns(t: Terms, columns: Array) -> Terms:
-    shared = {name: getattr(t, name)[:, columns] for name in ("dy", "x", "xhat", "dxhat", "gamma")}
-    return replace(t, **shared, dtotal=0.0)
-
-
 def _of_rows(fit: Fit, which: tuple[str, ...], rows: Array) -> Array:
-    t = fit.terms
-    mean, rstd, dy, x = (
-        getattr(t, name)[rows] if name in which else getattr(t, name) for name in ("mean", "rstd", "dy", "x")
-    )
+    arrays = {name: getattr(fit.terms, name) for name in ("mean", "rstd", "dy", "x")}
+    mean, rstd, dy, x = (one[rows] if name in which else one for name, one in arrays.items())
     return np.asarray((dy * (x - mean) * rstd if fit.name == "dgamma" else dy).sum(0))
 
 
-def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
+def part_of_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
     """Which rows entered dgamma and dbeta, from those of the two that are wrong; nothing if no weights of rows explain them."""
     t = fits[0].terms
     if t.M < 2 or t.dy.size > MAX_WEIGHTED or not all(fit.is_finite for fit in fits):
         return {}
-    products = {"dgamma": t.dy * t.xhat, "dbeta": t.dy}
-    A = np.concatenate([products[fit.name].T for fit in fits])
+    products = [t.summed(fit.name) for fit in fits]
+    A = np.concatenate([one.T for one in products])
     b, bound = (np.concatenate(parts) for parts in zip(*((fit.result, fit.bound) for fit in fits), strict=True))
     both = Fit(t, "dgamma", b, bound, {})
     weights, where = _weights_of_rows(both, A), ""
     if weights is None:
-        wrong = ~np.all([fit.is_near(products[fit.name].sum(0)) for fit in fits], axis=0)
+        wrong = ~np.all([fit.is_near(one.sum(0)) for fit, one in zip(fits, products, strict=True)], axis=0)
         if not MAX_COLUMNS > wrong.mean() > 0:
             return {}
         some = np.tile(wrong, len(fits))
@@ -263,17 +229,12 @@ def explain_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
         where = f" in {describe_places(wrong, 'column')}"
     if weights is None:
         return {}
-    text = describe_weights(weights, "row") + _why_so_many(weights, fits[0]) + where
-    names = " and ".join(fit.name for fit in fits)
-    return {
-        fit.name: fit.explanation(
-            "part of the rows in the column sums",
-            f"{names}: not every row is counted once: {text}.",
-            f"Σ_rows **w_row**·{_summed(fit.name)}",
-            Weights(fit.name, "row", runs_of(weights), text),
-        )
-        for fit in fits
-    }
+    names, name, explained = " and ".join(fit.name for fit in fits), "part of the rows in the column sums", {}
+    for fit in fits:
+        found = weighted(fit.name, "row", weights, _why_so_many(weights, fits[0]), where)
+        text = f"{names}: not every row is counted once: {found.text}."
+        explained[fit.name] = fit.explanation(name, text, f"Σ_rows **w_row**·{_summed(fit.name)}", found)
+    return explained
 
 
 def _weights_of_rows(fit: Fit, A: Array) -> Array | None:
@@ -287,10 +248,8 @@ def _why_so_many(weights: Array, fit: Fit) -> str:
     """What a number of rows that are counted is known for."""
     lead, counted = fit.terms.lead, int((weights == 1).sum())
     if (weights[-counted:] == 1).all() and not weights[:-counted].any() and counted & (counted - 1) == 0:
-        return (
-            ": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the "
-            "count of its lock, if it has one"
-        )
+        return (": of each of that many partial sums the last row alone: is it loaded before it is added to? Look at the count "
+                "of its lock, if it has one")  # fmt: skip
     if not (weights[:counted] == 1).all():
         return ""
     if len(lead) > 1 and counted == lead[0]:

@@ -13,39 +13,15 @@ import numpy as np
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
+from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase, Mistake
-from lngrad.check.mistakes.column_sums import (
-    explain_column_weights,
-    explain_last_size,
-    explain_lost_additions,
-    explain_other_sum,
-    explain_rows,
-    explain_sums_of_other_rows,
-    explain_wrong_axis,
-)
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import EXPLAINED, SLACK, Difference, Explanation, Fit, Terms, WrongOutput, terms_of, wide
-from lngrad.check.mistakes.misplaced import (
-    explain_added,
-    explain_clipped,
-    explain_factors,
-    explain_gamma,
-    explain_moved,
-    explain_narrow_store,
-    explain_overflow,
-    explain_unwritten,
-)  # fmt: skip
+from lngrad.check.mistakes.fit import SLACK, Difference, Explanation, Fit, WrongOutput, nearly_all
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import in_places, left_of, nearest_of, some_rows
-from lngrad.check.mistakes.row_means import (
-    describe_means,
-    explain_means_of_other_rows,
-    explain_narrow_means,
-    explain_partial_means,
-    explain_tiled_means,
-)  # fmt: skip
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
+from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
 from lngrad.core.problem import Grads
 from lngrad.support.bounded_cache import cached_property
@@ -53,32 +29,25 @@ from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
 UNEXPLAINED = "no known mistake explains it."
-OVERFLOW = "overflow in 16 bits"  # of which no finite number says where
-OVERFLOW_TEXT = (
-    "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, and beyond their largest "
-    "number. Keep it in float32."
-)
+OVERFLOW = Difference(  # of which no finite number says where
+    "overflow in 16 bits", "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, "
+    "and beyond their largest number. Keep it in float32.")  # fmt: skip
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
 # What has a free number for each row or column: a mistake without one says more.
-VAGUE = (
-    "another rstd",
-    "another mean",
-    "dx times a factor a row",
-    "dx times a factor a column",
-    "another gamma in part of the columns",
-)
-
+VAGUE = ("another rstd", "another mean", "dx times a factor a row", "dx times a factor a column",
+         "another gamma in part of the columns")  # fmt: skip
 
 # What may explain one wrong output, in this order.
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
-    "dx": (explain_unwritten, explain_narrow_store, explain_overflow, explain_clipped, explain_dx),
-    "dgamma or dbeta": (explain_other_sum, explain_column_weights, explain_wrong_axis, explain_unwritten, explain_clipped,
-                        explain_moved, explain_added, explain_last_size, explain_narrow_store, explain_sums_of_other_rows),
+    "dx": (misplaced.unwritten, misplaced.narrow_store, misplaced.overflow, misplaced.clipped, explain_dx),
+    "dgamma or dbeta": (
+        column_sums.other_sum, column_sums.column_weights, column_sums.wrong_axis, misplaced.unwritten, misplaced.clipped,
+        misplaced.moved, misplaced.added, column_sums.last_size, misplaced.narrow_store, column_sums.of_other_rows),
     # Of dx, and rare beside another mistake: only where the inputs are right.
-    "dx alone": (explain_partial_means, explain_tiled_means, explain_means_of_other_rows, explain_factors, explain_gamma,
-                 explain_moved, explain_added, explain_narrow_means),
+    "dx alone": (row_means.partial_means, row_means.tiled_means, row_means.of_other_rows, misplaced.factors,
+                 misplaced.another_gamma, misplaced.moved, misplaced.added, row_means.narrow_means),
 }  # fmt: skip
 # Inputs that the whole result may have been computed from, in this order.
 OTHER_INPUTS = (inputs_of_other_rows, another_statistic)
@@ -97,7 +66,7 @@ def explain(fit: Fit) -> Explanation | None:
     """The first explanation of a wrong output; None if there is none."""
     if fit.name != "dx":
         usable = len(fit.result) >= 4 and fit.is_finite
-        explainers = EXPLAINERS["dgamma or dbeta"] if usable else (explain_unwritten, explain_last_size)
+        explainers = EXPLAINERS["dgamma or dbeta"] if usable else (misplaced.unwritten, column_sums.last_size)
     else:
         explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx alone"] if fit.depth > 1 else ())
     return next((found for one in explainers if (found := one(fit)) is not None), None)
@@ -131,11 +100,8 @@ class Failure:
     def outputs(self) -> list[WrongOutput]:
         """All that are wanted."""
         compared = zip(OUTPUTS, self.got, self.call.true, gradient_scales(self.call.given), strict=True)
-        return [
-            WrongOutput(name, np.asarray(result), true, scale)
-            for name, result, true, scale in compared
-            if result is not None and result.size
-        ]
+        there = (one for one in compared if one[1] is not None and one[1].size)
+        return [WrongOutput(name, np.asarray(result), true, scale) for name, result, true, scale in there]
 
     @property
     def wrong(self) -> list[WrongOutput]:
@@ -145,16 +111,15 @@ class Failure:
     def known(self) -> dict[str, Grads]:
         """The gradients of each known mistake that may explain an output."""
         of_dx, sums = (any((one.name == "dx") == is_dx for one in self.wrong) for is_dx in (True, False))
-        return {
-            name: wrong
-            for name, mistake in MISTAKES.items()
-            if not mistake.family.rounding
-            and (sums or not mistake.family.sums_only)
-            and (of_dx or not mistake.family.dx_only)
-            and _may_explain(mistake, self.call, self.outputs)
-            and (wrong := mistake.made(self.call)) is not None
-            and (self.call.terms.dy.size <= SMALL or _explains_one(self.outputs, wrong, mistake.family.by_size))
-        }
+        known, is_small = {}, self.call.terms.dy.size <= SMALL
+        for name, mistake in MISTAKES.items():
+            one = mistake.family
+            if one.rounding or (one.sums_only and not sums) or (one.dx_only and not of_dx):
+                continue
+            wrong = mistake.made(self.call) if _may_explain(mistake, self.call, self.outputs) else None
+            if wrong is not None and (is_small or _explains_one(self.outputs, wrong, one.by_size)):
+                known[name] = wrong
+        return known
 
     @cached_property
     def formulas(self) -> dict[str, Explanation]:
@@ -191,9 +156,8 @@ def _never_written(failure: Failure) -> Diagnosis | None:
     zeros = [one.name for one in failure.outputs if not one.result.any()]
     if first.name not in zeros or any(one.name not in zeros for one in failure.wrong):
         return None
-    normal = any(
-        (np.abs(one.true) >= float(ml_dtypes.finfo(one.result.dtype).smallest_normal)).any() for one in failure.wrong
-    )
+    least = [float(ml_dtypes.finfo(one.result.dtype).smallest_normal) for one in failure.wrong]
+    normal = any((np.abs(one.true) >= size).any() for one, size in zip(failure.wrong, least, strict=True))
     if not normal or (zeros == ["dx"] and failure.call.inputs.gamma is None):
         return None
     which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
@@ -210,7 +174,7 @@ def _one_known_mistake(failure: Failure) -> Diagnosis | None:
         return _diagnosis(each)
     names, said = found.others, _diagnosis(list(failure.formulas.values()), (_named(found.name),))
     if names and not any(np.isfinite(wide(one.result)[one.share > 1]).any() for one in failure.wrong):
-        names, said = (found.name, *names), Diagnosis(OVERFLOW, OVERFLOW_TEXT)
+        names, said = (found.name, *names), _diagnosis((), (OVERFLOW,))
     return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in names))
 
 
@@ -230,12 +194,9 @@ def _in_float32(failure: Failure) -> Diagnosis | None:
 
 
 def _unexplained(failure: Failure) -> Diagnosis:
-    said = [
-        _described(failure.call, one, failure.shares[one.name]) for one in failure.outputs if one.name in failure.shares
-    ]
-    return Diagnosis(
-        None, f"{UNEXPLAINED} {'; '.join(said) or 'no element is beyond its tolerance: all of them together are'}"
-    )
+    off = [(one, failure.shares[one.name]) for one in failure.outputs if one.name in failure.shares]
+    said = "; ".join(_described(failure.call, one, share) for one, share in off)
+    return Diagnosis(None, f"{UNEXPLAINED} {said or 'no element is beyond its tolerance: all of them together are'}")
 
 
 def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutput]) -> bool:
@@ -244,12 +205,9 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
     One that does not is no explanation of another output either, as it changes dx.
     """
     dx = next((one for one in outputs if one.name == "dx"), None)
-    if (
-        dx is None
-        or mistake.family.by_size
-        or call.terms.dy.size <= SMALL
-        or (changed := mistake.changed(call)) is None
-    ):
+    if dx is None or mistake.family.by_size or call.terms.dy.size <= SMALL:
+        return True
+    if (changed := mistake.changed(call)) is None:
         return True
     few, part = some_rows(changed, dx)
     return bool(np.mean(part.shares_with(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
@@ -275,16 +233,13 @@ def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
     golden = output.true.astype(output.result.dtype).astype(np.float64).reshape(share.shape)
     if output.name == "dx":
         with np.errstate(all="ignore"):
-            found = describe_means(Fit.of(call.terms, output, call.true, 1))
+            found = row_means.describe_means(Fit.of(call.terms, output, call.true, 1))
         if found is not None and (output.result.dtype.itemsize > 2 or output.rounded_in() is None):
             return f"dx: {found}"
     text = describe(output.name, output.result.astype(np.float64).reshape(share.shape), golden, share)
     dtype = output.rounded_in() if text.endswith(NO_PATTERN) else None
-    if dtype is None:
-        return text
-    return (
-        f"{text}; no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in {dtype}?"
-    )
+    few = f"; no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in {dtype}?"
+    return text if dtype is None else text + few
 
 
 def _diagnosis(explanations: Sequence[Explanation], named: Sequence[Difference] = ()) -> Diagnosis:
@@ -305,9 +260,8 @@ def _named(mistake: str) -> Difference:
 def _each_output(failure: Failure) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     found = []
-    for output in [
-        one for one in failure.wrong if not one.share.max() <= SLACK
-    ] or failure.wrong:  # rather than a rounding
+    certain = [one for one in failure.wrong if not one.share.max() <= SLACK]  # and no rounding
+    for output in certain or failure.wrong:
         explained = failure.formulas.get(output.name)
         possible = {name: wrong for name, wrong in failure.known.items() if _alone(output, failure.outputs, wrong)}
         exact = ((name, wrong) for name, wrong in possible.items() if not MISTAKES[name].family.by_size)
@@ -334,13 +288,8 @@ def _one_factor(found: list[Explanation]) -> list[Explanation]:
 
 def _alone(output: WrongOutput, outputs: Sequence[WrongOutput], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
-    for other in outputs:
-        expected = getattr(wrong, other.name)
-        if other is output or other.is_made(expected):
-            continue
-        if not (np.abs(expected - other.true) <= other.bound).all():
-            return False
-    return True
+    others = ((one, getattr(wrong, one.name)) for one in outputs if one is not output)
+    return all(one.is_made(made) or (np.abs(made - one.true) <= one.bound).all() for one, made in others)
 
 
 def _formulas(terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
@@ -350,8 +299,9 @@ def _formulas(terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, depth:
     sums = [fit for fit in fits if fit.name != "dx" and fit.name not in found]
     if not sums or depth == 1:
         return found
-    rows = explain_rows(sums)
-    return found | (rows or {fit.name: one for fit in sums if fit.is_finite and (one := explain_lost_additions(fit))})
+    if rows := column_sums.part_of_rows(sums):
+        return found | rows
+    return found | {fit.name: one for fit in sums if fit.is_finite and (one := column_sums.lost_additions(fit))}
 
 
 def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
@@ -362,11 +312,8 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
         return None
     fit = Fit.of(call.terms, dx, call.true, 1)
     for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
-        others = _compared_with(changed, outputs)[1]
-        if all(
-            other.is_explained or (one.name != "dx" and not one.is_wrong)
-            for one, other in zip(outputs, others, strict=True)
-        ):
+        both = zip(outputs, _compared_with(changed, outputs)[1], strict=True)
+        if all(other.is_explained or (one.name != "dx" and not one.is_wrong) for one, other in both):
             return [Explanation(None, (difference,))]
     return None
 
@@ -374,9 +321,8 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
 def _compared_with(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, list[WrongOutput]]:
     """The gradients of other inputs, and the same outputs beside these."""
     wrong, scales = true_grads(changed), gradient_scales(changed)
-    return wrong, [
-        replace(one, true=getattr(wrong, one.name), scale=getattr(scales, one.name), origin=one) for one in outputs
-    ]
+    beside = ((one, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
+    return wrong, [replace(one, true=true, scale=scale, origin=one) for one, true, scale in beside]
 
 
 def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
@@ -422,7 +368,7 @@ def _in_span(terms: Terms, fit: Fit) -> bool:
         basis /= np.maximum(np.sqrt(np.square(basis).sum(1, keepdims=True)), 1e-30)
         gram = basis.swapaxes(1, 2) @ basis + 1e-12 * np.eye(3)
         found = np.linalg.solve(gram, basis.swapaxes(1, 2) @ target[..., None])
-        if np.mean(np.abs((basis @ found)[..., 0] - target) <= SLACK) >= EXPLAINED:
+        if nearly_all(np.abs((basis @ found)[..., 0] - target) <= SLACK):
             return True
     return False
 
@@ -433,21 +379,18 @@ def _only_rounding(failure: Failure) -> Diagnosis | None:
         return None
     mistake = MISTAKES["half-away rounding"]
     rounded = mistake.made(failure.call)
-    if rounded is not None:
-        unlike = explained = 0
-        for output in failure.outputs:
-            even = output.true.astype(np.float32).astype(output.result.dtype)
-            away = getattr(rounded, output.name).astype(output.result.dtype)
-            off = output.result != even
-            unlike += int(off.sum())
-            explained += int((off & (output.result == away)).sum())
-        if unlike >= MIN_TIES and explained >= 0.9 * unlike:
-            return Diagnosis("half-away rounding", mistake.sentence)
-    return Diagnosis(
-        None,
-        "no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
-        "zero or bits are compared, this standard asks for more than the dtype has",
-    )
+    unlike = explained = 0
+    for output in failure.outputs if rounded is not None else ():
+        made = output.true.astype(np.float32), getattr(rounded, output.name)
+        even, away = (one.astype(output.result.dtype) for one in made)
+        off = output.result != even
+        unlike += int(off.sum())
+        explained += int((off & (output.result == away)).sum())
+    if unlike >= MIN_TIES and explained >= 0.9 * unlike:
+        return Diagnosis("half-away rounding", mistake.sentence)
+    text = ("no mistake: every element is right to the rounding of its dtype (standard exact passes). Where results are near "
+            "zero or bits are compared, this standard asks for more than the dtype has")  # fmt: skip
+    return Diagnosis(None, text)
 
 
 # The order in which a failure is explained: the first stage that says something is the diagnosis, and the last one always does.

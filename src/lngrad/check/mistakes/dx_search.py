@@ -7,18 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lngrad.check.mistakes.dx_terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, made_of
-from lngrad.check.mistakes.fit import (
-    EXPLAINED,
-    SLACK,
-    TINY,
-    Difference,
-    Explanation,
-    Fit,
-    Terms,
-    coefficient_text,
-    padded_sizes,
-)  # fmt: skip
+from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, nearly_all, number_text, padded_sizes
+from lngrad.check.mistakes.terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, Terms, made_of
 from lngrad.typing import Array
 
 MAX_SAMPLES = 1000
@@ -44,7 +34,6 @@ class _Found:
 
 
 def _rights(terms: Terms) -> Coefficients:
-    """The coefficients of the right formula."""
     return 1.0, float(terms.normalization.centred), 1.0
 
 
@@ -69,7 +58,7 @@ def explain_dx(fit: Fit) -> Explanation | None:
             fitting.append(_Found(candidate, coefficients, cost, rights))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
-        if np.mean(left <= SLACK) >= EXPLAINED and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
+        if nearly_all(left <= SLACK) and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
             return Explanation(fit.formula(_formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
     return None
 
@@ -124,25 +113,8 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
     N, M, rights = terms.N, terms.M, _rights(terms)
     whole = np.asarray(rights) @ basis
     factor = float(whole @ target / max(whole @ whole, TINY))
-    plain = [
-        1.0,
-        0.0,
-        2.0,
-        -1.0,
-        0.5,
-        float(N),
-        1 / N,
-        N / (N - 1),
-        1 - 1 / N,
-        3.0,
-        -2.0,
-        4.0,
-        1.5,
-        1 / M,
-        float(M),
-        N / M,
-    ]
-    plain += [N / P for P in padded_sizes(N)]
+    of_sizes = float(N), 1 / N, N / (N - 1), 1 - 1 / N, 1 / M, float(M), N / M, *(N / P for P in padded_sizes(N))
+    plain = [1.0, 0.0, 2.0, -1.0, 0.5, *of_sizes[:4], 3.0, -2.0, 4.0, 1.5, *of_sizes[4:]]
     if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
         return (factor, factor * rights[1], factor), 0.0
     coefficients, cost = free.copy(), 0.0
@@ -166,7 +138,7 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
 
 
 def _fits(left: Array) -> bool:
-    return bool(np.mean(np.abs(left) <= SLACK) >= EXPLAINED)
+    return bool(nearly_all(np.abs(left) <= SLACK))
 
 
 def _evaluated(choices: Choices, found: _Found) -> Array:
@@ -179,7 +151,7 @@ def _evaluated(choices: Choices, found: _Found) -> Array:
 def _formula(found: _Found, terms: Terms) -> str:
     """With what differs from the right formula between two asterisks."""
     one, factor = found.candidate, found.factor
-    text = f"**{coefficient_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
+    text = f"**{number_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
     text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
     coefficients = found.rights if factor != 1 else found.coefficients
     for number, (coefficient, term, right) in enumerate(zip(coefficients, one.terms, RIGHT_TERMS, strict=True)):
@@ -191,17 +163,14 @@ def _formula(found: _Found, terms: Terms) -> str:
             continue
         size = coefficient if number == 0 else abs(coefficient)
         if size != 1 or (coefficient < 0 and number):
-            text += f"**{coefficient_text(size, terms.N, terms.M, of_mean=number > 0)}**·"
+            text += f"**{number_text(size, terms.N, terms.M, of_mean=number > 0)}**·"
         text += term.text if term == right and found.rights[number] else f"**{term.text}**"
     return terms.with_dtotal(text, ")")
 
 
 _LABELS = ("dxhat", "mean of dxhat", "mean of dxhat·xhat")
-_TAKES = (
-    "it takes dxhat once",
-    "subtract the row mean of dxhat once",
-    "subtract xhat times the row mean of dxhat·xhat once",
-)
+_TAKES = ("it takes dxhat once", "subtract the row mean of dxhat once",
+          "subtract xhat times the row mean of dxhat·xhat once")  # fmt: skip
 
 
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
@@ -236,11 +205,8 @@ def _shared(best: _Found, shared: str) -> Iterator[Difference]:
 def _each_term(best: _Found, shared: str) -> Iterator[Difference]:
     first, *means = best.candidate.terms
     if first.outer or first.of not in ("dxhat", shared):
-        why = (
-            "all three terms take rstd once, which stands before the bracket"
-            if first.outer
-            else "it takes dxhat = dy·gamma"
-        )
+        power = "all three terms take rstd once, which stands before the bracket"
+        why = power if first.outer else "it takes dxhat = dy·gamma"
         yield Difference(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
     if "over" in best.candidate.shared:
         return
@@ -256,7 +222,7 @@ def _each_term(best: _Found, shared: str) -> Iterator[Difference]:
 def _coefficients(best: _Found, terms: Terms) -> Iterator[Difference]:
     coefficients = best.coefficients
     if best.factor != 1:
-        times = coefficient_text(best.factor, terms.N, terms.M)
+        times = number_text(best.factor, terms.N, terms.M)
         what = "dx" if np.abs(terms.xhat).max() > FLAT else "dx or rstd"
         why = "." if what == "dx" else "; or rstd is, which can't be told apart where x is constant."
         yield Difference(f"{what} {times} times", f"dx is {times} times what it should be{why}")
@@ -273,7 +239,7 @@ def _coefficients(best: _Found, terms: Terms) -> Iterator[Difference]:
 
 def _times(coefficient: float, label: str, verb: str, takes: str, terms: Terms) -> Difference:
     """A term that is there with another number before it, and what such a number is known for."""
-    N, times = terms.N, coefficient_text(coefficient, terms.N, terms.M, of_mean=label != _LABELS[0])
+    N, times = terms.N, number_text(coefficient, terms.N, terms.M, of_mean=label != _LABELS[0])
     if label == _LABELS[0]:
         return Difference(f"{label} {times} times", f"dx has {times} times {label}: {takes}.")
     padded = {f"N/{P}": (P, why) for P, why in padded_sizes(N).items()}.get(times)

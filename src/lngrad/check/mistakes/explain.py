@@ -20,20 +20,8 @@ WHY = {
     "G": "dgamma and dbeta are sums over all rows: what is lost or counted twice changes with the number of rows.",
     "P": "What is rounded before a sum is an error that grows with its length, and shows in long rows and many rows only.",
 }
-ARGUMENTS = [
-    "dy",
-    "x",
-    "residual",
-    "dtotal",
-    "mean",
-    "rstd",
-    "variance",
-    "gamma",
-    "eps",
-    "alpha",
-    "lead",
-    "normalized_shape",
-]
+ARGUMENTS = ("dy", "x", "residual", "dtotal", "mean", "rstd", "variance", "gamma", "eps", "alpha", "lead",
+             "normalized_shape")  # fmt: skip
 IMPORTS = {'"bfloat16"': "import ml_dtypes  # NumPy's bfloat16", "np.": "import numpy as np",
            "reduce(lambda": "from functools import reduce"}  # fmt: skip
 NAMED = 3  # of a misspelt name
@@ -42,9 +30,8 @@ _AT_A_PLACE = re.compile(r" in (dx|dgamma|dbeta|the [^;]*) alone$| in part of th
 
 def nearest(name: str) -> str:
     """The known names that are spelt most alike."""
-    return ", ".join(
-        get_close_matches(name, dict.fromkeys([*MISTAKES, *(one.name for one in FAMILIES)]), NAMED, cutoff=0)
-    )
+    known = dict.fromkeys([*MISTAKES, *(one.name for one in FAMILIES)])
+    return ", ".join(get_close_matches(name, known, NAMED, cutoff=0))
 
 
 def explained(text: str) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from lngrad.check.mistakes.terms import Terms, wide
 from lngrad.check.result import Formula, Weights
-from lngrad.core.problem import LAYER_NORM, Grads, Normalization
+from lngrad.core.problem import Grads
 from lngrad.support.bounded_cache import cached_property
-from lngrad.support.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF, numpy_dtype
-from lngrad.testing import TOLERANCES, Inputs, error_share
-from lngrad.testing import terms_of as gradient_terms
-from lngrad.typing import Array, Shape
+from lngrad.support.dtypes import ACCUMULATORS, SMALLEST, UNIT_ROUNDOFF
+from lngrad.testing import TOLERANCES, error_share
+from lngrad.typing import Array
 
 SUMS = {"dgamma": "Σ_rows dy·xhat", "dbeta": "Σ_rows dy"}
 MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
@@ -30,125 +30,14 @@ CAP = 0.1  # of the error may be taken for roundings with other inputs
 TINY = 1e-300
 
 
-@dataclass(frozen=True)
-class Terms:
-    """The float64 terms that every formula of a backward is made of.
-
-    Attributes:
-        dy, x, xhat, dxhat: (rows, N); dxhat is dy·gamma, x is a total where there is a residual.
-        gamma: (1, N), with its offset; ones where the case has none.
-        mean, rstd: (rows, 1).
-        dtotal: (rows, N), what is added to dx; 0 where nothing is.
-        normalization: Without a centre, mean is 0, and so is the first of the two row means.
-        lead, normalized: The shape of x before it was flattened.
-    """
-
-    dy: Array
-    x: Array
-    xhat: Array
-    dxhat: Array
-    gamma: Array
-    mean: Array
-    rstd: Array
-    lead: Shape
-    normalized: Shape
-    dtotal: Array | float = 0.0
-    normalization: Normalization = LAYER_NORM
-
-    @property
-    def M(self) -> int:
-        return len(self.dy)
-
-    @property
-    def N(self) -> int:
-        return int(self.dy.shape[1])
-
-    def summed(self, name: str) -> Array:
-        """What dgamma or dbeta adds up over the rows."""
-        return self.dy * self.xhat if name == "dgamma" else self.dy
-
-    @cached_property
-    def averaged(self) -> tuple[Array, Array]:
-        """What the two row means are of: dxhat, 0 without a centre, and dxhat·xhat."""
-        return self.dxhat if self.normalization.centred else np.zeros_like(self.dxhat), self.dxhat * self.xhat
-
-    @cached_property
-    def means(self) -> tuple[Array, Array]:
-        """The row means of dxhat and of dxhat·xhat, (rows, 1)."""
-        first, second = map(row_mean, self.averaged)
-        return first, second
-
-    def dx(self, first: Array | None = None, second: Array | None = None) -> Array:
-        """dx with other row means, of a shape that broadcasts to (rows, N)."""
-        first, second = (right if one is None else one for one, right in zip((first, second), self.means, strict=True))
-        return np.asarray(self.rstd * (self.dxhat - first - self.xhat * second) + self.dtotal)
-
-    def of_norm(self, dxhat: Array, xhat: Array, rstd: Array) -> Array:
-        """The right formula of other terms, each (rows, N) or (rows, 1), before dtotal is added."""
-        first = row_mean(dxhat) if self.normalization.centred else 0.0
-        return np.asarray(rstd * (dxhat - first - xhat * row_mean(dxhat * xhat)))
-
-    def dx_text(self, first: str = "mean_dxhat", second: str = "mean_dxhat_xhat") -> str:
-        """The right formula of dx, with these names for the two row means."""
-        return self.with_dtotal(f"rstd·(dxhat − {first} − " if self.normalization.centred else "rstd·(dxhat − ",
-                                f"xhat·{second})")  # fmt: skip
-
-    def with_dtotal(self, *parts: str) -> str:
-        """A formula's text, with what is added to dx."""
-        return "".join(parts) + (" + dtotal" if isinstance(self.dtotal, np.ndarray) else "")
-
-
-def terms_of(inputs: Inputs) -> Terms:
-    N = max(1, math.prod(inputs.normalized_shape))
-    lead = inputs.x.shape[: inputs.x.ndim - inputs.normalized]
-    M = math.prod(lead)
-    dy, xhat, dxhat, rstd = gradient_terms(inputs)
-    gamma = inputs.normalization.scale(np.ones(N) if inputs.gamma is None else wide(inputs.gamma))
-    dy, x, xhat, dxhat = (one.reshape(M, N) for one in (dy, wide(inputs.total), xhat, dxhat))
-    mean, rstd = (one.reshape(M, 1) for one in (wide(inputs.mean), rstd))
-    return Terms(
-        dy, x, xhat, dxhat, gamma.reshape(1, N), mean, rstd, tuple(lead), inputs.normalized_shape,
-        0.0 if inputs.dtotal is None else wide(inputs.dtotal).reshape(M, N), inputs.normalization,
-    )  # fmt: skip
-
-
-def wide(array: Any) -> Array:
-    return np.asarray(array).astype(np.float64)
-
-
-def narrowed(array: Array, dtype: str) -> Array:
-    """Float64 numbers rounded to float32, and then to 16 bits."""
-    return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
-
-
-def without_nan(made: Array, true: Array) -> Array:
-    """An infinity for a NaN that stands for no memory's contents: it must be in a result to explain it."""
-    with np.errstate(all="ignore"):
-        return np.where(np.isnan(made) & np.isfinite(true), np.inf, made) if np.isnan(np.sum(made)) else made
-
-
-def row_mean(array: Array) -> Array:
-    return np.asarray(array.mean(1, keepdims=True))
-
-
-def chunk_means(array: Array, chunk: int) -> Array:
-    """The means of each row's chunks of so many columns, (rows, chunks)."""
-    starts = np.arange(0, array.shape[1], chunk)
-    return np.asarray(np.add.reduceat(array, starts, axis=1) / np.diff(np.append(starts, array.shape[1])))
-
-
-def row_sum(array: Array) -> Array:
-    return np.asarray(array.sum(1, keepdims=True))
+def nearly_all(holds: Array, axis: int | None = None) -> Any:
+    """Whether as many elements are right as explain a result: of all, or of each line."""
+    return holds.mean(axis) >= EXPLAINED
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which a result differs from the right one.
-
-    Attributes:
-        name: Short, for counting: equal mistakes have equal names.
-        sentence: What to do.
-    """
+    """One way in which a result differs from the right one: a name to count by, and a sentence to act on."""
 
     name: str
     sentence: str
@@ -156,13 +45,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explains one output.
-
-    Attributes:
-        formula: None where the difference is not in the formula but in the inputs.
-        differences: At least one.
-        weights: Of sums that do not take every term once.
-    """
+    """What explains one output: a formula, unless it is the inputs that differ, and weights of sums that lack terms."""
 
     formula: Formula | None
     differences: tuple[Difference, ...]
@@ -182,9 +65,7 @@ class WrongOutput:
     true: Array
     scale: Array
     origin: WrongOutput | None = None
-    _made: dict[int, tuple[Array, bool]] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # by identity, which lives on
+    _made: dict[int, tuple[Array, bool]] = field(default_factory=dict, repr=False, compare=False)  # by identity
 
     @cached_property
     def error(self) -> Array:
@@ -218,7 +99,7 @@ class WrongOutput:
         if id(expected) not in self._made:
             with_mistake, without = self.shares_with(expected)
             explained = with_mistake <= SLACK
-            made = bool(explained.mean() >= EXPLAINED and not (~explained & (without <= 1)).any())
+            made = bool(nearly_all(explained) and not (~explained & (without <= 1)).any())
             if made and (wrong := self.share > SLACK).any():
                 made = bool(explained[wrong].mean() >= WRONG_ONES)
             self._made[id(expected)] = expected, made
@@ -238,7 +119,7 @@ class WrongOutput:
                 before, after = (_size(one.error / self.origin.bound) for one in (self.origin, self))
                 if after > MAX_LEFT * before:
                     return False
-        return bool(np.mean(good) >= EXPLAINED)
+        return bool(nearly_all(good))
 
     @property
     def max_left(self) -> float:
@@ -325,23 +206,27 @@ class Fit:
 
     def explains(self, made: Array, more: Array | float = 0.0) -> bool:
         """Whether nearly all elements are what a mistake would give."""
-        near = self.is_near(made, more)
-        if np.mean(near) < EXPLAINED:
-            return False
-        wrong = self.is_wrong
-        return wrong is None or bool(np.mean(near[wrong]) >= WRONG_ONES)
+        near, wrong = self.is_near(made, more), self.is_wrong
+        return bool(nearly_all(near) and (wrong is None or np.mean(near[wrong]) >= WRONG_ONES))
 
     @cached_property
     def is_wrong(self) -> Array | None:
         """Which elements are; None where nothing is, or what is right is not known."""
-        if self.name not in self.rights:
-            return None
-        wrong = ~(np.abs(self.result - self.true) <= SLACK * self.bound)
+        wrong = ~self.is_near(self.true) if self.name in self.rights else np.zeros(1, bool)
         return wrong if wrong.any() else None
+
+    @cached_property
+    def weight(self) -> Array:
+        """Of each element where errors are compared: one over its bound."""
+        return np.asarray(1 / np.maximum(self.bound, TINY))
 
     def squares_left(self, made: Array) -> float:
         """The sum of the squares of what is left, in bounds."""
-        return float(np.square((made - self.result) / np.maximum(self.bound, TINY)).sum())
+        return float(np.square((made - self.result) * self.weight).sum())
+
+    def is_left_little(self, made: Array, right: Array) -> bool:
+        """Whether numbers that were fitted to the result take far more of the error than chance would."""
+        return self.squares_left(made) <= MAX_SQUARES_LEFT * self.squares_left(right)
 
     def formula(self, text: str) -> Formula:
         """From its text, in which what differs from the right one stands between two asterisks."""
@@ -362,7 +247,7 @@ def padded_sizes(N: int) -> dict[int, str]:
     return found
 
 
-def coefficient_text(value: float, N: int, M: int, of_mean: bool = False) -> str:
+def number_text(value: float, N: int, M: int, of_mean: bool = False) -> str:
     """A coefficient as people write it: 2, 1/2, 1/N, N/(N−1), of a row mean N over a padded N, or a few digits."""
     padded = padded_sizes(N) if of_mean else {}
     for text, number in (("N", N), ("1/N", 1 / N), ("N/(N−1)", N / (N - 1) if N > 1 else 0.0), ("(N−1)/N", 1 - 1 / N),

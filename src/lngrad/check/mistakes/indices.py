@@ -9,7 +9,7 @@ import numpy as np
 
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.changes import FEW_COLUMNS, Changes, ExactCase
-from lngrad.check.mistakes.fit import Terms, wide
+from lngrad.check.mistakes.terms import Terms, wide
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
 
@@ -61,9 +61,9 @@ def _places(t: Terms, bits: int, kind: str) -> Array | None:
 def wrapped(call: ExactCase, bits: int, kind: str) -> Changes:
     """Rows of dy and x from a row offset that wraps."""
     t, shape, places = call.terms, call.inputs.x.shape, _places(call.terms, bits, kind)
-    return (
-        None if places is None else {name: getattr(t, name).reshape(-1)[places].reshape(shape) for name in ("dy", "x")}
-    )
+    if places is None:
+        return None
+    return {name: getattr(t, name).reshape(-1)[places].reshape(shape) for name in ("dy", "x")}
 
 
 def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
@@ -92,8 +92,7 @@ def statistics_by_column(call: ExactCase, *names: str) -> Changes:
     if t.M != t.N or t.M < 2 or (names == ("mean",) and not call.centred):
         return None
     mean, rstd = (one.T if name in names else one for name, one in (("mean", t.mean), ("rstd", t.rstd)))
-    xhat = (t.x - mean) * rstd
-    return {"dx": t.of_norm(t.dxhat, xhat, rstd) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
+    return t.with_xhat((t.x - mean) * rstd, rstd)
 
 
 def statistics_transposed(call: ExactCase) -> Changes:
@@ -182,9 +181,8 @@ def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
     t = call.terms
     if t.M < 2:
         return None
-    dy, x = (
-        (np.append(one[1:, 0], np.nan) if after else np.append(np.nan, one[:-1, -1]))[:, None] for one in (t.dy, t.x)
-    )
+    ends = (np.append(one[1:, 0], np.nan) if after else np.append(np.nan, one[:-1, -1]) for one in (t.dy, t.x))
+    dy, x = (one[:, None] for one in ends)
     dxhat = dy * (t.gamma[0, 0 if after else -1] if gamma else 1.0)
     more = [np.nan_to_num(one) / t.N for one in (dxhat, dxhat * (x - t.mean) * t.rstd)]
     first, second = t.means

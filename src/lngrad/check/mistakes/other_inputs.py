@@ -10,20 +10,9 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.mistakes.catalogue import MISTAKES
-from lngrad.check.mistakes.fit import (
-    EXPLAINED,
-    MAX_SQUARES_LEFT,
-    MIN_ELEMENTS,
-    SLACK,
-    TINY,
-    Difference,
-    Fit,
-    Terms,
-    narrowed,
-    row_mean,
-    row_sum,
-)
-from lngrad.check.mistakes.sum_weights import maps_through
+from lngrad.check.mistakes.fit import MAX_SQUARES_LEFT, MIN_ELEMENTS, SLACK, TINY, Difference, Fit, nearly_all
+from lngrad.check.mistakes.sum_weights import maps_through, which_places
+from lngrad.check.mistakes.terms import Terms, narrowed, row_mean, row_sum
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.testing import Inputs
 from lngrad.typing import Array
@@ -41,7 +30,7 @@ TOGETHER = (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",), ("dtotal",)
 def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
     """The inputs that wrong rows of dx may have used, and the difference in words, the likeliest first."""
     t, (M, N) = fit.terms, fit.result.shape
-    wrong = (np.abs(fit.result - fit.true) > SLACK * fit.bound).mean(1) > 1 - EXPLAINED
+    wrong = ~nearly_all(~(np.abs(fit.result - fit.true) > SLACK * fit.bound), 1)
     places = np.flatnonzero(wrong)
     if M < 2 or not len(places) or M * N > MAX_PAIRS or N < 4:
         return
@@ -51,7 +40,7 @@ def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Dif
         for text, whose in maps_through(places, partial(_may_use, fit, which), t.lead, "row"):
             # A rule for all rows, where most are wrong, or for the wrong ones.
             uses = [(whose, "all rows")] if 2 * len(places) > M else []
-            for used, where in (*uses, (np.where(wrong, whose, np.arange(M)), _which(places, M))):
+            for used, where in (*uses, (np.where(wrong, whose, np.arange(M)), which_places(wrong, "row"))):
                 read: dict[str, Any] = {one: getattr(t, one)[used].reshape(getattr(inputs, one).shape) for one in which}
                 yield replace(inputs, **read), Difference(
                     f"{'statistics' if several else what} of other rows",
@@ -59,32 +48,17 @@ def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Dif
                 )  # fmt: skip
 
 
-def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Array:
+def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Any:
     """The rows whose inputs may have given this row of dx."""
     t = fit.terms
     if which == ("dtotal",):
-        dtotal = np.asarray(t.dtotal)
-        return np.asarray(
-            (np.abs(fit.true[row] - dtotal[row] + dtotal - fit.result[row]) <= SLACK * fit.bound[row]).mean(1)
-            >= EXPLAINED
-        )
-    mean, rstd, dy, x = (
-        getattr(t, name)[slice(None) if name in which else slice(row, row + 1)] for name in ("mean", "rstd", "dy", "x")
-    )
+        other = fit.true[row] + (np.asarray(t.dtotal) - np.asarray(t.dtotal)[row])
+        return nearly_all(np.abs(other - fit.result[row]) <= SLACK * fit.bound[row], 1)
+    arrays = {name: getattr(t, name) for name in ("mean", "rstd", "dy", "x")}
+    mean, rstd, dy, x = (one if name in which else one[row : row + 1] for name, one in arrays.items())
     made = t.of_norm(dy * t.gamma, (x - mean) * rstd, rstd)
     scale = np.maximum(1.0, rstd / t.rstd[row])
-    return np.asarray((np.abs(made - fit.of_norm[row]) <= SLACK * fit.bound[row] * scale).mean(1) >= EXPLAINED)
-
-
-def _which(wrong: Array, M: int) -> str:
-    first, last = int(wrong[0]), int(wrong[-1])
-    if first == last:
-        return f"row {first}"
-    if len(wrong) != last - first + 1:
-        return f"{len(wrong)} of {M} rows, from {first} on,"
-    if last == M - 1:
-        return f"the last {len(wrong)} rows (from {first} on)"
-    return f"rows {first} to {last}"
+    return nearly_all(np.abs(made - fit.of_norm[row]) <= SLACK * fit.bound[row] * scale, 1)
 
 
 def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
@@ -102,7 +76,7 @@ def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Differ
 
 def _max_left(fit: Fit) -> float:
     """How much of the error another statistic may leave: part of it, and less than a free number in a row mean."""
-    t, weight = fit.terms, 1 / np.maximum(fit.bound, TINY)
+    t, weight = fit.terms, fit.weight
     apart = (fit.result - _dx_with_rstd(t, t.rstd)) * weight
     most = [MAX_SQUARES_LEFT * float(np.square(apart).sum())]
     for shape in (t.rstd * np.ones_like(fit.result), t.rstd * t.xhat):
@@ -113,7 +87,7 @@ def _max_left(fit: Fit) -> float:
 
 
 def _dx_with_rstd(t: Terms, rstd: Array) -> Array:
-    return t.of_norm(t.dxhat, (t.x - t.mean) * rstd, rstd) + t.dtotal
+    return t.with_xhat((t.x - t.mean) * rstd, rstd)["dx"]
 
 
 def _dx_with_mean(t: Terms, mean: Array) -> Array:
@@ -174,13 +148,8 @@ def _by_cancellation(fit: Fit, found: Array, error: Array) -> Statistics:
     whole = np.round(under / digit) * digit
     if not (np.abs(under - whole) < MAX_OF_DIGIT * digit).all() or not (whole > 0).all():
         return
-    yield (
-        whole**-0.5,
-        Difference(
-            "variance by cancellation",
-            "the variance is E[x²] - E[x]² in float32, of which a few digits remain where the mean is large: centre x first.",
-        ),
-    )
+    text = "the variance is E[x²] - E[x]² in float32, of which a few digits remain where the mean is large: centre x first."
+    yield whole**-0.5, Difference(_CANCELS, text)
 
 
 def _other_rstds(fit: Fit) -> Statistics:
@@ -188,19 +157,14 @@ def _other_rstds(fit: Fit) -> Statistics:
     t, given = fit.terms, fit.terms.rstd[:, 0]
     centred = t.x - t.mean
     u, v = t.dxhat - t.means[0], centred * row_mean(t.dxhat * centred)
-    found, error = (
-        one[:, 0] for one in _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.of_norm - r * u + r**3 * v))
-    )
+    solved = _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.of_norm - r * u + r**3 * v))
+    found, error = (one[:, 0] for one in solved)
     if not (found > 0).all() or (np.abs(found - given) <= error).all():
         return
     yield from _roundings("rstd", given)
     cut = float(np.median(found[found < given - error])) if (found < given - error).any() else 0.0
-    yield (
-        np.minimum(given, cut),
-        Difference(
-            "rstd clamped", f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
-        ),
-    )
+    text = f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
+    yield np.minimum(given, cut), Difference("rstd clamped", text)
     yield from _by_cancellation(fit, found, error)
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:

@@ -19,20 +19,9 @@ from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import (
-    EXPLAINED,
-    MIN_ELEMENTS,
-    SLACK,
-    Difference,
-    Explanation,
-    Fit,
-    Terms,
-    WrongOutput,
-    row_mean,
-    terms_of,
-    without_nan,
-)
+from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, Difference, Explanation, Fit, WrongOutput, nearly_all
 from lngrad.check.mistakes.sum_weights import describe_places
+from lngrad.check.mistakes.terms import Terms, row_mean, terms_of, without_nan
 from lngrad.core.problem import Grads
 from lngrad.testing import Inputs
 from lngrad.typing import Array
@@ -45,13 +34,7 @@ ALIKE = 0.5  # of the error must vanish, for mistakes that depend on the order o
 
 
 class Nearest(NamedTuple):
-    """The known mistake that leaves the least of an error.
-
-    Attributes:
-        name: Of it.
-        is_clean: Whether the result is as near to it as a right result is to the truth.
-        others: Further mistakes that explain the result.
-    """
+    """The known mistake that leaves the least of an error; whether that is no more than a right result's; and other ones."""
 
     name: str
     is_clean: bool
@@ -74,8 +57,7 @@ def nearest_of(outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]]
 
 def _is_clean(output: WrongOutput, expected: Array) -> bool:
     """Whether a result is as near to a mistake's as a right result is to the truth, where the mistake makes a difference."""
-    near = output.shares_with(expected)[0] <= 1
-    return bool(np.mean(near | (expected == output.true)) >= EXPLAINED)
+    return bool(nearly_all((output.shares_with(expected)[0] <= 1) | (expected == output.true)))
 
 
 def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> float | None:
@@ -86,13 +68,11 @@ def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> floa
         if not by_size and not output.is_made(expected):
             return None
         with_mistake, without = output.shares_with(expected)
-        limit = 1e30
-        left, whole = np.minimum(with_mistake, limit), np.minimum(np.maximum(without, output.share), limit)
+        left, whole = (np.minimum(one, 1e30) for one in (with_mistake, np.maximum(without, output.share)))
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
             return None
-        after += float(
-            np.mean(np.minimum(np.maximum(left, NOTHING), whole) ** 2)
-        )  # dx has more elements, and no more to say
+        # Means: dx has more elements, and no more to say.
+        after += float(np.mean(np.minimum(np.maximum(left, NOTHING), whole) ** 2))
         before += float(np.mean(whole**2))
     if before == 0 or after > ALIKE * before:
         return None
@@ -126,11 +106,11 @@ def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) 
     for name, wrong in known.items():
         if MISTAKES[name].family.by_size:
             continue
+        said, made = MISTAKES[name].sentence, getattr(wrong, output.name)
         if all((getattr(wrong, one) == getattr(true, one)).all() for one in true._fields if one != output.name):
-            yield Placed(name, MISTAKES[name].sentence, getattr(wrong, output.name))
+            yield Placed(name, said, made)
         else:
-            text = f"In {output.name} alone: {MISTAKES[name].sentence}"
-            yield Placed(f"{name} in {output.name} alone", text, getattr(wrong, output.name))
+            yield Placed(f"{name} in {output.name} alone", f"In {output.name} alone: {said}", made)
 
 
 def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
@@ -146,23 +126,21 @@ def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
             if not part.is_made(without_nan(made.reshape(part.result.shape), part.true)):
                 continue
             whole = whole or list(_in_terms(call.terms, terms_of(changed)))
-            text = f"In {where} alone: {mistake.sentence}"
             made = without_nan(whole[number][1].reshape(dx.result.shape), dx.true)
-            yield Placed(f"{name} in {where} alone", text, made)
+            yield Placed(f"{name} in {where} alone", f"In {where} alone: {mistake.sentence}", made)
 
 
 def _in_terms(t: Terms, other: Terms) -> Iterator[tuple[str, Array]]:
     """dx with one of its terms made of other inputs."""
     first, second = t.means
-    centred = t.normalization.centred
     of_dxhat, of_xhat, of_rstd = (
-        bool((getattr(t, name) != getattr(other, name)).any()) for name in ("dxhat", "xhat", "rstd")
+        (getattr(t, name) != getattr(other, name)).any() for name in ("dxhat", "xhat", "rstd")
     )
     if of_rstd:
         yield "the factor before the bracket", other.rstd * (t.dxhat - first - t.xhat * second) + t.dtotal
     if of_dxhat:
         yield "the first term of dx", t.rstd * (other.dxhat - first - t.xhat * second) + t.dtotal
-        if centred:
+        if t.normalization.centred:
             yield "the mean of dxhat", t.dx(first=row_mean(other.dxhat))
             yield "the row means", t.dx(row_mean(other.dxhat), row_mean(other.dxhat * other.xhat))
     if of_dxhat or of_xhat:
@@ -176,8 +154,6 @@ class Cut(NamedTuple):
     """The wrong rows or columns of a result, as a call of their own.
 
     Attributes:
-        where: In words.
-        what: "rows" or "columns".
         call: These rows; of columns, the whole call.
         whole: From a mistake's gradients of this call to those of all rows and columns.
         fit: Of the wrong elements of dx alone.
@@ -192,21 +168,19 @@ class Cut(NamedTuple):
 
 def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
     """The wrong rows, and the wrong columns, of a dx that has right ones too."""
-    t, shape = call.terms, call.terms.dy.shape
+    t = call.terms
     if dx.result.size > MAX_CUT:
         return
     fit = Fit.of(t, dx, call.true, 2)
     wrong = np.abs(fit.result - fit.true) > SLACK * fit.bound
     wrong |= ~np.isfinite(fit.result) & np.isfinite(fit.true)
-    rows, columns = (wrong.mean(axis) > 1 - EXPLAINED for axis in (1, 0))
+    rows, columns = (~nearly_all(~wrong, axis) for axis in (1, 0))
     if wrong.sum() < MIN_CUT:
         return
     if 0 < rows.sum() < t.M:
         places = np.flatnonzero(rows)
         few, part = some_rows(call.inputs, dx, places)
-        case = replace(call.case, lead=(len(places),), layouts={}, files={})
-        cut = ExactCase(case, few)
-        sub = true_grads(few)
+        cut, sub = ExactCase(replace(call.case, lead=(len(places),), layouts={}, files={}), few), true_grads(few)
 
         def of_rows(made: Grads) -> Grads:
             whole = fit.true.copy()
@@ -218,16 +192,12 @@ def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
     if 0 < columns.sum() < t.N:
 
         def of_columns(made: Grads) -> Grads:
-            whole = (
-                np.where(columns, other.reshape(-1, shape[1]), true.reshape(-1, shape[1])).reshape(true.shape)
-                for other, true in zip(made, call.true, strict=True)
-            )
-            return Grads(*whole)
+            flat = ((one.reshape(-1, t.N), true.reshape(-1, t.N)) for one, true in zip(made, call.true, strict=True))
+            whole = Grads(*(np.where(columns, one, true) for one, true in flat))
+            return Grads(*(one.reshape(true.shape) for one, true in zip(whole, call.true, strict=True)))
 
-        yield Cut(
-            describe_places(columns, "column"), "columns", call, of_columns,
-            replace(fit, bound=np.where(columns, fit.bound, np.inf)),
-        )  # fmt: skip
+        of_these = replace(fit, bound=np.where(columns, fit.bound, np.inf))
+        yield Cut(describe_places(columns, "column"), "columns", call, of_columns, of_these)
 
 
 def in_part(cut: Cut) -> Iterator[tuple[str, Grads]]:
@@ -236,8 +206,7 @@ def in_part(cut: Cut) -> Iterator[tuple[str, Grads]]:
         one = mistake.family
         if one.by_size or one.rounding or one.sums_only or one.unwritten:
             continue
-        made = mistake.made(cut.call)
-        if made is not None:
+        if (made := mistake.made(cut.call)) is not None:
             yield name, cut.whole(made)
 
 
@@ -250,11 +219,9 @@ def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
     weight = 1 / np.maximum(output.bound.reshape(-1), 1e-300)
     product = t.summed(output.name)
     for name, mistake in MISTAKES.items():
-        changed = mistake.changed(call)
-        if changed is None:
+        if (changed := mistake.changed(call)) is None:
             continue
-        other = terms_of(changed)
-        apart = other.summed(output.name) - product
+        apart = terms_of(changed).summed(output.name) - product
         if not apart.any() or not np.isfinite(apart).all():
             continue
         sums = np.cumsum(apart, axis=0)
@@ -268,19 +235,12 @@ def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
 
 
 def in_places(
-    call: ExactCase,
-    outputs: Sequence[WrongOutput],
-    formulas: Mapping[str, Explanation],
-    known: Mapping[str, Grads],
+    call: ExactCase, outputs: Sequence[WrongOutput], formulas: Mapping[str, Explanation], known: Mapping[str, Grads],
     only_clean: bool = False,
-) -> list[Explanation] | None:
-    """A known mistake in some rows or columns, or one at one place in each wrong output.
+) -> list[Explanation] | None:  # fmt: skip
+    """A known mistake in some rows or columns, or one at one place in each wrong output that no formula explains.
 
-    Args:
-        call, outputs: What was computed.
-        formulas: What explains some of the wrong outputs already.
-        known: The gradients that each known mistake would give.
-        only_clean: Only what leaves no more than a right result's roundings.
+    only_clean: Only what leaves no more than a right result's roundings.
     """
     wrong_ones = [one for one in outputs if one.is_wrong]
     if not any(np.isfinite(one.result.astype(np.float64)[one.share > 1]).any() for one in wrong_ones):

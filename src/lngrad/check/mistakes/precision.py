@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.mistakes.changes import Changes, ExactCase, Family, each, with_xhat
-from lngrad.check.mistakes.fit import narrowed, row_sum, wide
+from lngrad.check.mistakes.changes import Changes, ExactCase, Family, each
+from lngrad.check.mistakes.terms import narrowed, row_sum, wide
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
@@ -55,16 +55,15 @@ def uncentred_xhat(call: ExactCase) -> Changes:
     """xhat as x·rstd + b with b = −mean·rstd in float32, fused: what b's rounding loses stays."""
     t = call.terms
     bias = (-t.mean * t.rstd).astype(np.float32)
-    return with_xhat(call, (t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
+    return t.with_xhat((t.x * t.rstd + bias).astype(np.float32).astype(np.float64))
 
 
-def narrow_sums(call: ExactCase, products: bool = False, *, dtype: str, parts: int = 1, block: int = 0) -> Changes:
+def narrow_sums(
+    call: ExactCase, products: bool = False, only: str = "", *, dtype: str, parts: int = 1, block: int = 0
+) -> Changes:
     """Column sums kept in a 16-bit dtype, in `parts` equal blocks of rows, as threads keep them, or in blocks of so many.
 
-    Args:
-        dtype: The narrow one.
-        parts, block: How rows are cut; block counts where it is not 0.
-        products: Whether the products, too, are rounded before they are added.
+    With `products`, these are rounded before they are added; with `only`, the other sum is right.
     """
     t = call.terms
     step = block or max(-(-t.M // parts), 1)
@@ -77,7 +76,7 @@ def narrow_sums(call: ExactCase, products: bool = False, *, dtype: str, parts: i
     padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
     padded[: t.M] = added
     whole = _added(padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1), dtype).sum(0)
-    return {"dgamma": whole[0], "dbeta": whole[1]}
+    return {name: one for name, one in zip(("dgamma", "dbeta"), whole, strict=True) if only in ("", name)}
 
 
 def narrow_sums_of_blocks(call: ExactCase, each: bool, dtype: str, block: int) -> Changes:
@@ -89,12 +88,6 @@ def narrow_sums_of_blocks(call: ExactCase, each: bool, dtype: str, block: int) -
     parts = np.add.reduceat(np.stack([t.dy * t.xhat, t.dy], axis=1), starts, axis=0)
     dgamma, dbeta = _added(narrowed(parts, dtype) if each else parts, dtype, np.float64 if each else np.float32)
     return {"dgamma": dgamma, "dbeta": dbeta}
-
-
-def narrow_sum(call: ExactCase, only: str, products: bool, dtype: str) -> Changes:
-    """One of the two column sums in a narrow dtype."""
-    made = narrow_sums(call, products, dtype=dtype)
-    return None if made is None else {only: made[only]}
 
 
 def narrow_groups(call: ExactCase, dtype: str, groups: int) -> Changes:
@@ -147,11 +140,8 @@ def _flushed(array: Array, dtype: str) -> Array:
 
 def flushed_results(call: ExactCase, *names: str) -> Changes:
     """What is smaller than the smallest normal number of its dtype is zero."""
-    made = {
-        name: _flushed(one, dtype)
-        for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True)
-        if not names or name in names
-    }
+    outputs = zip(Grads._fields, call.true, call.case.output_dtypes, strict=True)
+    made = {name: _flushed(one, dtype) for name, one, dtype in outputs if not names or name in names}
     return made if any((made[name] != getattr(call.true, name)).any() for name in made) else None
 
 
@@ -198,17 +188,15 @@ PRECISION = (
           (narrow_sums, True), DTYPES, ADD + SUMS.format(f"add({NARROW})")),
     _sums("LN-P15", "{dtype} sums in blocks of {block} rows", ACCUMULATED + OF_BLOCKS, narrow_sums, BLOCKS,
           ADD + SUMS.format(IN_BLOCKS.format("one"))),
-    _sums("LN-P16", "{dtype} sums in blocks of {block} rows of rounded products", ACCUMULATED + OF_BLOCKS,
-          (narrow_sums, True), BLOCKS,
-          ADD + SUMS.format(IN_BLOCKS.format(NARROW))),
+    _sums("LN-P16", "{dtype} sums in blocks of {block} rows of rounded products", ACCUMULATED + OF_BLOCKS, (narrow_sums, True),
+          BLOCKS, ADD + SUMS.format(IN_BLOCKS.format(NARROW))),
     _sums("LN-P17", "{dtype} sums of blocks of {block} rows", "blocks of {block} rows are summed, and these sums are added up "
           "in {dtype}: keep dgamma and dbeta in float32 until all rows are in them, and round once.",
-          (narrow_sums_of_blocks, True),
-          each(dtype=BOTH, block=(2, 4, 8, 16, 32, 64, 128, 256)),
+          (narrow_sums_of_blocks, True), each(dtype=BOTH, block=(2, 4, 8, 16, 32, 64, 128, 256)),
           ADD + SUMS.format('add(' + OF_PARTS + '.astype("{dtype}"))')),
     *(_sums(code, f"{{dtype}} sums of {only} alone{', of rounded products' * products}",
             f"{only} is accumulated in {{dtype}}, the other column sum is not: keep it in float32 and round once.",
-            (narrow_sum, only, products), DTYPES,
+            (narrow_sums, products, only), DTYPES,
             ADD + f"one = {'dy * xhat' if only == 'dgamma' else 'dy'}\n{only} = add({NARROW if products else 'one'})")
       for code, only, products in (("LN-P18", "dgamma", False), ("LN-P19", "dbeta", False), ("LN-P20", "dgamma", True),
                                    ("LN-P21", "dbeta", True))),
@@ -216,21 +204,16 @@ PRECISION = (
           "{groups} of them, each of every {groups}th row, as in Triton's tutorial, whose buffers have the weight's dtype: "
           "make them float32.", narrow_groups, each(dtype=BOTH, groups=(64, 96, 128, 256)),
           ADD + SUMS.format('sum(add(one[start::{groups}].astype("{dtype}")).astype(x.dtype) for start in range({groups}))')),
-    Family("LN-P23", "xhat rounded to {dtype}",
-           "xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it in float32.",
-           results=(rounded, "xhat", "xhat of dgamma"), values=DTYPES,
-           example='xhat = xhat.astype("{dtype}")'),
-    Family("LN-P24", "products rounded to {dtype}",
-           "xhat and dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-           results=(rounded, "xhat of dgamma", "dy·xhat"), values=DTYPES, by_size=True,
+    Family("LN-P23", "xhat rounded to {dtype}", "xhat is rounded to {dtype} before dx and dgamma are computed from it: keep it "
+           "in float32.", results=(rounded, "xhat", "xhat of dgamma"), values=DTYPES, example='xhat = xhat.astype("{dtype}")'),
+    Family("LN-P24", "products rounded to {dtype}", "xhat and dy·xhat are rounded to {dtype} before they are summed: keep them "
+           "in float32.", results=(rounded, "xhat of dgamma", "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat.astype("{dtype}")).astype("{dtype}").sum(0, dtype=x.dtype)'),
-    Family("LN-P25", "dy·xhat rounded to {dtype}",
-           "the products dy·xhat are rounded to {dtype} before they are summed: keep them in float32.",
-           results=(rounded, "dy·xhat"), values=DTYPES, by_size=True,
+    Family("LN-P25", "dy·xhat rounded to {dtype}", "the products dy·xhat are rounded to {dtype} before they are summed: keep "
+           "them in float32.", results=(rounded, "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat).astype("{dtype}").sum(0, dtype=x.dtype)'),
-    Family("LN-P26", "xhat by cancellation",
-           "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract the mean from x first.",
-           results=uncentred_xhat, by_size=True,
+    Family("LN-P26", "xhat by cancellation", "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract "
+           "the mean from x first.", results=uncentred_xhat, by_size=True,
            example='xhat = (x * rstd + (-mean * rstd).astype("float32")).astype("float32")'),
     Family("LN-P27", "results flushed to zero", "what is smaller than the smallest normal number of a result's dtype is zero: "
            "subnormal results are flushed.", results=flushed_results, example="dx, dgamma, dbeta = "
@@ -241,11 +224,9 @@ PRECISION = (
     Family("LN-P29", "inputs flushed to zero", "subnormal elements of dy, x or gamma are read as zero.",
            flushed_inputs, example='dy = np.where(np.abs(dy) < np.finfo("float32").tiny, 0, dy)'),
     Family("LN-P30", "dx truncated", "dx is cut to its 16 bits, towards zero: round it to nearest, ties to even.",
-           results=(truncated, "dx"),
-           example='dx = (dx.astype("float32").view("int32") & -65536).view("float32")'),
-    Family("LN-P31", "results truncated",
-           "results are cut to their 16 bits, towards zero: round them to nearest, ties to even.",
-           results=truncated, example="dx, dgamma, dbeta = ((one.astype(\"float32\").view(\"int32\") & -65536)"
+           results=(truncated, "dx"), example='dx = (dx.astype("float32").view("int32") & -65536).view("float32")'),
+    Family("LN-P31", "results truncated", "results are cut to their 16 bits, towards zero: round them to nearest, ties to "
+           "even.", results=truncated, example="dx, dgamma, dbeta = ((one.astype(\"float32\").view(\"int32\") & -65536)"
            ".view(\"float32\") for one in (dx, dgamma, dbeta))"),
     Family("LN-P32", "norm's part rounded to {dtype} before dtotal is added", "the norm's own part of dx is rounded to {dtype}"
            ", and then dtotal is added: add in float32 and round once.", results=(rounded, "norm"), values=DTYPES,
@@ -264,15 +245,13 @@ PRECISION = (
            "float32.", results=narrow_row_sums, values=DTYPES, dx_only=True, by_size=True,
            example=ADD + 'first, second = (add(one.T.astype("{dtype}"))[:, None].astype(x.dtype) / x.shape[1] '
            "for one in (dxhat, dxhat * xhat))"),
-    Family("LN-P37", "xhat rounded to {dtype} in dgamma",
-           "xhat is rounded to {dtype} before dgamma sums dy·xhat: keep it in float32.",
-           results=(rounded, "xhat of dgamma"), values=DTYPES,
+    Family("LN-P37", "xhat rounded to {dtype} in dgamma", "xhat is rounded to {dtype} before dgamma sums dy·xhat: keep it in "
+           "float32.", results=(rounded, "xhat of dgamma"), values=DTYPES,
            example='dgamma = (dy * xhat.astype("{dtype}")).sum(0)'),
     _sums("LN-P38", "{dtype} sums after each block of {block} rows", "dgamma and dbeta are kept in {dtype} from one block of "
           "{block} rows to the next: keep them in float32 until all rows are in them, and round once.",
           (narrow_sums_of_blocks, False),
           each(dtype=BOTH, block=(8, 16, 32, 64, 128, 256)), ADD + SUMS.format("add(" + OF_PARTS + ")")),
-    Family("LN-P39", "half-away rounding",
-           "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds them to even.",
-           results=half_away, rounding=True),
+    Family("LN-P39", "half-away rounding", "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds "
+           "them to even.", results=half_away, rounding=True),
 )  # fmt: skip

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit, Terms, narrowed, row_mean, row_sum
-from lngrad.check.mistakes.sum_weights import describe_weights, maps_through, recover_weights, runs_of
-from lngrad.check.result import Weights
+from lngrad.check.mistakes.fit import MIN_ELEMENTS, SLACK, TINY, Explanation, Fit
+from lngrad.check.mistakes.sum_weights import maps_through, recover_weights, weighted
+from lngrad.check.mistakes.terms import Terms, narrowed, row_mean, row_sum
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
@@ -26,12 +26,11 @@ def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
 
 def _marked(t: Terms, which: tuple[int, ...]) -> str:
     """The right formula, with some of its means marked as others."""
-    return t.dx_text(
-        *(f"**{name}**" if one in which else name for one, name in enumerate(("mean_dxhat", "mean_dxhat_xhat")))
-    )
+    names = enumerate(("mean_dxhat", "mean_dxhat_xhat"))
+    return t.dx_text(*(f"**{name}**" if one in which else name for one, name in names))
 
 
-def explain_partial_means(fit: Fit) -> Explanation | None:
+def partial_means(fit: Fit) -> Explanation | None:
     """Row means that do not take every column once: which columns they take."""
     t = fit.terms
     if not _is_usable(fit, rows=1, columns=4) or fit.explains(t.dx()):
@@ -46,17 +45,13 @@ def explain_partial_means(fit: Fit) -> Explanation | None:
         of_these, b = (np.concatenate([both[one] for one in which]) for both in (A, means))
         weights = recover_weights(of_these, b, fits)
         if weights is not None:
-            text = describe_weights(weights, "column")
-            return fit.explanation(
-                f"part of the columns in the {label.rpartition(' ')[0]}",
-                f"the {label} not every column once: {text}.",
-                _marked(t, which),
-                Weights(sum_name, "column", runs_of(weights), text),
-            )
+            found = weighted(sum_name, "column", weights)
+            name = f"part of the columns in the {label.rpartition(' ')[0]}"
+            return fit.explanation(name, f"the {label} not every column once: {found.text}.", _marked(t, which), found)
     return None
 
 
-def explain_tiled_means(fit: Fit) -> Explanation | None:
+def tiled_means(fit: Fit) -> Explanation | None:
     """Row means of a tile of columns each, in place of the row's: by itself, as its part of the sum, or up to the tile."""
     t = fit.terms
     if fit.explains(t.dx()):
@@ -82,14 +77,13 @@ def explain_tiled_means(fit: Fit) -> Explanation | None:
     return None
 
 
-def explain_means_of_other_rows(fit: Fit) -> Explanation | None:
+def of_other_rows(fit: Fit) -> Explanation | None:
     """One row mean, or both, that are those of other rows, by a rule."""
     t, found = fit.terms, _other_means(fit, rows=2)
     if found is None:
         return None
-    off = [
-        (np.abs(one - right) > SLACK * near)[:, 0] for one, right, near in zip(found[0], t.means, found[1], strict=True)
-    ]
+    compared = zip(found[0], t.means, found[1], strict=True)
+    off = [(np.abs(one - right) > SLACK * near)[:, 0] for one, right, near in compared]
     for which, label in WHICH:
         wrong = np.any([off[one] for one in which], axis=0)
         number = wrong.sum()
@@ -104,15 +98,12 @@ def explain_means_of_other_rows(fit: Fit) -> Explanation | None:
             used = np.where(wrong, whose, np.arange(t.M))
             if fit.explains(t.dx(*(right[used] if one in which else right for one, right in enumerate(t.means)))):
                 rows = "all rows" if number == t.M else f"{number} of {t.M} rows"
-                return fit.explanation(
-                    f"{label} of other rows",
-                    f"{rows} take the {label} {text}: it is not the row's own.",
-                    _marked(t, which),
-                )
+                sentence = f"{rows} take the {label} {text}: it is not the row's own."
+                return fit.explanation(f"{label} of other rows", sentence, _marked(t, which))
     return None
 
 
-def explain_narrow_means(fit: Fit) -> Explanation | None:
+def narrow_means(fit: Fit) -> Explanation | None:
     """Row means that are 16-bit numbers, or whose sums are, in every row: what they are kept in."""
     found = _other_means(fit, rows=4)
     if found is None or fit.explains(fit.terms.dx()):
@@ -121,12 +112,10 @@ def explain_narrow_means(fit: Fit) -> Explanation | None:
     for dtype in ("bfloat16", "float16", "float32"):
         for what, times in (("sums", fit.terms.N), ("means", 1)):
             if all(_on_grid(one * times, near * times, dtype) for one, near in there):
-                return fit.explanation(
-                    f"row {what} kept in {dtype}",
-                    f"the two row {what} are numbers of {dtype} in every row, and off: add them up, and keep them, in "
-                    f"{'float64' if dtype == 'float32' else 'float32'}.",
-                    fit.terms.dx_text(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**"),
-                )
+                wider = "float64" if dtype == "float32" else "float32"
+                text = f"are numbers of {dtype} in every row, and off: add them up, and keep them, in {wider}"
+                formula = fit.terms.dx_text(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**")
+                return fit.explanation(f"row {what} kept in {dtype}", f"the two row {what} {text}.", formula)
     return None
 
 
@@ -171,9 +160,8 @@ def describe_means(fit: Fit) -> str | None:
     if found is None:
         return None
     (got, known), rights = found, fit.terms.means
-    wrong = (
-        [1] if _obeys(fit, (rights[0], got[1]), known) else [0] if _obeys(fit, (got[0], rights[1]), known) else [0, 1]
-    )
+    second_alone, first_alone = (_obeys(fit, one, known) for one in ((rights[0], got[1]), (got[0], rights[1])))
+    wrong = [1] if second_alone else [0] if first_alone else [0, 1]
     texts = []
     for one in wrong:
         row = int(np.argmax(np.abs(got[one] - rights[one])))

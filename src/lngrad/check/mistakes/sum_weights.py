@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
+from lngrad.check.result import Weights
 from lngrad.typing import Array, Shape
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -143,6 +144,11 @@ def _periodic(A: Array, b: Array) -> Iterator[Array]:
     yield from (weights for _, _, weights in best)
 
 
+def weighted(sum_name: str, what: str, weights: Array, *more: str) -> Weights:
+    """The weights of a sum's rows or columns, with their text, and what is to be said besides."""
+    return Weights(sum_name, what, runs_of(weights), "".join((describe_weights(weights, what), *more)))
+
+
 def runs_of(weights: Array) -> tuple[tuple[int, int, float], ...]:
     """(first, number, weight) of neighbours with the same weight."""
     starts = np.flatnonzero(np.diff(weights, prepend=np.nan) != 0)
@@ -151,34 +157,26 @@ def runs_of(weights: Array) -> tuple[tuple[int, int, float], ...]:
 
 
 def describe_weights(weights: Array, what: str) -> str:
-    """Weights in words: "the last 5 rows are missing", "every 2nd block of 16 rows is counted twice".
-
-    Args:
-        weights: Not all 1.
-        what: "row" or "column".
-    """
+    """Weights, not all 1, of rows or columns: "the last 5 rows are missing", "every 2nd block of 16 rows is counted twice"."""
     odd = weights != 1
     values = set(weights[odd].tolist())
-    verb = (
-        {0.0: "missing", 2.0: "counted twice", -1.0: "of the opposite sign"}.get(next(iter(values)), "")
-        if len(values) == 1
-        else ""
-    )
-    verb = verb or (f"counted {next(iter(values)):g} times" if len(values) == 1 else "weighted by other numbers than 1")
+    verbs = {0.0: "missing", 2.0: "counted twice", -1.0: "of the opposite sign"}
+    only = next(iter(values))
+    verb = verbs.get(only, f"counted {only:g} times") if len(values) == 1 else "weighted by other numbers than 1"
     total, number = len(weights), int(odd.sum())
     if values == {0.0} and number > total / 2:
         wraps = total - number == total % WORD < total and not odd[: total - number].any()
         why = f", which is {total} modulo {WORD}: a count of 16 bits" if wraps else ""
-        return f"only {_places(~odd, what)} of {total} are counted{why}"
-    return f"{_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
+        return f"only {which_places(~odd, what)} of {total} are counted{why}"
+    return f"{which_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
 
 
 def describe_places(chosen: Array, what: str) -> str:
     """Which rows or columns, in words: "the last 4 columns (from 96 on) of 100"."""
-    return f"all {len(chosen)} {what}s" if chosen.all() else f"{_places(chosen, what)} of {len(chosen)}"
+    return f"all {len(chosen)} {what}s" if chosen.all() else f"{which_places(chosen, what)} of {len(chosen)}"
 
 
-def _places(chosen: Array, what: str) -> str:
+def which_places(chosen: Array, what: str) -> str:
     places = np.flatnonzero(chosen)
     first, last, number, total = int(places[0]), int(places[-1]), len(places), len(chosen)
     if number == 1:
@@ -208,17 +206,16 @@ def why_so_many_columns(right: Array, dims: Shape, name: str) -> str:
 
 
 def ordinal(number: int) -> str:
-    return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
 
 
 def maps_through(places: Array, may_use: Callable[[int], Array], dims: Shape, what: str) -> Iterator[tuple[str, Array]]:
     """Rules that a few of some places obey, the simplest first: (in words, the place that each place uses).
 
     Args:
-        places: Those that use another's.
+        places: Those that use another's; they are counted over dims.
         may_use: Which of all places one of them may use.
-        dims: The dimensions that the places are counted over.
-        what: "row" or "column".
     """
     some = places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)].tolist()
     sources = {place: {*np.flatnonzero(may_use(place)).tolist()} - {place} for place in some}
@@ -266,9 +263,8 @@ def _transposed(index: Array, dims: Shape, what: str) -> Rules:
 
 def _modulo(sources: Sources, index: Array, what: str) -> Rules:
     """After how many places an index may begin anew, powers of two first."""
-    counts = [
-        count for count in range(2, max(sources) + 1) if all(place % count in ones for place, ones in sources.items())
-    ]
+    possible = range(2, max(sources) + 1)
+    counts = [one for one in possible if all(place % one in ones for place, ones in sources.items())]
     counts.sort(key=lambda count: count & (count - 1) != 0)
     yield from ((f"of the {what} modulo {count}", index % count) for count in counts[:MAX_RULES])
 

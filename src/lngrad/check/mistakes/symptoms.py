@@ -17,12 +17,7 @@ PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 
 
 def describe(name: str, got: Array, golden: Array, share: Array) -> str:
-    """The pattern of an output's error.
-
-    Args:
-        name: Of the output.
-        got, golden, share: (rows, columns) in float64; an element is off where share > 1.
-    """
+    """The pattern of an output's error, of (rows, columns) in float64; an element is off where share > 1."""
     off = share > 1
     rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
     for rule in (_not_finite, _other_infinity, _never_written, _factor, _coarser, rows, columns, _near_zero):
@@ -40,10 +35,8 @@ def _not_finite(got: Array, golden: Array, off: Array) -> str | None:
     kind = "NaN" if np.isnan(got[row, column]) else "infinity"
     rows = np.flatnonzero(wild.any(1))
     where = f"in {len(rows)} of {len(got)} rows, first" if len(got) > 1 else "first"
-    return (
-        f"{kind} {where} at row {row}, column {column}, where {golden[row, column]:.4g} belongs: "
-        "an overflow, or memory never written"
-    )
+    belongs = f"where {golden[row, column]:.4g} belongs"
+    return f"{kind} {where} at row {row}, column {column}, {belongs}: an overflow, or memory never written"
 
 
 def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
@@ -52,16 +45,13 @@ def _other_infinity(got: Array, golden: Array, off: Array) -> str | None:
     if not other.any() or other.sum() < MIN_AGREE * off.sum():
         return None
     row, column = np.argwhere(other)[0]
-    return (
-        f"right but for {other.sum()} elements that are not finite, first at row {row}, column {column}: "
-        f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs: look at the terms that have an infinity"
-    )
+    which = f"{other.sum()} elements that are not finite, first at row {row}, column {column}"
+    values = f"{got[row, column]:.4g}, where {golden[row, column]:.4g} belongs"
+    return f"right but for {which}: {values}: look at the terms that have an infinity"
 
 
 def _never_written(got: Array, golden: Array, off: Array) -> str | None:
-    if off.any() and not got.any() and golden.any():
-        return "all zeros: never written"
-    return None
+    return "all zeros: never written" if off.any() and not got.any() and golden.any() else None
 
 
 def _factor(got: Array, golden: Array, off: Array) -> str | None:

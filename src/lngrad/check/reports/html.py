@@ -13,9 +13,8 @@ from typing import Any
 
 from lngrad.check.case import Options
 from lngrad.check.reports.journal import VerdictChange
-from lngrad.check.result import CaseResult, Formula, OutputResult, Weights
+from lngrad.check.result import CaseResult, Formula, OutputResult, Weights, tally
 from lngrad.check.standards import HISTOGRAM, meaning
-from lngrad.check.verdict import tally
 from lngrad.errors import printable
 from lngrad.files.writing import write_text
 

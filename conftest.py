@@ -78,7 +78,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             "from lngrad.torch.native.building import build; build()"  # where it can't, the tests that need it say why
         )
         native = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-        with multiprocessing.get_context("spawn").Pool(pytest_xdist_auto_num_workers()) as processes:
+        with multiprocessing.get_context("spawn").Pool(
+            pytest_xdist_auto_num_workers(), maxtasksperchild=12
+        ) as processes:
             processes.starmap(compile_ahead, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
         native.wait()
 

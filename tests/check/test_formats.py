@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lngrad.check.case import SHIPPED, Source
+from lngrad.check.formats import reading
 from lngrad.check.formats.own import read_own
 from lngrad.check.formats.reading import read_cases
 from lngrad.check.formats.ttk_atk import LiteralError, parse_literal, read_atk, read_ttk
@@ -175,3 +178,13 @@ def test_without_pyyaml_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(own, "find_spec", lambda name: None)
     with pytest.raises(FileFormatError, match=r"default.yaml: needs pyyaml to be read: pip install 'lngrad\[check\]'"):
         own.read_own("lngrad: 1", "default.yaml")
+
+
+def test_the_cases_that_come_with_lngrad_need_no_yaml():
+    """Read without PyYAML they are what PyYAML reads."""
+    for name in SHIPPED:
+        path = Path(reading.__file__).with_name(f"{name}.yaml")
+        found = [replace(one, source=Source(str(path))) for one in reading.shipped(name)]
+        read = [replace(one, source=Source(str(path))) for one in read_cases([path], 1 << 20)]
+        assert repr(found) == repr(read)  # some have a NaN
+        assert len(found) == path.read_text().count("{name:")

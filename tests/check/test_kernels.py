@@ -21,13 +21,13 @@ from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.formats.reading import FAMILY, read_cases, shipped
+from lngrad.check.formats.reading import shipped
 from lngrad.check.judge import Options, check_case
 from lngrad.check.result import CaseResult
 from lngrad.core.problem import Normalization
 from lngrad.testing import Case, gradient_scales, make_inputs
 
-DEFAULT = read_cases([shipped()], 1 << 33)
+DEFAULT = shipped("default")
 
 
 @pytest.fixture
@@ -106,11 +106,7 @@ def right(dy, x, mean, rstd, gamma, normalized_shape, dtotal, output_dtypes):
 def test_a_gradient_that_is_rounded_before_dtotal_is_added_is_seen(results_of, tmp_path, monkeypatch):
     (tmp_path / "norm_rounded.py").write_text(NORM_ROUNDED)
     monkeypatch.syspath_prepend(tmp_path)
-    cases = [
-        case
-        for case in read_cases([FAMILY], 1 << 33)
-        if case.name in ("residual stream, float16", "DeepNorm, bfloat16")
-    ]
+    cases = [case for case in shipped("family") if case.name in ("residual stream, float16", "DeepNorm, bfloat16")]
     assert_no_failure(results_of("norm_rounded:right", cases))
     assert [one.status for one in results_of("norm_rounded:backward", cases)] == ["failed", "failed"]
 

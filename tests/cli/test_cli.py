@@ -628,3 +628,48 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys):
         terminal.in_one_line(info.info)()
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "lngrad: not enough memory\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["golden", "kernel run", "bench --rounds x", "nosuch", "check --nosuch", "check --impl"]
+)
+def test_a_wrong_use_is_one_line(words, capsys):
+    assert terminal.exit_code(commands.app, *words.split()) == 2
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert re.fullmatch(r"lngrad[a-z ]*: [a-z].*; see lngrad[a-z ]* --help", line), line
+
+
+def test_info_says_of_a_torch_that_is_too_old_that_it_is_not_used(tmp_path):
+    (tmp_path / "torch-2.10.0.dist-info").mkdir()
+    (tmp_path / "torch-2.10.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n"
+    )
+    stub = "from types import SimpleNamespace as N; cuda, library = N(is_available=lambda: False), N()"
+    (tmp_path / "torch.py").write_text(f"__version__ = '2.10.0'; {stub}\n")
+    source = str(Path(lngrad.__file__).parents[1])
+    said = cli("info", PYTHONPATH=os.pathsep.join([str(tmp_path), source])).stdout
+    assert re.search(r"(?m)^torch tensors, .* not used: lngrad.torch: expected torch 2.13 or later, got 2.10.0$", said)
+
+
+def test_what_takes_long_is_said_once(tmp_path, monkeypatch, capsys):
+    from lngrad.cpu import cache, compiling, entries
+
+    monkeypatch.setattr(cache, "FOLDER", None)
+    monkeypatch.setattr(entries, "_PATIENCE_S", 0.01)
+    compiled = compiling.compile_kernel
+    monkeypatch.setattr(compiling, "compile_kernel", lambda *key: (time.sleep(0.5), compiled(*key))[1])
+    entries._tell.cache_clear()
+    for _ in range(2):
+        assert entries._compile("begin", "begin", "", "")
+    line = "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all of them ahead\n"
+    assert capsys.readouterr().err == line
+
+
+def test_programs_that_compile_run_elsewhere_and_tell_what_went_wrong():
+    from lngrad.cpu.entries import compile_elsewhere
+
+    wrong = compile_elsewhere(["pass", "raise SystemExit('no')", "import os; os._exit(5)", "pass"])
+    assert list(wrong) == ["", "no", "exit code 5", ""]
+    slow = compile_elsewhere(["pass", "import time; time.sleep(60)"])
+    assert next(slow) == ""
+    slow.close()  # and the second is ended, for which nobody waits

@@ -210,6 +210,8 @@ class Options:
 
 
 FUZZ = "--fuzz"  # where a random case was "written": the option that draws it
+SHIPPED = "default", "family"
+SOURCES = tuple(f"{name} cases" for name in SHIPPED)  # of the cases that come with lngrad
 
 _MAX_ELEMENTS = 1 << 17
 _DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")

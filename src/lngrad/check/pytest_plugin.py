@@ -12,7 +12,7 @@ import pytest
 
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import NORMS, CheckCase, Options
-from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, shipped
+from lngrad.check.formats.reading import of_norm, read_cases, shipped
 from lngrad.check.judge import check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards import AUTO, STANDARDS
@@ -51,10 +51,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     norm, files = config.getoption("--lngrad-norm"), config.getoption("--lngrad-cases")
     invoked = f"lngrad check --impl {impl}" + (f" --norm {norm}" if norm else "")
     options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=invoked)
-    paths = [Path(path) for path in files or [shipped(), FAMILY]]
     norm = norm or (None if files else "layer_norm")
     try:
-        cases = of_norm(read_cases(paths, MAX_BYTES), norm)
+        cases = of_norm(read_cases([Path(path) for path in files], MAX_BYTES) if files else shipped(), norm)
     except LngradError as error:
         raise pytest.UsageError(str(error)) from None
     session.stash[_KERNELS] = KernelProcesses(get_num_threads(), TIME_LIMIT)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from lngrad.bench.records import Record
     from lngrad.bench.runner import Bench
 
-BUSY = 0.1  # share of all cores: more of it spoils a record
-
 
 def _norms() -> Iterable[str]:
     from lngrad.bench.family import TIMED
@@ -78,8 +76,8 @@ def bench(
 ) -> None:
     """Time the kernels side by side with peers and with the memory's own speed, turn by turn.
 
-    Every result is checked before it is timed. Other programs on the machine disturb everybody's turns:
-    quote nothing from a busy machine.
+    Every result is checked before it is timed. Where other programs use over 10 % of the machine, times
+    are shown without ratios.
 
     Example: lngrad bench --quick --scopes kernel --cases 512x384 --dtypes float32
     """
@@ -108,9 +106,13 @@ def bench(
     if left:
         fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
     if plot is not None:
+        from lngrad.bench.measure import BUSY
         from lngrad.bench.plots import plot as draw
 
-        draw([lines], plot, chosen.drawn)
+        quiet = [line for line in lines if line["others"] <= BUSY]
+        if not quiet:
+            fail("--plot: not drawn: the machine is busy", UNFINISHED)
+        draw([quiet], plot, chosen.drawn)
         say(f"picture written to {plot}")
 
 
@@ -178,6 +180,7 @@ def run_and_print(
     Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after
     `deadline`, of time.monotonic(). With `only_idle`, records of moments in which other programs ran are dropped.
     """
+    from lngrad.bench.measure import BUSY
     from lngrad.bench.records import append, finished, key_of, machine, read
     from lngrad.bench.runner import plan_of, run
 
@@ -211,22 +214,26 @@ def run_and_print(
 
 
 def _print_tables(console: Console, lines: list[Record]) -> None:
-    """One for each scope and number of threads; and a warning where the machine was busy."""
+    """One for each scope and number of threads; and what was not measured, as the machine was busy."""
+    from lngrad.bench.measure import BUSY
+
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
         console.print(_table(f"{scope}, {number} threads", chosen))
     busy = [line["others"] for line in lines if line["others"] > BUSY]
     if busy:
-        text = f"other programs used up to {max(busy):.0%} of this machine during {len(busy)} of {len(lines)} jobs"
-        console.print(f"{text}: do not quote those", style="yellow")
+        text = f"{len(busy)} of {len(lines)} jobs not measured: the machine is busy (others used up to {max(busy):.0%} of it,"
+        console.print(f"{text} {BUSY:.0%} is the limit); --only-idle --json FILE --resume repeats them", style="yellow")
 
 
 def _table(title: str, lines: list[Record]) -> Table:
     from rich import box
 
+    from lngrad.bench.measure import BUSY
     from lngrad.bench.records import best
 
-    peers = list(dict.fromkeys(name for line in lines for name in line["ratio"]))
+    peers, busy = list(dict.fromkeys(name for line in lines for name in line["ratio"])), "busy"
+    quiet = [line for line in lines if line["others"] <= BUSY]
     roofline = any("of_roofline" in line for line in lines)
     wide = len(peers) < 3  # what a terminal of 80 columns has room for
     more = [*(("p90", "GB/s") if wide else ()), *(("roofline",) if roofline else ())]
@@ -242,12 +249,13 @@ def _table(title: str, lines: list[Record]) -> Table:
         if wide:
             cells += [_time(time["p90"]), f"{line['bandwidth']:.1f}"]
         if roofline:
-            cells.append(f"{line['of_roofline']:.0%}" if "of_roofline" in line else "")
-        table.add_row(*cells, *(f"{line['ratio'][peer]:.2f}×" if peer in line["ratio"] else "" for peer in peers))
-    ratios = {peer: [line["ratio"][peer] for line in lines if peer in line["ratio"]] for peer in peers}
+            cells.append((f"{line['of_roofline']:.0%}" if line in quiet else busy) if "of_roofline" in line else "")
+        ratios = {peer: f"{ratio:.2f}×" if line in quiet else busy for peer, ratio in line["ratio"].items()}
+        table.add_row(*cells, *(ratios.get(peer, "") for peer in peers))
+    found = {peer: [line["ratio"][peer] for line in quiet if peer in line["ratio"]] for peer in peers}
     if len(peers) > 1:
-        ratios["best of them"] = [best(line)[1] for line in lines if line["ratio"]]
-    table.caption = "\n".join(f"{name}: {_summary(found)}" for name, found in ratios.items())
+        found["best of them"] = [best(line)[1] for line in quiet if line["ratio"]]
+    table.caption = "\n".join(f"{name}: {_summary(ratios)}" for name, ratios in found.items() if ratios)
     return table
 
 

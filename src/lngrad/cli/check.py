@@ -195,9 +195,9 @@ def _chosen(
 ) -> list[CheckCase]:  # fmt: skip
     """The cases of the files, or the package's own, and random ones; again for each further seed."""
     from lngrad.check.case import fuzzed
-    from lngrad.check.formats.reading import FAMILY, of_norm, read_cases, select, shipped
+    from lngrad.check.formats.reading import of_norm, read_cases, select, shipped
 
-    read = read_cases(cases or [shipped(), FAMILY], max_bytes)
+    read = read_cases(cases, max_bytes) if cases else shipped()
     chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
     return chosen[0] + [
         replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again

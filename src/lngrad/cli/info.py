@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 from typer import Option
 
 from lngrad import backends, get_num_threads
-from lngrad.cli.terminal import REFUSED, fail, say
+from lngrad.cli.terminal import FAILED, REFUSED, fail, say
 from lngrad.errors import install_command
 
 # What an extra of the distribution is for, and the distributions that it installs.
@@ -24,6 +25,8 @@ EXTRAS = {
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
 }
+
+PER_PROCESS = 12  # kernels that a process compiles ahead; it then has 350 MB
 
 
 def info(
@@ -73,8 +76,12 @@ def _installed(extra: str, *distributions: str) -> str:
     try:
         for name in distributions:
             version(name)
+        if extra == "torch":
+            import_module("lngrad.torch")  # which may refuse it
     except PackageNotFoundError:
         return install_command(extra)
+    except ImportError as reason:
+        return f"not used: {reason}"
     return "installed"
 
 
@@ -127,15 +134,19 @@ def _warm() -> None:
     from rich.progress import track
 
     from lngrad.cpu import cache, prebuilt
-    from lngrad.cpu.entries import compile_ahead, kernels
+    from lngrad.cpu.entries import compile_elsewhere, kernels
 
     if prebuilt.why_not() is None:
         say(f"kernels: {_kernels()}")
     elif cache.why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
     else:
-        for kernel in track(kernels(), "Compiling", console=Console(stderr=True)):
-            compile_ahead(*kernel)
+        count = -(-len(kernels()) // PER_PROCESS)
+        program = "from lngrad.cpu.entries import compile_ahead\nfor one in {}: compile_ahead(*one)"
+        programs = [program.format(kernels()[i::count]) for i in range(count)]
+        for wrong in track(compile_elsewhere(programs), "Compiling", count, console=Console(stderr=True)):
+            if wrong:
+                fail(f"kernels: not compiled: {wrong.splitlines()[-1]}", FAILED)
         say(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")
     say(f"torch native code: {_native(build=True)}")
 

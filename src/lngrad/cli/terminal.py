@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
@@ -27,14 +26,13 @@ INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
 
 
 def exit_code(app: typer.Typer, *words: str) -> int:
-    """Run the command line, or these words; where one is wrong, the text about it goes through `say` as all others do."""
+    """Run the command line, or these words; where one is wrong, that is one line, as all other errors are."""
     usage_error: Any = typer.BadParameter.__base__  # typer does not export it, and has a click of its own from 0.2x on
     try:
         return app(words or None, prog_name="lngrad", standalone_mode=False) or 0
     except usage_error as error:
-        text = StringIO()
-        error.show(text)
-        say(text.getvalue().rstrip(), err=True)
+        where, text = error.ctx.command_path if error.ctx else "lngrad", error.format_message()
+        say(f"{where}: {text[:1].lower()}{text[1:].rstrip('.')}; see {where} --help", err=True)
         return int(error.exit_code)
     except typer.Abort:  # Ctrl-C while the words were read
         say("lngrad: interrupted", err=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from lngrad.cpu import cache, prebuilt
@@ -23,6 +24,8 @@ from lngrad.typing import Address
 # Without libraries: a kernel needs a few functions of the C library, which this process has, and linking takes 5 ms, not 35.
 _LINK = ("-shared", "-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,-z,noexecstack")
 _LINKS = sys.platform.startswith("linux")  # elsewhere LLVM's own loader takes the object files
+
+_PATIENCE_S = 2.0  # of a compiling process without a word
 
 _addresses: dict[str, Address] = {}
 
@@ -104,8 +107,48 @@ def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
     _address(name, dtype, accumulator)
 
 
+def is_kept(name: str, dtype: str, accumulator: str) -> bool:
+    """Whether one of `kernels` need not be compiled."""
+    return _load(_full_name(name, dtype, accumulator), name) is not None
+
+
+def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
+    """Run Python programs that compile what shall be kept, two at a time, each in a process whose memory is free afterwards.
+
+    The others go on while the caller has the result of one. Programs that nobody waits for any more are ended.
+
+    Yields:
+        Of each in turn what went wrong, "" if nothing did.
+    """
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    started: list[subprocess.Popen[str]] = []
+
+    def run(program: str) -> str:
+        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+        none, pipe = subprocess.DEVNULL, subprocess.PIPE
+        process = subprocess.Popen(command, stdin=none, stdout=none, stderr=pipe, text=True, errors="replace")
+        started.append(process)
+        said = process.communicate()[1]
+        return said.strip() or f"exit code {process.returncode}" if process.returncode else ""
+
+    pool = ThreadPoolExecutor(2)
+    try:
+        for result in [pool.submit(run, program) for program in programs]:
+            yield result.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in started:
+            process.kill()
+
+
+def _full_name(name: str, dtype: str, accumulator: str) -> str:
+    return "_".join(filter(None, (name, dtype, accumulator)))
+
+
 def _address(name: str, dtype: str, accumulator: str) -> Address:
-    kernel = "_".join(filter(None, (name, dtype, accumulator)))
+    kernel = _full_name(name, dtype, accumulator)
     with _compiling:
         if kernel not in _addresses:
             address = _load(kernel, name) or _compile(kernel, name, dtype, accumulator)
@@ -151,7 +194,12 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
         raise BackendUnavailable(f"kernel: {kernel} needs Numba, as {reason}: {prebuilt.INSTALL}") from None
 
     symbol = cache.symbol(kernel, name)
-    code = compile_kernel(symbol, name, dtype, accumulator)
+    late = Timer(_PATIENCE_S, _tell)
+    late.start()
+    try:
+        code = compile_kernel(symbol, name, dtype, accumulator)
+    finally:
+        late.cancel()
     library, address = _link(code), None
     for suffix, content in ((cache.LIBRARY, library), (cache.OBJECT, code)):
         file = cache.path(kernel, name, suffix)
@@ -167,6 +215,13 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
             if not address:  # such as on a file system from which nothing is executed
                 file.unlink(missing_ok=True)
     return address or load_by_llvm(symbol, code)
+
+
+@functools.cache
+def _tell() -> None:
+    """Say on stderr, once a process, what takes long."""
+    text = "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all of them ahead"
+    print(text, file=sys.stderr, flush=True)
 
 
 def _link(code: bytes) -> bytes | None:

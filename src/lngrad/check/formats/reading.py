@@ -15,16 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import OUTPUTS, SHIPPED, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
-from lngrad.check.formats.own import read_own
+from lngrad.check.formats.own import read_own, read_shipped
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import MAX_TEXT_BYTES, as_format_error, parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors
 
-FAMILY = Path(__file__).with_name("family.yaml")  # cases of every other norm
 MANIFEST = "manifest.json"
 DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma", "residual", "dtotal")
 _NAME = re.compile(
@@ -38,9 +37,10 @@ _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
 }  # fmt: skip
 
 
-def shipped() -> Path:
-    """The case file that comes with lngrad."""
-    return Path(__file__).parent / "default.yaml"
+def shipped(*names: str) -> list[CheckCase]:
+    """The cases that come with lngrad: `default` of layer normalization, `family` of every other norm; both unless named."""
+    files = [Path(__file__).with_name(f"{name}.yaml") for name in names or SHIPPED]
+    return names_unique([case for file in files for case in read_shipped(file)])
 
 
 def of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:

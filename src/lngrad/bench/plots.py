@@ -10,6 +10,7 @@ from typing import Any
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
+_TITLES = {"override": "LayerNorm forward and backward, override(): speedup over torch's"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 PEER_NAMES = {
@@ -67,8 +68,9 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
         raise ValueError(f"plot: expected {scope} records with a peer, got none")
     with pyplot.rc_context({"svg.hashsalt": "lngrad", "font.size": 9, "text.color": _INK, "axes.labelcolor": _INK}):
         panels = len(chosen) + (len(chosen) == 1)
-        figure, axes = pyplot.subplots(panels, 1, figsize=(7.8, 0.9 + 1.9 * panels), sharex=True, squeeze=False)
         shapes = list(dict.fromkeys(case[:2] for found in chosen for case in found))
+        size = 5 if len(shapes) < 14 else 7.8, 1.1 + 1.7 * panels  # inches: a phone shows the width as five
+        figure, axes = pyplot.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         for number, found in enumerate(chosen):
             _ratios(axes[number, 0], found, shapes)
         if len(chosen) == 1:
@@ -77,11 +79,12 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(axis="y", color=_GRID, linewidth=0.6)
             panel.set_axisbelow(True)
-        axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=30, ha="right")
-        figure.suptitle("LayerNorm backward: how many times faster than the best peer", x=0.01, ha="left", fontsize=10)
+        axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=45, ha="right")
+        title = _TITLES.get(scope, "LayerNorm backward: speedup over the best peer")
+        figure.suptitle(title, x=0.01, y=0.995, ha="left", fontsize=10)
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, ncols=3, loc="upper right")
-        figure.tight_layout(rect=(0, 0, 1, 0.98))
+        figure.legend(handles, labels, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1 - 0.2 / size[1]))
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / size[1]))
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
         pyplot.close(figure)
 

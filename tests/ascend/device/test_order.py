@@ -3,6 +3,7 @@ needs."""
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -297,6 +298,9 @@ class TestPictures:
         titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
         assert len(titles) == 2 * (3 + 8)  # three instructions and four flags a step
         assert any(title.startswith("block 0: Add at test_order.py:") for title in titles)
+        texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert {"copy in", "copy out", "Add", "SetFlag", "WaitFlag"} <= texts
+        assert sum(re.fullmatch(r":\d+", text) is not None for text in texts) >= 3  # lines of the source
         arrows = [line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("marker-end")]
         assert len(arrows) == 8
         with pytest.raises(ValueError, match="launch kept no timeline"):

@@ -78,7 +78,7 @@ def warn_at_kernel(text: str) -> None:
     )
 
 
-STEP, ROW, LEFT, TOP, BOX = 26, 44, 110, 40, 22
+STEP, ROW, LEFT, TOP, BOX, LONG = 48, 44, 110, 40, 26, 42
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
 SHOWN = 6  # instructions of a race's picture
 WIDE, TALL = 136, 34  # a box with an instruction's name and line
@@ -97,10 +97,11 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     since = next((place for place, entry in enumerate(log) if entry is first), 0)
     issued = [entry for entry in log if entry is not first]
     left_out = max(0, len(issued) - since - (SHOWN - 2))
-    shown = [first, *issued[since + left_out :][-(SHOWN - 2) :], second]
+    between = issued[since + left_out :][-(SHOWN - 2) :]
+    shown = [*log[max(0, since - (SHOWN - 2 - len(between))) : since], first, *between, second]
     pipes = [pipe for pipe in range(len(PIPE_NAMES)) if any(entry[1] == pipe for entry in shown)]
     left, step, row, top = 56, WIDE + 14, TALL + 34, 34
-    width, height = left + step * len(shown), top + row * len(pipes) + 34
+    width, height = max(760, left + step * len(shown)), top + row * len(pipes) + 34
     places: dict[int, tuple[float, float]] = {}
     parts = []
     for number, pipe in enumerate(pipes):
@@ -121,7 +122,7 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     (x1, y1), (x2, y2) = places[id(first)], places[id(second)]
     path = f"M{x1},{y1 - TALL / 2} C{x1},{top - 26} {x2},{top - 26} {x2},{y2 - TALL / 2}"
     parts.append(f'<path d="{path}" fill="none" stroke="#c00" stroke-width="2" stroke-dasharray="5 3"/>')
-    middle = (x1 + x2) / 2
+    middle = min(max((x1 + x2) / 2, 290), width - 290)
     parts.append(f'<text x="{middle}" y="12" text-anchor="middle" fill="#c00">missing: {escape(missing)}</text>')
     between = f"; {left_out} instructions behind the first are left out" if left_out else ""
     legend = (
@@ -146,7 +147,7 @@ def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Ar
             parts.append(f'<line x1="{LEFT - 30}" y1="{y}" x2="{width - 10}" y2="{y}" stroke="#ccc"/>')
         for index, entry in enumerate(log):
             x, y = LEFT + index * STEP, top + entry[1] * ROW
-            places[id(entry)] = (x + BOX / 2, y + BOX / 2)
+            places[id(entry)] = (x + LONG / 2, y + BOX / 2)
             parts.append(_box(entry, x, y))
     return _svg(width, height, [*parts, *_arrows(arrows, places, 0)])
 
@@ -172,11 +173,15 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
 
 def _box(entry: Instruction, x: float, y: float) -> str:
     name, pipe, core, site = entry
-    label = f"block {core}: {name} at {site_text(site)}"
+    place, word = site_text(site), name.partition("<")[0]
+    line = place.rpartition(":")[2]
+    if word.startswith("DataCopy"):
+        word = {"MTE2": "copy in", "MTE3": "copy out"}.get(PIPE_NAMES[pipe], "copy")
+    middle = f'x="{x + LONG / 2}" text-anchor="middle" font-size="8"'
     return (
-        f'<g><title>{escape(printable(label))}</title><rect x="{x}" y="{y}" width="{BOX}" height="{BOX}" rx="3" '
-        f'fill="{COLOURS[pipe]}" stroke="#777"/><text x="{x + BOX / 2}" y="{y + 15}" text-anchor="middle" font-size="8">'
-        f"{escape(name[:4])}</text></g>"
+        f"<g><title>{escape(printable(f'block {core}: {name} at {place}'))}</title>"
+        f'<rect x="{x}" y="{y}" width="{LONG}" height="{BOX}" rx="3" fill="{COLOURS[pipe]}" stroke="#777"/>'
+        f'<text y="{y + 11}" {middle}>{escape(word[:9])}</text><text y="{y + 21}" {middle}>:{line}</text></g>'
     )
 
 

@@ -49,13 +49,14 @@ def write_certificate_html(path: Path, certificate: Certificate) -> None:
                 f"<tr><th>{_escape(one.name)}<td class='{mark}'>{_escape(one.answer)} {trials}{example}{drawn}"
             )
         parts.append("</table>")
-    head = f"{_escape(certificate.name)} · {_escape(certificate.version)} · {_escape(certificate.norm)}"
+    head = " · ".join(_escape(one) for one in (certificate.name, certificate.version, certificate.norm) if one)
     body = "".join(parts)
     write_text(
         path,
         f"<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Certificate of {_escape(certificate.name)}</title><style>{_STYLE}</style>"
-        f"<h1>{head}</h1><p>Measured on {_escape(certificate.machine)}, {_escape(certificate.dtype)} unless said otherwise."
+        f"<h1>Certificate of {head}</h1>"
+        f"<p>Measured on {_escape(certificate.machine)}, {_escape(certificate.dtype)} unless said otherwise."
         f"{body}",
     )
 

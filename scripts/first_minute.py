@@ -35,7 +35,6 @@ COMMANDS = (
     "pip install --quiet '{wheel}[demo]'",
     "lngrad",
     "lngrad demo",
-    "lngrad demo",
     "lngrad check --impl my_kernel:backward --filter '=float16 tail'",
     "lngrad info",
 )

@@ -81,11 +81,11 @@ def add(file: Path, known: set[Path]) -> None:
 
 
 def boost(file: Path) -> float:
-    """How much a page weighs in the search: guides most, decision records least."""
+    """How much a page weighs in the search: guides most, decision records least. Chinese words find Chinese pages alone."""
     inside = file.relative_to(ROOT)
-    if "decisions" in inside.parts or file.name in {"CHANGELOG.md", "state.md", "foreign-internals.md"}:
+    if "decisions" in inside.parts or file.name in {"CHANGELOG.md", "state.md", "foreign-internals.md", "versions.md"}:
         return 0.2
-    return 1 if "reference" in inside.parts else 3
+    return 1 if "reference" in inside.parts or ".zh-CN" in file.name else 3
 
 
 def with_dark_twin(page: Path) -> Callable[[re.Match[str]], str]:

@@ -64,6 +64,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     bench = faked(clock)
     monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
     monkeypatch.setattr(command, "why_no_device", lambda: None)
+    monkeypatch.setattr(command, "BUSY", 9)
     arguments = ["bench", "--device", "cuda", "--scopes", "call,forward", "--cases", "6x40,3x96", "--dtypes", "float32"]
     result = CliRunner().invoke(app, [*arguments, "--rounds", "2", "--json", str(records), "--plot", str(picture)])
     assert result.exit_code == 0, result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,18 @@ def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.Mon
     assert bench.run_and_print(*arguments, only_idle=True)[1] == 1
     assert bench.run_and_print(*arguments, only_idle=False)[1] == 0
     assert [each["N"] for each in records.read(file)] == [40, 40, 300, 40]
+
+
+def test_a_busy_machine_prints_no_ratio() -> None:
+    """Neither to a peer nor to the roofline nor in a mean; the times stay."""
+    quiet = line(9, 40, "float32", torch=2.0) | {"others": 0.01, "bandwidth": 1.0, "of_roofline": 0.5}
+    busy = line(9, 300, "float32", torch=1012.92) | {"others": 0.5, "bandwidth": 1.0, "of_roofline": 2.78}
+    console = Console(width=200, record=True, file=StringIO())
+    bench._print_tables(console, [quiet, busy])
+    said = console.export_text()
+    assert "2.00×" in said
+    assert "geometric mean 2.00×, least 2.00×, 1 of 1 won" in said
+    assert "1012" not in said
+    assert "278" not in said
+    assert said.count("busy") == 3
+    assert "1 of 2 jobs not measured: the machine is busy (others used up to 50% of it" in said

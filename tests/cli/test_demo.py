@@ -88,6 +88,15 @@ print(len(ready) > 0, *set(entries._addresses) - ready)
     assert result.stdout == "True\n", result.stderr
 
 
+def test_a_busy_machine_prints_no_ratio(training, capsys):
+    errors = {name: np.zeros(3) for name in ("lngrad", "torch")}
+    demo.print_table([demo.Check("float32", errors, {"lngrad": 10.0, "torch": 8890.0}, busy=True)])
+    said = capsys.readouterr().out
+    assert "889.0" not in said
+    assert "busy" in said
+    assert "not measured" in said
+
+
 def test_a_report_says_what_was_found(training, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "ROUNDS", 1)
     found = demo.check_dtype("float32", training.layer)

@@ -18,7 +18,6 @@ from lngrad.check.implementations import PreparedCall
 
 REST = 0.004  # seconds before a turn, at the least
 LONGEST_REST = 0.25  # seconds; then threads are not waiting, but at work
-BUSY = 0.1  # share of all cores: where others use more, no ratio is measured
 TURN = 0.003  # seconds that a turn lasts at the least
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, completing, escape, fail, need, new_table, one_of, say
+from lngrad.cli.terminal import BUSY, REFUSED, UNFINISHED, completing, escape, fail, need, new_table, one_of, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +106,6 @@ def bench(
     if left:
         fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
     if plot is not None:
-        from lngrad.bench.measure import BUSY
         from lngrad.bench.plots import plot as draw
 
         quiet = [line for line in lines if line["others"] <= BUSY]
@@ -180,7 +179,6 @@ def run_and_print(
     Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after
     `deadline`, of time.monotonic(). With `only_idle`, records of moments in which other programs ran are dropped.
     """
-    from lngrad.bench.measure import BUSY
     from lngrad.bench.records import append, finished, key_of, machine, read
     from lngrad.bench.runner import plan_of, run
 
@@ -215,8 +213,6 @@ def run_and_print(
 
 def _print_tables(console: Console, lines: list[Record]) -> None:
     """One for each scope and number of threads; and what was not measured, as the machine was busy."""
-    from lngrad.bench.measure import BUSY
-
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
         console.print(_table(f"{scope}, {number} threads", chosen))
@@ -229,7 +225,6 @@ def _print_tables(console: Console, lines: list[Record]) -> None:
 def _table(title: str, lines: list[Record]) -> Table:
     from rich import box
 
-    from lngrad.bench.measure import BUSY
     from lngrad.bench.records import best
 
     peers, busy = list(dict.fromkeys(name for line in lines for name in line["ratio"])), "busy"

@@ -19,7 +19,7 @@ import numpy as np
 from typer import Option
 
 import lngrad
-from lngrad.cli.terminal import FAILED, fail, need, new_table, say
+from lngrad.cli.terminal import BUSY, FAILED, fail, need, new_table, say
 from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
@@ -188,15 +188,12 @@ def train(epochs: Iterable[int], seed: int) -> Training:
 
 
 class Check(NamedTuple):
-    """What was found for a dtype, by library: the error of every element in units of the tolerance, a call's best time.
-
-    busy: other programs used the machine meanwhile, in every attempt, so that the times are not compared.
-    """
+    """What was found for a dtype, by library: the error of every element in units of the tolerance, a call's best time."""
 
     dtype: str
     errors: dict[str, Array]
     best_us: dict[str, float]
-    busy: bool = False
+    busy: bool = False  # other programs used the machine in every attempt: times are not compared
 
     @property
     def worst(self) -> dict[str, float]:
@@ -206,7 +203,7 @@ class Check(NamedTuple):
 
 def check_dtype(dtype: str, layer: Layer) -> Check:
     """Round the layer's arrays to a dtype, compute, compare and time, with torch in turns where it is installed."""
-    from lngrad.bench.measure import BUSY, Others
+    from lngrad.bench.measure import Others
     from lngrad.check.implementations import IMPLEMENTATIONS, Arguments
     from lngrad.testing import Inputs, error_shares
 

@@ -25,8 +25,6 @@ from lngrad.typing import Address
 _LINK = ("-shared", "-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,-z,noexecstack")
 _LINKS = sys.platform.startswith("linux")  # elsewhere LLVM's own loader takes the object files
 
-_PATIENCE_S = 2.0  # of a compiling process without a word
-
 _addresses: dict[str, Address] = {}
 
 
@@ -109,46 +107,29 @@ def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
 
 def is_kept(name: str, dtype: str, accumulator: str) -> bool:
     """Whether one of `kernels` need not be compiled."""
-    return _load(_full_name(name, dtype, accumulator), name) is not None
+    return _load(f"{name}_{dtype}_{accumulator}", name) is not None
 
 
 def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
     """Run Python programs that compile what shall be kept, two at a time, each in a process whose memory is free afterwards.
 
-    The others go on while the caller has the result of one. Programs that nobody waits for any more are ended.
+    The others go on while the caller has the result of one.
 
     Yields:
         Of each in turn what went wrong, "" if nothing did.
     """
-    import subprocess
     from concurrent.futures import ThreadPoolExecutor
 
-    started: list[subprocess.Popen[str]] = []
-
-    def run(program: str) -> str:
-        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
-        none, pipe = subprocess.DEVNULL, subprocess.PIPE
-        process = subprocess.Popen(command, stdin=none, stdout=none, stderr=pipe, text=True, errors="replace")
-        started.append(process)
-        said = process.communicate()[1]
-        return said.strip() or f"exit code {process.returncode}" if process.returncode else ""
-
-    pool = ThreadPoolExecutor(2)
+    path, pool = f"import sys; sys.path[:] = {sys.path!r}\n", ThreadPoolExecutor(2)
     try:
-        for result in [pool.submit(run, program) for program in programs]:
-            yield result.result()
+        for done in pool.map(lambda program: run_compiler([sys.executable, "-c", path + program]), programs):
+            yield done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in started:
-            process.kill()
-
-
-def _full_name(name: str, dtype: str, accumulator: str) -> str:
-    return "_".join(filter(None, (name, dtype, accumulator)))
 
 
 def _address(name: str, dtype: str, accumulator: str) -> Address:
-    kernel = _full_name(name, dtype, accumulator)
+    kernel = "_".join(filter(None, (name, dtype, accumulator)))
     with _compiling:
         if kernel not in _addresses:
             address = _load(kernel, name) or _compile(kernel, name, dtype, accumulator)
@@ -194,7 +175,7 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
         raise BackendUnavailable(f"kernel: {kernel} needs Numba, as {reason}: {prebuilt.INSTALL}") from None
 
     symbol = cache.symbol(kernel, name)
-    late = Timer(_PATIENCE_S, _tell)
+    late = Timer(2.0, _tell)
     late.start()
     try:
         code = compile_kernel(symbol, name, dtype, accumulator)
@@ -220,8 +201,9 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
 @functools.cache
 def _tell() -> None:
     """Say on stderr, once a process, what takes long."""
-    text = "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all of them ahead"
-    print(text, file=sys.stderr, flush=True)
+    print(
+        "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all ahead", file=sys.stderr
+    )
 
 
 def _link(code: bytes) -> bytes | None:

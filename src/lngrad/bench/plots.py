@@ -10,7 +10,6 @@ from typing import Any
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
-_TITLES = {"override": "LayerNorm forward and backward, override(): speedup over torch's"}
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 PEER_NAMES = {
@@ -80,8 +79,12 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
             panel.grid(axis="y", color=_GRID, linewidth=0.6)
             panel.set_axisbelow(True)
         axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=45, ha="right")
-        title = _TITLES.get(scope, "LayerNorm backward: speedup over the best peer")
-        figure.suptitle(title, x=0.01, y=0.995, ha="left", fontsize=10)
+        what = (
+            "forward and backward, override(): over torch's"
+            if scope == "override"
+            else "backward: over the best peer's"
+        )
+        figure.suptitle(f"Speedup of LayerNorm {what}", x=0.01, y=0.995, ha="left", fontsize=10)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1 - 0.2 / size[1]))
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / size[1]))

@@ -210,8 +210,7 @@ class Options:
 
 
 FUZZ = "--fuzz"  # where a random case was "written": the option that draws it
-SHIPPED = "default", "family"
-SOURCES = tuple(f"{name} cases" for name in SHIPPED)  # of the cases that come with lngrad
+SHIPPED = "default cases", "family cases"  # where those that come with lngrad were "written"
 
 _MAX_ELEMENTS = 1 << 17
 _DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from lngrad.check.calls.kernel import KernelError, first_line, here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.calls.worker import Worker
-from lngrad.check.case import FUZZ, OUTPUTS, SOURCES, CheckCase, Options
+from lngrad.check.case import FUZZ, OUTPUTS, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.result import CaseResult
@@ -89,7 +89,7 @@ def _bare(case: CheckCase, options: Options, standard: str) -> CaseResult:
 def command_of(case: CheckCase, options: Options) -> str:
     seed = options.seed if case.seed is None else case.seed
     file = case.source.file
-    where = "" if file in SOURCES else f" {file}" if file.startswith(FUZZ) else f" {shlex.quote(file)}"
+    where = "" if file in SHIPPED else f" {file}" if file.startswith(FUZZ) else f" {shlex.quote(file)}"
     return f"{options.invoked}{where} --seed {seed} --filter {shlex.quote('=' + case.name)}"
 
 

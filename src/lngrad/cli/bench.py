@@ -202,9 +202,7 @@ def run_and_print(
             if late := deadline is not None and monotonic() > deadline:
                 break
     if dropped:
-        console.print(
-            f"{dropped} jobs dropped: other programs used more than {BUSY:.0%} of this machine", style="yellow"
-        )
+        console.print(f"{dropped} jobs dropped: other programs used over {BUSY:.0%} of this machine", style="yellow")
     _print_tables(console, list(found.values()))
     if json is not None:
         say(f"records appended to {json}")

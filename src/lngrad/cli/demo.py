@@ -103,11 +103,12 @@ class Training(NamedTuple):
 
 def first_calls() -> Iterator[None]:
     """Make FIRST_CALLS. What must be compiled for the later ones is compiled by other processes meanwhile."""
-    from lngrad.cpu import cache
-    from lngrad.cpu.entries import compile_elsewhere, is_kept
+    from lngrad.cpu import cache, prebuilt
+    from lngrad.cpu.entries import compile_elsewhere
 
-    missing = [one for one in FIRST_CALLS if not is_kept("rows" if one[1] else "forward_rows", one[0], "float32")]
-    elsewhere = [] if cache.why_not() or find_spec("numba") is None else missing
+    folder = cache.FOLDER if prebuilt.why_not() and cache.why_not() is None and find_spec("numba") else None
+    kept = {one: f"{'rows' if one[1] else 'forward_rows'}_{one[0]}_float32-*" for one in FIRST_CALLS}
+    elsewhere = [one for one in FIRST_CALLS if folder and not list(folder.glob(kept[one]))]
     compiled = compile_elsewhere(f"from lngrad.cli.demo import first_call\nfirst_call{one}" for one in elsewhere)
     for one in FIRST_CALLS:
         if one in elsewhere:

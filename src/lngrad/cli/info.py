@@ -26,8 +26,6 @@ EXTRAS = {
     "plots": ("pictures of lngrad bench", "matplotlib"),
 }
 
-PER_PROCESS = 12  # kernels that a process compiles ahead; it then has 350 MB
-
 
 def info(
     warm: Annotated[
@@ -78,10 +76,8 @@ def _installed(extra: str, *distributions: str) -> str:
             version(name)
         if extra == "torch":
             import_module("lngrad.torch")  # which may refuse it
-    except PackageNotFoundError:
-        return install_command(extra)
     except ImportError as reason:
-        return f"not used: {reason}"
+        return install_command(extra) if isinstance(reason, PackageNotFoundError) else f"not used: {reason}"
     return "installed"
 
 
@@ -141,10 +137,10 @@ def _warm() -> None:
     elif cache.why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
     else:
-        count = -(-len(kernels()) // PER_PROCESS)
+        count = len(kernels()) // 12  # processes: with some 12 kernels each they stay below 350 MB
         program = "from lngrad.cpu.entries import compile_ahead\nfor one in {}: compile_ahead(*one)"
-        programs = [program.format(kernels()[i::count]) for i in range(count)]
-        for wrong in track(compile_elsewhere(programs), "Compiling", count, console=Console(stderr=True)):
+        compiled = compile_elsewhere(program.format(kernels()[i::count]) for i in range(count))
+        for wrong in track(compiled, "Compiling", count, console=Console(stderr=True)):
             if wrong:
                 fail(f"kernels: not compiled: {wrong.splitlines()[-1]}", FAILED)
         say(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")

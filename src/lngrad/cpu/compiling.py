@@ -73,14 +73,13 @@ def _only_linking() -> Iterator[None]:
             type(codegen).set_env(codegen, name, environment)
 
     with global_compiler_lock:
-        codegen._library_class, codegen.set_env, collects = _Linked, set_env, gc.isenabled()
-        gc.disable()  # it looks through all that Numba makes again and again: an eighth of the time
+        codegen._library_class, codegen.set_env, thresholds = _Linked, set_env, gc.get_threshold()
+        gc.set_threshold(500_000)  # it looks through all that Numba makes again and again: an eighth of the time
         try:
             yield
         finally:
             del codegen._library_class, codegen.set_env
-            if collects:
-                gc.enable()
+            gc.set_threshold(*thresholds)
 
 
 def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> bytes:

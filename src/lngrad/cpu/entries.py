@@ -105,19 +105,8 @@ def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
     _address(name, dtype, accumulator)
 
 
-def is_kept(name: str, dtype: str, accumulator: str) -> bool:
-    """Whether one of `kernels` need not be compiled."""
-    return _load(f"{name}_{dtype}_{accumulator}", name) is not None
-
-
 def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
-    """Run Python programs that compile what shall be kept, two at a time, each in a process whose memory is free afterwards.
-
-    The others go on while the caller has the result of one.
-
-    Yields:
-        Of each in turn what went wrong, "" if nothing did.
-    """
+    """Run programs that compile, two at a time in processes of their own; yield what went wrong in each, "" if nothing did."""
     from concurrent.futures import ThreadPoolExecutor
 
     path, pool = f"import sys; sys.path[:] = {sys.path!r}\n", ThreadPoolExecutor(2)
@@ -200,7 +189,6 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
 
 @functools.cache
 def _tell() -> None:
-    """Say on stderr, once a process, what takes long."""
     print(
         "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all ahead", file=sys.stderr
     )

@@ -173,10 +173,8 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
 
 def _box(entry: Instruction, x: float, y: float) -> str:
     name, pipe, core, site = entry
-    place, word = site_text(site), name.partition("<")[0]
-    line = place.rpartition(":")[2]
-    if word.startswith("DataCopy"):
-        word = {"MTE2": "copy in", "MTE3": "copy out"}.get(PIPE_NAMES[pipe], "copy")
+    place, copy = site_text(site), {"MTE2": "copy in", "MTE3": "copy out"}.get(PIPE_NAMES[pipe], "copy")
+    line, word = place.rpartition(":")[2], name.partition("<")[0].removesuffix("Pad").replace("DataCopy", copy)
     middle = f'x="{x + LONG / 2}" text-anchor="middle" font-size="8"'
     return (
         f"<g><title>{escape(printable(f'block {core}: {name} at {place}'))}</title>"

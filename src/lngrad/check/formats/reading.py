@@ -39,7 +39,7 @@ _READERS: dict[str, Callable[[str, str], list[CheckCase]]] = {
 
 def shipped(*names: str) -> list[CheckCase]:
     """The cases that come with lngrad: `default` of layer normalization, `family` of every other norm; both unless named."""
-    files = [Path(__file__).with_name(f"{name}.yaml") for name in names or SHIPPED]
+    files = [Path(__file__).with_name(f"{name.split()[0]}.yaml") for name in names or SHIPPED]
     return names_unique([case for file in files for case in read_shipped(file)])
 
 

@@ -79,11 +79,7 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
             panel.grid(axis="y", color=_GRID, linewidth=0.6)
             panel.set_axisbelow(True)
         axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=45, ha="right")
-        what = (
-            "forward and backward, override(): over torch's"
-            if scope == "override"
-            else "backward: over the best peer's"
-        )
+        what = "under override(), over torch's" if scope == "override" else "backward over the best peer's"
         figure.suptitle(f"Speedup of LayerNorm {what}", x=0.01, y=0.995, ha="left", fontsize=10)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1 - 0.2 / size[1]))

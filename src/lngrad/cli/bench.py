@@ -109,9 +109,7 @@ def bench(
         from lngrad.bench.plots import plot as draw
 
         quiet = [line for line in lines if line["others"] <= BUSY]
-        if not quiet:
-            fail("--plot: not drawn: the machine is busy", UNFINISHED)
-        draw([quiet], plot, chosen.drawn)
+        draw([quiet or fail("--plot: not drawn: the machine is busy", UNFINISHED)], plot, chosen.drawn)
         say(f"picture written to {plot}")
 
 

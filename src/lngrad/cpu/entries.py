@@ -164,8 +164,7 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
         raise BackendUnavailable(f"kernel: {kernel} needs Numba, as {reason}: {prebuilt.INSTALL}") from None
 
     symbol = cache.symbol(kernel, name)
-    late = Timer(2.0, _tell)
-    late.start()
+    (late := Timer(2.0, _tell)).start()
     try:
         code = compile_kernel(symbol, name, dtype, accumulator)
     finally:

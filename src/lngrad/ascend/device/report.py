@@ -97,8 +97,8 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     since = next((place for place, entry in enumerate(log) if entry is first), 0)
     issued = [entry for entry in log if entry is not first]
     left_out = max(0, len(issued) - since - (SHOWN - 2))
-    between = issued[since + left_out :][-(SHOWN - 2) :]
-    shown = [*log[max(0, since - (SHOWN - 2 - len(between))) : since], first, *between, second]
+    later = issued[since + left_out :][-(SHOWN - 2) :]
+    shown = [*log[max(0, since - (SHOWN - 2 - len(later))) : since], first, *later, second]
     pipes = [pipe for pipe in range(len(PIPE_NAMES)) if any(entry[1] == pipe for entry in shown)]
     left, step, row, top = 56, WIDE + 14, TALL + 34, 34
     width, height = max(760, left + step * len(shown)), top + row * len(pipes) + 34

@@ -46,7 +46,7 @@ def read_own(text: str, file: str) -> list[CheckCase]:
     if not isinstance(top["cases"].value, list):
         raise top["cases"].wrong("a list of cases")
     places = [(node, document.where(node), Source(file, node.start_mark.line + 1)) for node in nodes["cases"].value]
-    return names_unique([_case(defaults | document.mapping(node)[0], *place) for node, *place in places])
+    return names_unique([_case(defaults | document.mapping(node)[0], where, source) for node, where, source in places])
 
 
 _WORD = re.compile(r'("[^"]*"|true|false|-?\d[\d.e+-]*)(?=[,}\]])|[^\s{}\[\],:"][^{}\[\],:"]*')

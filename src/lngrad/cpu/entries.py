@@ -109,6 +109,8 @@ def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
     """Run programs that compile, two at a time in processes of their own; yield what went wrong in each, "" if nothing did."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from lngrad.support.compilers import run_compiler
+
     path, pool = f"import sys; sys.path[:] = {sys.path!r}\n", ThreadPoolExecutor(2)
     try:
         for done in pool.map(lambda program: run_compiler([sys.executable, "-c", path + program]), programs):

@@ -63,12 +63,28 @@ def test_the_example_of_its_help_runs(tmp_path, monkeypatch):
     check_same_bits(np.load("y.npy"), 2 * np.load("x.npy").reshape(2, 32))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_arrays_of_whole_numbers_come_in_and_go_out(dtype, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("k.cpp").write_text(
+        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {}\n'
+    )
+    x = np.random.default_rng(0).integers(0, 2, 32).astype(dtype)
+    np.save("x.npy", x)
+    words = ["--arg", "x=x.npy", "--arg", f"y=empty:{dtype}:2,16", "--save", "x=out.npy", "--save", "y=y.npy"]
+    result = run("k.cpp", "--kernel", "k", *words)
+    assert result.exit_code == 0, result.output
+    assert np.load("out.npy").dtype == np.load("y.npy").dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(np.load("out.npy"), x)
+    np.testing.assert_array_equal(np.load("y.npy"), np.full((2, 16), 0xFF if dtype == "uint8" else -1).astype(dtype))
+
+
 def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):
     changed = tmp_path / KERNEL.name
-    changed.write_text(KERNEL.read_text().replace("        Wait<HardEvent::V_S>();\n", "", 1))
+    changed.write_text(KERNEL.read_text().replace("            Wait<HardEvent::V_MTE3>();\n", "", 1))
     result = run(changed, *words[1], "--timeline", tmp_path / "race.svg")
     assert result.exit_code == 1
-    assert "SetFlag<HardEvent::V_S>" in " ".join(result.output.split())
+    assert "SetFlag<HardEvent::V_MTE3>" in " ".join(result.output.split())
     assert (tmp_path / "race.svg").read_text().startswith("<svg")
     assert not (tmp_path / "dx.npy").exists()
 

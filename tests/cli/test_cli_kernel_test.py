@@ -78,6 +78,94 @@ def test_the_tiling_header_is_made_of_what_op_host_registers(operator, monkeypat
     assert (rows["suite.right"], rows["suite.wild"]) == ("passed", "crashed"), result.output
 
 
+def states(folder, gtest):
+    words = ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"]
+    result = CliRunner().invoke(app, words)
+    rows = [line.split("│") for line in result.output.splitlines() if "suite." in line]
+    return {row[1].strip(): row[2].strip() for row in rows}, result.output
+
+
+CONSTANTS = """
+constexpr uint32_t PAIRS = 2;
+#define PIECES (2 * PAIRS) // of both
+namespace optiling {
+BEGIN_TILING_DATA_DEF(TwiceTilingData)
+TILING_DATA_FIELD_DEF(uint32_t, mode);
+TILING_DATA_FIELD_DEF_ARR(uint32_t, PIECES, pieces);
+END_TILING_DATA_DEF;
+REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
+}
+"""
+
+
+@pytest.mark.parametrize("own", ["", "test", "header", "kernel"])
+def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(operator, monkeypatch, own):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
+    (tests / "twice_tiling_def.h").unlink()
+    host = folder / "op_host" / "twice_tiling.h"
+    host.parent.mkdir()
+    host.write_text(CONSTANTS)
+    struct = "struct TwiceTilingData { uint32_t mode; uint32_t pieces[4]; };\n"
+    test = tests / "test_twice.cpp"
+    head, tail = test.read_text().split("class suite", 1)
+    if own == "header":
+        (tests / "common.h").write_text(f"#pragma once\n{struct}")
+    if own != "kernel":
+        before = {"test": struct, "header": '#include "common.h"\n'}.get(own, "")
+        test.write_text(f"{head}{before}static_assert(sizeof(TwiceTilingData) == 20);\nclass suite{tail}")
+    text = kernel.read_text()
+    at = text.index("using namespace AscendC;")
+    kernel.write_text(
+        f"{text[:at]}{struct if own == 'kernel' else ''}static_assert(sizeof(TwiceTilingData) == 20);\n{text[at:]}"
+    )
+    found, output = states(folder, gtest)
+    assert (found.get("suite.right"), found.get("suite.wild")) == ("passed", "crashed"), output
+
+
+def test_a_header_beside_a_test_is_no_second_test(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
+    test.with_suffix(".h").write_text("#pragma once\n")
+    test.write_text('#include "test_twice.h"\n' + test.read_text())
+    assert states(folder, gtest)[0]["suite.right"] == "passed"
+
+
+def test_the_first_true_error_is_told_not_the_linker_s_last_word(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
+    kernel = folder / "op_kernel" / "twice.cpp"
+    kernel.write_text(kernel.read_text() + "int shared_by_two = 1;\n")
+    test.write_text(test.read_text() + "int shared_by_two = 2;\n")
+    output = " ".join(states(folder, gtest)[1].split())
+    assert "multiple definition of `shared_by_two'" in output
+    assert "ld returned" not in output
+
+
+def test_an_operator_may_have_the_name_of_a_function_of_c(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    renamed = folder.parent / "fmax"
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        to = renamed / str(path.relative_to(folder)).replace("twice", "fmax")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(path.read_text().replace("twice", "fmax"))
+    assert states(renamed, gtest)[0]["suite.right"] == "passed"
+
+
+def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
+    cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=int32_t")\n')
+    kernel = folder / "op_kernel" / "twice.cpp"
+    kernel.write_text(kernel.read_text() + "static_assert(std::is_same_v<DTYPE_Y, int32_t>);\n")
+    assert states(folder, gtest)[0]["suite.right"] == "passed"
+
+
 def test_tests_that_are_built_for_950_alone(operator):
     folder, gtest = operator
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"

@@ -8,7 +8,7 @@ import math
 import signal
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,23 +19,39 @@ from typer import Argument, Option
 
 from lngrad.cli.terminal import FAILED, SocName, completing, existing, fail, given, new_table, say, soc_names, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
+from lngrad.support.dtypes import DTYPES
 
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
 
 
 def kernel_run(
-    file: Annotated[Path, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=given)],
-    kernel: Annotated[str, Option(help="The kernel function; a template with its arguments: name<0>.")],
+    file: Annotated[
+        Path | None, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=given)
+    ] = None,
+    kernel: Annotated[
+        str | None, Option(help="The kernel function; a template with its arguments: name<0>.", show_default=False)
+    ] = None,
     arg: Annotated[
-        list[str],
+        list[str] | None,
         Option(
             help="NAME=FILE.npy, or NAME=empty:DTYPE:SHAPE for an output; once for each array, in the kernel's order.",
             metavar="NAME=VALUE",
             show_default=False,
         ),
-    ],
-    blocks: Annotated[int, Option(help="How many blocks to launch.")] = 1,
+    ] = None,
+    project: Annotated[
+        Path | None,
+        Option(help="In the file's place: a folder with op_host and op_kernel, as msopgen makes it.", callback=given),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, Option(help="With --project: an input that is drawn at random.", metavar="NAME=SIZES")
+    ] = None,
+    dtype: Annotated[str, Option(help="With --project: of inputs that are drawn.")] = "float32",
+    attr: Annotated[
+        list[str] | None, Option(help="With --project: an attribute.", metavar="NAME=VALUE", show_default="its own")
+    ] = None,
+    blocks: Annotated[int | None, Option(help="How many blocks to launch.", show_default="1, or the project's")] = None,
     save: Annotated[
         list[str] | None, Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
     ] = None,
@@ -61,6 +77,9 @@ def kernel_run(
 
     Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
 
+    With --project the folder's op_host says blocks, tiling, workspace and the shapes of outputs:
+    lngrad kernel run --project AddCustom --shape x=8,2048 --shape y=8,2048 --dtype float16 --save z=z.npy
+
     The kernel runs in a process of its own, with an unreadable page behind each array: what it crashes, ends or keeps busy
     is that process. Files of --save are written after it has ended well.
 
@@ -68,18 +87,21 @@ def kernel_run(
     """
     from lngrad.files.writing import check_place
 
-    arrays = dict(map(_array, arg))
-    targets = [_target(text, arrays) for text in save or ()]
+    if (project is None) == (file is None) or (file is not None and not (kernel and arg)):
+        raise FileFormatError("kernel run: expected KERNEL.CPP with --kernel and --arg, or --project DIR")
+    arrays = dict(map(_array, arg or ()))
+    targets = [_target(text, None if project else arrays) for text in save or ()]
     for path in filter(None, (*(path for path, _ in targets), timeline)):
         check_place(path, replace=force)
     macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
     request = _Request(
         {"path": file, "kernel": kernel, "include": include or (), "headers": header or (), "define": macros},
         arrays,
-        {"blocks": blocks, "tiling": tiling and _tiling(tiling), "tiling_key": tiling_key, "soc": soc,
-         "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None},
+        {"blocks": blocks or (None if project else 1), "tiling": tiling and _tiling(tiling), "tiling_key": tiling_key,
+         "soc": soc, "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None},
         workspace,
         [name for _, name in targets],
+        project and (project, dict(map(_sizes, shape or ())), dtype, dict(map(_pair, attr or ()))),
     )  # fmt: skip
     result = _run_apart(request, time_limit)
     _write_files(result, timeline, targets, force)
@@ -160,6 +182,7 @@ class _Request(NamedTuple):
     options: dict[str, Any]
     workspace: int | None
     wanted: list[str]
+    project: Any = None  # its folder, shapes, dtype and attributes
 
 
 class _Result(NamedTuple):
@@ -176,7 +199,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
     """Run a kernel in a process of its own, which it may crash, end or keep busy for ever."""
     from lngrad.check.calls.worker import Worker
 
-    kernel = request.build["kernel"]
+    kernel = request.build["kernel"] or request.project[0].name
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as folder:
         worker = Worker(_work, request, folder=Path(folder), keep_stdout=True)
         result, seconds = None, math.inf  # compiling is not limited
@@ -216,6 +239,8 @@ def _work(tasks: Connection, request: _Request) -> None:
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does
     try:
+        if request.project:
+            request = _planned(request)
         kernel = compile(**request.build)
         arrays = {name: guarded(array) for name, array in request.arrays.items()}
         workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
@@ -233,10 +258,42 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(error)
 
 
+def _planned(request: _Request) -> _Request:
+    """A request for a project's folder, as its op_host has it; options of the command come first."""
+    from lngrad.ascend import soc as socs
+    from lngrad.ascend.cpp.project import Project
+
+    folder, *words = request.project
+    if request.options["soc"]:
+        socs.use(request.options["soc"])
+    plan = Project(folder).plan(request.arrays, *words)
+    for name in request.wanted:
+        if name not in plan.arrays:
+            raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {', '.join(plan.arrays)}, got {name!r}")
+    asked = request.build
+    build = {**plan.build, "include": asked["include"], "headers": [*plan.build["headers"], *asked["headers"]]}
+    build["define"] = {**plan.build["define"], **asked["define"]}
+    options = {**request.options, **{name: request.options[name] or value for name, value in plan.options.items()}}
+    return _Request(build, plan.arrays, options, max(request.workspace or plan.workspace, 32), request.wanted)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equal, value = text.partition("=")
+    if not name or not equal:
+        raise ShapeError(f"--shape and --attr: expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _sizes(text: str) -> tuple[str, list[int]]:
+    name, value = _pair(text)
+    sizes = value.split(",")
+    if not all(size.isdigit() for size in sizes):
+        raise ShapeError(f"--shape {name}: expected sizes as 8,2048, got {value!r}")
+    return name, [int(size) for size in sizes]
+
+
 def _array(text: str) -> tuple[str, Any]:
     """An argument: its name and its array."""
-    from lngrad.support.dtypes import DTYPES
-
     name, equal, value = text.partition("=")
     if not name or not equal:
         raise ShapeError(f"--arg: expected NAME=FILE.npy or NAME=empty:DTYPE:SHAPE, got {text!r}")
@@ -246,12 +303,18 @@ def _array(text: str) -> tuple[str, Any]:
     sizes = parts[2].split(",") if len(parts) == 3 else []
     if not sizes or not all(size.isdigit() for size in sizes):
         raise ShapeError(f"--arg {name}: expected empty:DTYPE:SHAPE as empty:float32:2,32, got {value!r}")
-    known = {**DTYPES, **{t: np.dtype(t) for t in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")}}
-    if parts[1] not in known:
-        raise DtypeError(f"--arg {name}: expected a dtype of {', '.join(known)}, got {parts[1]!r}")
-    return name, np.full([int(size) for size in sizes], 0xFF, np.uint8).repeat(known[parts[1]].itemsize, -1).view(
-        known[parts[1]]
-    )
+    return name, empty([int(size) for size in sizes], parts[1], f"--arg {name}")
+
+
+def empty(shape: Sequence[int], dtype: str, where: str) -> Any:
+    """An array of bytes 0xFF: NaN in every float format, and true where it is bool."""
+    whole = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+    known = {**DTYPES, **{one: np.dtype(one) for one in whole}}
+    if dtype not in known:
+        raise DtypeError(f"{where}: expected a dtype of {', '.join(known)}, got {dtype!r}")
+    if dtype == "bool":
+        return np.ones(shape, bool)
+    return np.frombuffer(b"\xff" * (math.prod(shape) * known[dtype].itemsize), known[dtype]).reshape(shape).copy()
 
 
 def _read(path: Path) -> Any:
@@ -262,10 +325,11 @@ def _read(path: Path) -> Any:
     return np.array(npy_array(map_file(path), str(path)))  # its own memory: the kernel may write to it
 
 
-def _target(text: str, arrays: dict[str, Any]) -> tuple[Path, str]:
+def _target(text: str, arrays: dict[str, Any] | None) -> tuple[Path, str]:
     name, equal, value = text.partition("=")
-    if name not in arrays or not equal:
-        raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {', '.join(arrays)}, got {text!r}")
+    if not equal or (arrays is not None and name not in arrays):
+        known = ", ".join(arrays or ("an input or an output",))
+        raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {known}, got {text!r}")
     return Path(value), name
 
 

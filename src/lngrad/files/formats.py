@@ -22,7 +22,7 @@ import numpy as np
 
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import as_format_error, map_file, one_line, parse_json
-from lngrad.support.dtypes import bytes_of, numpy_dtype
+from lngrad.support.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.typing import Array, Shape
 
 Buffer: TypeAlias = "bytes | mmap.mmap | memoryview"
@@ -84,7 +84,11 @@ def _npy_header_text(buffer: Buffer, where: str) -> tuple[str, int]:
 def npy_header(shape: Shape, dtype: str) -> bytes:
     """All of a .npy file that comes before its data, for an array in C order."""
     stream = io.BytesIO()
-    header = {"descr": numpy_dtype(dtype).str, "fortran_order": False, "shape": shape}
+    header = {
+        "descr": (numpy_dtype(dtype) if dtype in DTYPES else np.dtype(dtype)).str,
+        "fortran_order": False,
+        "shape": shape,
+    }
     np.lib.format.write_array_header_1_0(stream, header)
     return stream.getvalue()
 

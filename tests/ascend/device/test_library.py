@@ -85,6 +85,16 @@ def cases():
         yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
     yield "Compare", [x, y], (0, (1 << M * K) - 1, 0, 1, 1), 0, []
     yield "GetCmpMask", [np.zeros(32, np.uint8)], (), 0, []
+    scores, numbers = rng.integers(-9, 9, 64).astype(float), rng.permutation(64).astype(np.uint32)
+    order = np.concatenate([at + np.argsort(-scores[at : at + 32], kind="stable") for at in (0, 32)])
+    listed = np.stack([np.float32(scores[order]), numbers[order].view(np.float32)], axis=1)
+    yield "Sort32", [np.zeros(128), scores, numbers], (2, 32), 0, [listed]
+    yield "Extract", [np.zeros(64), np.zeros(64, np.uint32), listed], (2,), 0, [scores[order], numbers[order]]
+    whole = np.argsort(-scores, kind="stable")  # of equal scores the first list's come first
+    merged = np.stack([np.float32(scores[whole]), numbers[whole].view(np.float32)], axis=1)
+    one, other = listed[:32], listed[32:]
+    yield "Sort32", [np.ones(8), scores, numbers], (0, 32), 0, [np.ones(8)]
+    yield "MrgSort", [np.zeros(128), one, other, one, one], (32, 32, 0, 0, 0, 3, 1), 0, [merged]
     both = np.stack(flat[:2], axis=1).reshape(2, -1)
     yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *flat[:2]], (M * K,), 0, both
     yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, flat[:2]

@@ -234,12 +234,26 @@ def test_compare_and_select():
         check_same_bits(mode.name, content(bits, 16), np.packbits(ufunc(a, b), bitorder="little"))
         asc.Select(out, bits, one, other, asc.SELMODE.VSEL_TENSOR_TENSOR_MODE, 128)
         check_same_bits(mode.name, content(out), np.where(ufunc(a, b), a, b))
-        asc.CompareScalar(bits, one, 1.0, mode, 100)
+        asc.CompareScalar(bits, one, 1.0, mode, 128)
         asc.Select(out, bits, one, -7.0, asc.SELMODE.VSEL_TENSOR_SCALAR_MODE, 100)
         check_same_bits(mode.name, content(out, 100), np.where(ufunc(a, np.float16(1)), a, np.float16(-7))[:100])
     asc.Compare(bits, one, other, asc.CMPMODE.LT, 128, 1, (1, 1, 1, 8, 8, 8))
     asc.Select(out, bits, one, other, asc.SELMODE.VSEL_CMPMASK_SPR, 128, 1, (1, 1, 1, 8, 8, 8))
     check_same_bits("repeats", content(out), np.where(a < b, a, b))
+
+
+@pytest.mark.parametrize(("soc", "count"), [("Ascend910B1", 64), ("Ascend950", 100)])
+def test_compare_leaves_what_is_short_of_a_repeat_alone(soc, count):
+    values = np.random.default_rng(7).standard_normal(100).astype(np.float32)
+    with socs.use(soc):
+        pipe = asc.TPipe()
+        one, bits = tensor(pipe, values), tensor(pipe, count=32, dtype=np.uint8)
+        asc.CompareScalar(bits, one, 0.0, asc.CMPMODE.GT, 100)
+        written = count // 8 * 8
+        check_same_bits("whole", content(bits, written // 8), np.packbits(values[:written] > 0, bitorder="little"))
+        if count < 100:
+            with pytest.raises(asc.DeviceFault, match="was never written"):
+                bits.GetValue(8)
 
 
 def test_gather_checks_its_offsets():
@@ -251,6 +265,10 @@ def test_gather_checks_its_offsets():
     check_same_bits("Gather", content(out), values[offsets])
     with pytest.raises(asc.DeviceFault, match="Gather: src ends 256 bytes from its start, an offset reaches byte 260"):
         asc.Gather(out, source, tensor(pipe, 4 * offsets, dtype=np.uint32), 4, 64)
+    with pytest.raises(
+        asc.DeviceFault, match="Gather: an offset must be a multiple of the 4 bytes of an element, one is 6"
+    ):
+        asc.Gather(out, source, tensor(pipe, np.array([0, 6]), dtype=np.uint32), 0, 2)
     wanted = tensor(pipe, count=8, dtype=np.uint32)
     with pytest.raises(asc.DeviceFault, match=r"srcOffset .* was never written"):
         asc.Gather(out, source, wanted, 0, 8)

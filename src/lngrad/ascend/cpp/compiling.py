@@ -7,6 +7,7 @@ the numbers of operations and the tiling structs.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 from lngrad.ascend import soc as socs
+from lngrad.ascend.cpp.op_host import operator_of, registers, tiling_header
 from lngrad.ascend.cpp.protocol import numbers_header
 from lngrad.ascend.tiling.structs import (
     DeepNormTiling,
@@ -49,6 +51,14 @@ _STRUCTS = (
     DeepNormTiling,
 )
 
+_CUBE = (
+    "usedCoreNum M N Ka Kb singleCoreM singleCoreN singleCoreK baseM baseN baseK depthA1 depthB1 stepM stepN "
+    "isBias transLength iterateOrder shareMode shareL1Size shareL0CSize shareUbSize batchM batchN singleBatchM "
+    "singleBatchN stepKa stepKb depthAL1CacheUB depthBL1CacheUB dbL0A dbL0B dbL0C ALayoutInfoB ALayoutInfoS "
+    "ALayoutInfoN ALayoutInfoG ALayoutInfoD BLayoutInfoB BLayoutInfoS BLayoutInfoN BLayoutInfoG BLayoutInfoD "
+    "CLayoutInfoB CLayoutInfoS1 CLayoutInfoN CLayoutInfoG CLayoutInfoS2 BatchNum mxTypePara"
+)  # the fields of matmul's tiling
+
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (
     "acos", "asin", "atan", "cos", "cosh", "erf", "exp", "floor", "frac",
@@ -58,8 +68,21 @@ ALIASES = (
     "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
     "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
     "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
-    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h",
+    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h", "lib/matmul_intf.h", "kernel_utils.h",
+    "adv_api/matmul/matmul_intf.h", "lib/matrix/matmul/matmul.h", "impl/dav_c220/kfc/kfc_log.h",
+    "adv_api/pad/broadcast.h", "adv_api/math/sign.h",
     *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
+)  # fmt: skip
+# And those of the host's side, which lngrad/op_host.h has.
+HOST_ALIASES = (
+    "register/op_def_registry.h", "register/op_impl_registry.h", "exe_graph/runtime/shape.h",
+    "exe_graph/runtime/storage_shape.h", "exe_graph/runtime/tiling_context.h",
+    "exe_graph/runtime/infer_shape_context.h", "exe_graph/runtime/tensor.h", "graph/c_types.h", "graph/ge_error_codes.h",
+    "graph/ascend_string.h", "graph/types.h", "graph/utils/type_utils.h", "log/log.h", "platform/platform_ascendc.h",
+    "platform/platform_info.h", "platform/platform_infos_def.h", "util/math_util.h", "op_host/tiling_util.h",
+    "tiling_base/tiling_util.h", "op_host/tiling_templates_registry.h", "tiling_base/tiling_templates_registry.h",
+    "op_common/op_host/util/platform_util.h", "op_host/tiling_base_util.h", "op_host/infershape_util.h",
+    "error_util.h",
 )  # fmt: skip
 
 
@@ -74,6 +97,7 @@ def header_files() -> dict[str, str]:
     texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
     texts["lngrad/numbers.h"] = numbers_header()
     texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
+    texts |= dict.fromkeys(HOST_ALIASES, '#include "lngrad/op_host.h"\n')
     return texts
 
 
@@ -84,8 +108,10 @@ def _tiling_structs() -> str:
         lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
     structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
+    structs.append("struct TCubeTiling {\n" + "".join(f"    int32_t {name} = 0;\n" for name in _CUBE.split()) + "};")
     joined = "\n\n".join(structs)
-    names = "\n".join(f"using ::{name};" for name in (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling"))
+    every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling")
+    names = "\n".join(f"using ::{name};" for name in every)
     return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
 // Written from lngrad.ascend.tiling.structs; change them there.
 #ifndef LNGRAD_KERNEL_TILING_H
@@ -142,20 +168,20 @@ _ENTRY = """\
 #include "lngrad/entry.h"
 #include "lngrad/watch.h"
 #include "kernel_operator.h"
-{headers}#include {source}
+{headers}{source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
-static thread_local std::string exception;
-extern "C" const char* lngrad_exception() {{ return exception.c_str(); }}
+static thread_local std::string lngrad_thrown;
+extern "C" const char* lngrad_exception() {{ return lngrad_thrown.c_str(); }}
 extern "C" int lngrad_entry(void* const* arguments)
 {{
     const lngrad::Watch watch("{kernel}");
-    exception.clear();
+    lngrad_thrown.clear();
     try {{
         return lngrad::call_kernel(&{kernel}, arguments);
     }} catch (...) {{
-        exception = lngrad::thrown();
+        lngrad_thrown = lngrad::thrown();
         return 2;
     }}
 }}
@@ -185,13 +211,27 @@ def build(
         The shared library. It is kept as long as no file that went into it changes.
     """
     source = source.resolve(strict=True)
-    included = "".join(f"#include {json.dumps(str(path.resolve(strict=True)))}\n" for path in ahead)
+    included = "".join(_header(path.resolve(strict=True), kernel, source) for path in ahead)
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [f"-I{folder}" for folder in (*include, source.parent)]
-    macros = {**socs.current().soc.macros, **define}
-    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in macros.items()]
-    text = _ENTRY.format(headers=included, source=json.dumps(str(source)), kernel=kernel)
+    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
+    if hasattr(ctypes.CDLL(None), kernel):
+        included += renaming(kernel)
+    text = _ENTRY.format(headers=included, source=_source(source), kernel=kernel)
+    return library(text, source, kernel, options)
+
+
+def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
+    """The shared library of an entry file, compiled or found: ``text`` includes ``source``, which must not change meanwhile."""
+    options = [
+        *options,
+        *(
+            f"-D{name}={value}"
+            for name, value in socs.current().soc.macros.items()
+            if not any(one.startswith(f"-D{name}=") or one == f"-D{name}" for one in options)
+        ),
+    ]
     key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
@@ -206,6 +246,34 @@ def build(
         with suppress(OSError):  # full, or read-only
             return _keep(trusted, key[:32], content, files)
     return _keep(_folder_of_process(), key[:32], content, files)
+
+
+def _header(path: Path, kernel: str, source: Path) -> str:
+    """What includes a header ahead; of one of op_host, the tiling structs that it registers."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not registers(text):
+        return f"#include {json.dumps(str(path))}\n"
+    structs = tiling_header([text], operator_of(kernel), source.read_text(encoding="utf-8", errors="replace"))
+    if not structs:
+        raise CompileError(
+            f"{path}: expected REGISTER_TILING_DATA_CLASS({operator_of(kernel)}, …) for {kernel}, got none"
+        )
+    return structs.replace("#pragma once\n", "")
+
+
+def renaming(kernel: str) -> str:
+    """What lets a kernel be called as a function of C, behind the headers that declare that one."""
+    return f"#define {kernel} {kernel}_kernel\n"
+
+
+def _source(path: Path) -> str:
+    """A kernel's file, as an entry includes it; one with launches as its text, in which they do nothing."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not _LAUNCH.search(text):
+        return f"#include {json.dumps(str(path))}"
+    return f"#line 1 {json.dumps(str(path))}\n" + _LAUNCH.sub(
+        lambda launch: f"lngrad::elsewhere({launch['rest'] or ''}", text
+    )
 
 
 def _fresh(folder: Path, key: str) -> Path | None:
@@ -259,7 +327,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _compile(text: str, source: Path, kernel: str, options: list[str]) -> tuple[bytes, dict[str, str]]:
+def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
@@ -290,6 +358,12 @@ _MISSING = (
 _ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE)
 
 
+@cache
+def _declared(name: str) -> bool:
+    """Whether the headers have a name, so that it is not what is missing."""
+    return any(re.search(rf"\b{name}\b", text) for text in header_files().values())
+
+
 def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
     """Return the compiler's first errors, those about Ascend C in our words."""
     lines: list[str] = []
@@ -299,7 +373,7 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
             place, text = str(source), f"kernel: expected a function of this file, got {kernel!r} ({text})"
         for pattern in _MISSING:
             missing = pattern.search(text)
-            if missing:
+            if missing and not _declared(missing["name"]):
                 text = f"{missing['name']} is not declared; as an Ascend C API it is not simulated: {page('ascend-c')}"
                 break
         line = f"{place}: {text}"

@@ -31,6 +31,12 @@ Op = IntEnum(
 )
 
 
+DATA_TYPES = {
+    "FLOAT": 0, "FLOAT16": 1, "INT8": 2, "INT32": 3, "UINT8": 4, "INT16": 6, "UINT16": 7, "UINT32": 8, "INT64": 9,
+    "UINT64": 10, "DOUBLE": 11, "BOOL": 12, "BF16": 27, "INT4": 29,
+}  # fmt: skip
+
+
 def numbers_header() -> str:
     """The text of ``lngrad/numbers.h``."""
     operations = [(operation.name, code) for code, operation in enumerate(OPERATIONS)]
@@ -44,6 +50,9 @@ def numbers_header() -> str:
             form = "GROUP_REDUCE"
         lists.setdefault(mixed + form, []).append(f"X({operation.name})")
     forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
+    numbers = "\n".join(
+        f"#ifndef DT_{name}\nenum {{ DT_{name} = {number} }};\n#endif" for name, number in DATA_TYPES.items()
+    )
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
 // Written from lngrad.ascend.cpp.protocol; change them there.
 #ifndef LNGRAD_NUMBERS_H
@@ -61,6 +70,9 @@ namespace lngrad {{
 {forms}
 
 }} // namespace lngrad
+
+// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X; tests have macros of their own.
+{numbers}
 
 {_enum("enum pipe_t", ((pipe.name, pipe.value) for pipe in pipe_t))}
 

@@ -23,6 +23,9 @@ O = TypeVar("O", TQue, TBuf)
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
 
 
+AT_ADDRESS = -2  # in a handle's place: the operand's first byte is a host's address
+
+
 class Session:
     """The pipes, queues and tensors of one block, by the numbers that its C++ objects keep.
 
@@ -70,6 +73,8 @@ class Session:
             DeviceFault: No queue or buffer has handed it out.
         """
         handle, code, start, nbytes = operand
+        if handle == AT_ADDRESS:
+            return self.tensor_at(start, DTYPES[code])
         if not 0 <= handle < len(self.core.ub.handles):
             raise DeviceFault(f"{api}: the tensor was not handed out by a queue or a TBuf [ErrorBuffer3]")
         tensor = LocalTensor(self.core, self.core.ub.handles[handle], DTYPES[code], start, nbytes)

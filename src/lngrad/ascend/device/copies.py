@@ -62,23 +62,30 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     _check_position(api, local, role, side)
     stop = local.start + (b.blocks - 1) * b.local_step + filled
     check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
-    _check_region(api, region, end - first, b, local.dtype.itemsize, writing=not inward)
+    spare = _check_region(api, local, region, end - first, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
-    there = _rows(region.data, first, b.blocks, b.nbytes, b.global_step)
+    memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
+    there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
     if core.rules.ordering:
         atomic = not inward and core.atomic is not None
         for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
             unchanged = lambda: bool((here == there).all())  # noqa: E731
+            behind = min(behind, region.data.size)
             core.touch_global(instruction, region, begin, behind, not inward, atomic, unchanged)
     if inward:
         _move_in(local, here, there, b)
+        if spare:
+            last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
+            core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
         _move_out(local, here, there)
+        if spare:
+            region.data[first:] = memory[: region.data.size - first]
         core.tally.bytes_out += b.blocks * b.nbytes
     core.tally.instructions[api] += 1
     core.log.append(instruction)
@@ -94,16 +101,24 @@ def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) ->
         core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
 
 
-def _check_region(api: str, region: GlobalRegion, room: int, b: Blocks, size: int, writing: bool) -> None:
-    """Refuse blocks that pass the ``room`` bytes of a global tensor, or write to memory that is read-only."""
-    nbytes = (b.blocks - 1) * b.global_step + b.nbytes
+def _check_region(api: str, local: LocalTensor, region: GlobalRegion, room: int, b: Blocks, writing: bool) -> int:
+    """Refuse blocks that pass the ``room`` bytes of a global tensor, or write to memory that is read-only.
+
+    Returns:
+        How many bytes pass its end and lie in the 32 to 63 that aclrtMalloc takes more: "device" allows them.
+    """
+    nbytes, size, core = (b.blocks - 1) * b.global_step + b.nbytes, local.dtype.itemsize, local.core
     if nbytes > room:
-        raise BoundsFault(
+        fault = BoundsFault(
             f"{api}: {region.name} has {room // size} elements from here on, the access takes {-(-nbytes // size)} "
             "[ErrorRead3, ErrorWrite2]"
         )
+        if nbytes - room > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
+            raise fault
+        core.tolerate(fault)
     if writing and not region.data.flags.writeable:
         raise BoundsFault(f"{api}: {region.name} is read-only")
+    return max(0, nbytes - room)
 
 
 def _move_out(local: LocalTensor, here: Array, there: Array) -> None:

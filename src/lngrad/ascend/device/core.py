@@ -26,7 +26,7 @@ from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport, Instruction, Site, kernel_site, site_text, warn_at_kernel
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
-from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault
 from lngrad.typing import Dtype
 
 Strictness = Literal["checked", "device"]
@@ -185,6 +185,8 @@ class Core:
             span.writer, span.write_epoch, span.writer_pipe = instruction, epoch, V
         if poisoned:
             self.ub.settle(plan.write.spans)
+        if plan.waits:
+            self.clock.acquire(S, self.clock.release(V))
         self._counts[plan.op] += 1
         self.log.append(instruction)
 
@@ -228,7 +230,7 @@ class Core:
             handle, start = places[role]
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
-        plan = plan_instruction(d, self.ub, names, self.checked)
+        plan = plan_instruction(d, self.ub, names, self.tolerate)
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
@@ -279,7 +281,7 @@ class Core:
             spans = self.ub.spans.cover(start, stop)
             for span in spans:
                 if span.write_epoch > known[span.writer_pipe]:
-                    raise self._race(span, span.writer, True, instruction, False)
+                    self._unordered(span, span.writer, True, instruction, False)
             found += spans
         return found
 
@@ -291,15 +293,19 @@ class Core:
                 # Reads since the last write first: they are what the kernel's author has in mind.
                 for pipe, epoch in enumerate(span.read_epochs):
                     if epoch > known[pipe] and span.readers[pipe] is not instruction:
-                        raise self._race(span, span.readers[pipe], False, instruction, True)
+                        self._unordered(span, span.readers[pipe], False, instruction, True)
                 if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
-                    raise self._race(span, span.writer, True, instruction, True)
+                    self._unordered(span, span.writer, True, instruction, True)
             merged.append(self.ub.spans.merge(start, stop))
         return merged
 
-    def _race(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> RaceFault:
+    def _unordered(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> None:
+        """Refuse a race; where the scalar unit comes second, auto_sync lets it wait, and with it all that follows."""
+        if later[1] == S and self.rules.auto_sync:
+            self.clock.acquire(S, self.clock.release(earlier[1]))
+            return
         conflict = Conflict(earlier, wrote, span.stop - span.start)
-        return race(conflict, later, writes, self.owner(span.start), self.log, self.arrows)
+        raise race(conflict, later, writes, self.owner(span.start), self.log, self.arrows)
 
     def report_poison(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> None:
         """Refuse a use of bytes that have no value; "device" warns, for the hardware uses something.
@@ -324,6 +330,12 @@ class Core:
                 raise PoisonFault(text)
             warn_at_kernel(text)
             self.ub.poison[start:stop] = 0
+
+    def tolerate(self, fault: DeviceFault) -> None:
+        """Raise a fault that only the checker has; "device" remarks it, for the hardware runs on."""
+        if self.checked:
+            raise fault
+        self.remark(str(fault))
 
     def remark(self, text: str) -> None:
         """Keep what is harmless here and worth a look, once a place."""
@@ -442,14 +454,15 @@ class Core:
         return counts
 
     def access(
-        self, api: str, role: str, place: tuple[int, int, int, int], align: int, pipe: int, writing: bool
-    ) -> None:
+        self, api: str, role: str, place: tuple[int, int, int, int], align: int, pipe: int, writing: bool,
+        carries: bool = False,
+    ) -> None:  # fmt: skip
         """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
         handle, start, stop, end = place
         check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
         instruction = (api, pipe, self.index, self.site or kernel_site())
         bit = WRITE_V if writing else READ_V
-        self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit)
+        self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit, carries)
         self.log.append(instruction)
 
     def check_leaks(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.ascend.device.numerics import REPEAT_BYTES
-from lngrad.ascend.faults import AlignmentFault, BoundsFault
+from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
@@ -239,7 +239,7 @@ def check_place(api: str, name: str, start: int, stop: int, end: int, align: int
         )
 
 
-def selected_lanes(api: str, d: Descriptor, size: int) -> Array:
+def selected_lanes(api: str, d: Descriptor, size: int, tolerate: Callable[[DeviceFault], None]) -> Array:
     """Return the elements of a repeat that the mask selects."""
     most, mask, low, high = REPEAT_BYTES // size, d.form == MASK, d.n % MASK_WORD, d.high % MASK_WORD
     bits = low | high << 64
@@ -247,5 +247,9 @@ def selected_lanes(api: str, d: Descriptor, size: int) -> Array:
     if not lanes.size or int(lanes.max()) >= most:
         given = d.n if mask else f"[{d.n:#x}, {d.high:#x}]"
         rule = f"1 to {most}" if mask else f"bits of the first {most} elements, at least one"
-        raise BoundsFault(f"{api}: mask must be {rule}, got {given}")
+        fault = BoundsFault(f"{api}: mask must be {rule}, got {given}")
+        lanes = lanes[lanes < most]
+        if not lanes.size:
+            raise fault
+        tolerate(fault)  # a device takes what a repeat has
     return lanes

@@ -86,7 +86,7 @@ def GatherMask(
     places = np.arange(repeats)[:, None] * step * per_block + lanes // per_block * block * per_block + lanes % per_block
     core = dst.core
     with core.tile_api("GatherMask"):
-        values = src0.read("GatherMask", "src0", int(places.max(initial=-1)) + 1)
+        values = src0.read("GatherMask", "src0", int(places.max(initial=-1)) + 1, carries=True)
         if isinstance(src1Pattern, int):
             if src1Pattern not in FIXED_PATTERNS:
                 raise DeviceFault(f"GatherMask: a fixed pattern is 1 to 7, got {src1Pattern}")
@@ -101,7 +101,11 @@ def GatherMask(
             chosen = np.unpackbits(rows, axis=1, bitorder="little")[:, :count].astype(bool)
         packed = values[places[chosen]]
         if packed.size:
+            start, stop = dst.start, dst.start + packed.size * size
+            poison = core.ub.poison[src0.start : src0.start + values.nbytes].reshape(-1, size)[places[chosen]]
             dst.write("GatherMask", "dst", packed.size)[...] = packed
+            core.ub.poison[start:stop] = poison.reshape(-1)
+            core.ub.doubt([(start, stop)])
     core.tally.instructions["GatherMask"] += 1
     core.record("GatherMask", V, core.site or ("", 0))
     return int(packed.size)

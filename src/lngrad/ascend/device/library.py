@@ -14,7 +14,7 @@ import numpy as np
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import V
 from lngrad.ascend.faults import BoundsFault, DeviceFault
-from lngrad.typing import Array
+from lngrad.typing import Array, Dtype
 
 BLOCK_BYTES = 32
 
@@ -267,6 +267,66 @@ def _compared(c: LibraryCall) -> None:
     c.tensors[0].write(c.api, "dst", kept.size // c.tensors[0].dtype.itemsize).view(np.uint8)[...] = kept
 
 
+def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> Any:
+    """``count`` pairs of a sorted list from the ``start``th on, 8 bytes each: the score below, its number above."""
+    tensor = c.tensors[index]
+    width = 8 // tensor.dtype.itemsize
+    return tensor[start * width :].read(c.api, role, count * width, aligned=False).copy().view(np.uint64)
+
+
+def _falling(pairs: Any, dtype: Dtype) -> Any:
+    """The order of pairs by falling score; of equal ones the first stays first."""
+    scores = pairs.view(dtype).reshape(*pairs.shape, -1)[..., 0].astype(np.float64)
+    return np.argsort(-scores, axis=-1, kind="stable")
+
+
+def _sort(c: LibraryCall) -> None:
+    """Tensors: dst, scores, numbers; n: repeats of 32, how many are sorted together."""
+    count, dtype = 32 * c.n[0], c.tensors[1].dtype
+    if count == 0:
+        return
+    pairs = np.zeros(count, np.uint64)
+    pairs.view(dtype).reshape(count, -1)[:, 0] = c.tensors[1].read(c.api, "src0", count)
+    pairs.view(np.uint32)[1::2] = c.tensors[2].read(c.api, "src1", count)
+    groups = pairs.reshape(-1, max(c.n[1], 1))
+    every = np.take_along_axis(groups, _falling(groups, dtype), axis=1).reshape(-1).view(dtype)
+    c.tensors[0].write(c.api, "dst", every.size)[...] = every
+
+
+def _merge_sorted(c: LibraryCall) -> int:
+    """Tensors: dst, four lists; n: their lengths, whether it stops where one is exhausted, which take part, repeats.
+
+    Returns how many were taken of each in the last repeat, 16 bits each.
+    """
+    lengths, (stops, bits, repeats) = c.n[:4], c.n[4:]
+    taking = [one for one in range(4) if bits >> one & 1]
+    if bits not in (3, 7, 15) or (repeats > 1 and (stops or bits != 15 or len(set(lengths)) > 1)):
+        raise DeviceFault(
+            f"{c.api}: validBit must be 3, 7 or 15, and repeats take four lists of one length without suspension, got "
+            f"validBit {bits}, {repeats} repeats of {lengths} and suspension {bool(stops)}"
+        )
+    taken, start, dtype = np.zeros(4, np.int64), 0, c.tensors[0].dtype
+    for repeat in range(repeats):
+        lists = [_pairs(c, 1 + one, repeat * sum(lengths), lengths[one], f"src{one + 1}") for one in taking]
+        of, pairs = np.repeat(taking, [one.size for one in lists]), np.concatenate(lists)
+        order = _falling(pairs, dtype)
+        if stops:
+            ends = [int(np.flatnonzero(of[order] == one)[-1]) + 1 for one in taking if lengths[one]]
+            order = order[: min(ends, default=0)]
+        taken, every = np.bincount(of[order], minlength=4), pairs[order].view(dtype)
+        c.tensors[0][start:].write(c.api, "dst", every.size, aligned=False)[...] = every
+        start += every.size
+    return int((taken << np.arange(0, 64, 16)).sum())
+
+
+def _extract(c: LibraryCall) -> None:
+    """Tensors: scores, numbers, the sorted pairs; n: repeats of 32."""
+    pairs = _pairs(c, 2, 0, 32 * c.n[0], "sorted")
+    width = 8 // c.tensors[0].dtype.itemsize
+    c.tensors[0].write(c.api, "dstValue", pairs.size)[...] = pairs.view(c.tensors[0].dtype)[::width]
+    c.tensors[1].write(c.api, "dstIndex", pairs.size)[...] = pairs.view(np.uint32)[1::2]
+
+
 def _shuffle(order: Callable[[Array], Array]) -> Callable[[LibraryCall], None]:
     """Tensors: two of dst, two of src, of n[0] elements each: those of both src in another order."""
 
@@ -430,6 +490,9 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalNot": _test(np.logical_not, 1),
     "Compare": _compare_to_register,
     "GetCmpMask": _compared,
+    "Sort32": _sort,
+    "MrgSort": _merge_sorted,
+    "Extract": _extract,
     "Interleave": _shuffle(lambda both: both.reshape(2, -1).T.reshape(-1)),  # src0[0], src1[0], src0[1], …
     "DeInterleave": _shuffle(lambda both: both.reshape(-1, 2).T.reshape(-1)),  # of even places, then of odd ones
     "AscendDequant": _dequantize,

@@ -58,15 +58,17 @@ class LocalTensor:
     def SetSize(self, size: int) -> None:
         """Set the number of elements. C prototype: ``void SetSize(const uint32_t size)``.
 
-        CANN: refused past the end of the allocation; a device lets it pass.
+        CANN: "checked" refuses what passes the end of the allocation; a device lets it pass.
         """
         stop, end = self.start + size * self.dtype.itemsize, self.allocation.start + self.allocation.size
         if stop > end:
-            raise BoundsFault(
-                f"SetSize: this ({self.describe()}) ends at byte {end}, the access reaches byte {stop}, "
-                f"{stop - end} too far"
+            self.core.tolerate(
+                BoundsFault(
+                    f"SetSize: this ({self.describe()}) ends at byte {end}, the access reaches byte {stop}, "
+                    f"{stop - end} too far"
+                )
             )
-        self.end = stop
+        self.end = min(stop, self.core.ub.size)
 
     def GetPhyAddr(self, offset: int = 0) -> int:
         """Return the byte address of an element in the Unified Buffer.
@@ -103,8 +105,10 @@ class LocalTensor:
     def _scalar(self, api: str, index: int, writing: bool) -> Array:
         size = self.dtype.itemsize
         start = self.start + index * size
-        with self.core.scalar_access():
-            self.core.access(api, "this", (self.handle, start, start + size, self.end), size, S, writing)
+        core = self.core
+        core.access(api, "this", (self.handle, start, start + size, self.end), size, S, writing)
+        if core.rules.auto_sync:
+            core.clock.after_scalar_access()
         return self.core.ub.typed[self.code][start // size :]
 
     def __getitem__(self, index: int | slice) -> LocalTensor:
@@ -128,8 +132,12 @@ class LocalTensor:
         window.start, window.end = start, end
         return window
 
-    def read(self, api: str, role: str, count: int, aligned: bool = True, writing: bool = False) -> Array:
+    def read(
+        self, api: str, role: str, count: int, aligned: bool = True, writing: bool = False, carries: bool = False
+    ) -> Array:
         """Return the first ``count`` elements as a view to read, for code that is one instruction or many.
+
+        ``carries``: whether the caller carries on which bytes have no value; else reading them is reported.
 
         Raises:
             DeviceFault: A rule of the memory is broken; the text starts with ``api`` and ``role``.
@@ -137,7 +145,7 @@ class LocalTensor:
         size = self.dtype.itemsize
         stop = self.start + count * size
         place = (self.handle, self.start, stop, self.end)
-        self.core.access(api, role, place, BLOCK_BYTES if aligned else 1, V, writing)
+        self.core.access(api, role, place, BLOCK_BYTES if aligned else 1, V, writing, carries)
         if self.start % size:
             return self.core.ub.data[self.start : stop].view(self.dtype)
         return self.core.ub.typed[self.code][self.start // size : stop // size]

@@ -16,6 +16,7 @@ from lngrad.ascend.device.descriptors import (
     BLOCK_BYTES,
     COUNT,
     COUNTER,
+    MASK,
     Descriptor,
     Geometry,
     Names,
@@ -37,6 +38,7 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 MAX_REPEATS = 255
+Tolerate = Callable[[DeviceFault], None]
 # A function, and its arguments or None for the scalar.
 Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa: UP007  # evaluated, on Python 3.10 too
 
@@ -68,6 +70,7 @@ class PlannedInstruction:
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
         spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
+        waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
     """
 
     name: str
@@ -78,6 +81,7 @@ class PlannedInstruction:
     function: Callable[..., object]
     arguments: tuple[Any, ...] | None
     spread: Callable[[Array], None]
+    waits: bool = False
 
 
 Touched = tuple[list[Geometry], Callable[[Sequence[Array]], Array]]  # dst and sources; how they depend on each other
@@ -105,29 +109,37 @@ def _planned(
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
-    """The count form of an instruction in the counter mode, which it is where its repeats follow each other without gaps."""
+    """An instruction in the counter mode: its count form where its repeats follow each other without gaps, else its repeats."""
     lanes = REPEAT_BYTES // max(DTYPES[code].itemsize for code in codes)
     blocks = (d.dst_block, d.src0_block, d.src1_block)[: len(codes)]
     repeats = (d.dst_repeat, d.src0_repeat, d.src1_repeat)[: len(codes)]
     close = tuple(lanes * DTYPES[code].itemsize // BLOCK_BYTES for code in codes)
-    if not operation.operands.elementwise or INT4 in codes or set(blocks) != {1} or repeats != close:
-        raise DeviceFault(
-            f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
-            f"1 and repeat strides of {close}, got {blocks} and {repeats}: others are not simulated"
-        )
-    return d._replace(form=COUNT)
+    if operation.operands.elementwise and INT4 not in codes:
+        if d.n == 0 or (set(blocks) == {1} and (repeats == close or d.n <= lanes)):
+            return d._replace(form=COUNT)
+        if d.n <= lanes or (d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes):
+            return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
+    raise DeviceFault(
+        f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
+        f"1 and repeat strides of {close}, or whole repeats, got {blocks}, {repeats} and {d.n} elements: others are not "
+        "simulated"
+    )
 
 
 def _elementwise(parts: Sequence[Array]) -> Array:
     return np.maximum.reduce(list(parts)) if parts else np.zeros((), np.uint16)
 
 
-def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bool = True) -> PlannedInstruction:
-    """Check the static rules of an instruction and return its plan. Raises DeviceFault or DtypeError.
+def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate) -> PlannedInstruction:
+    """Check the static rules of an instruction and return its plan.
 
     Args:
         names: Describes an operand in a text.
-        checked: Whether a widening Cast of one repeat in place is an error too; a device reads a repeat, then writes.
+        tolerate: Called with a fault that a device does not have; it raises it, or keeps it as a remark.
+
+    Raises:
+        DeviceFault: A length, an address or an overlap.
+        DtypeError: A type that the instruction does not take.
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
@@ -139,7 +151,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bo
     if operands.mathematical and d.form != COUNT:
         raise DeviceFault(f"{name}: takes a count of elements only")
     if d.form == COUNT and operands.elementwise and not packed:
-        return _count_plan(operation, d, ub, names, checked)
+        return _count_plan(operation, d, ub, names, tolerate)
     if d.form == COUNT and d.n < 0:
         raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
     if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
@@ -149,7 +161,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bo
     if operands is Operands.GATHER:
         size = DTYPES[codes[0]].itemsize
     unmasked = d.form == COUNT or operands is Operands.BRCB
-    lanes = np.arange(0) if unmasked else selected_lanes(name, d, size)
+    lanes = np.arange(0) if unmasked else selected_lanes(name, d, size, tolerate)
     if (d.n if d.form == COUNT else d.repeat) == 0:
         return _planned(
             operation, d, [Access("dst", d.dst, ())], (lambda *scalar: None, ()), lambda: ([], _elementwise)
@@ -179,7 +191,17 @@ def _special_plan(
     accesses += [Access(r, g.start, g.runs()) for r, g in zip(operands.sources, special.sources, strict=True)]
     with_scalar = operands in (Operands.COMPARE_SCALAR, Operands.SELECT_SCALAR)
     computation = (special.compute, None if with_scalar else ())
-    return _planned(operation, d, accesses, computation, lambda: ([special.dst, *special.sources], special.spread))
+    plan = _planned(operation, d, accesses, computation, lambda: ([special.dst, *special.sources], special.spread))
+    plan.waits = operands is Operands.REDUCE and ub.soc.arch == 2201 and _has_flags(operation, d, size)
+    return plan
+
+
+def _has_flags(operation: Operation, d: Descriptor, size: int) -> bool:
+    """Whether a reduction's last step is the scalar unit's, behind V_S and before S_V and S_MTE3: A2's published ReduceImpl."""
+    repeats = -(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat
+    if operation.arithmetic is np.add:
+        return d.form == COUNT or repeats <= REPEAT_BYTES // size
+    return not d.extra or repeats > 1
 
 
 def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> None:
@@ -211,7 +233,7 @@ def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, 
 
 
 def _count_plan(
-    operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, checked: bool
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate
 ) -> PlannedInstruction:
     if d.n < 0:
         raise BoundsFault(f"{operation.name}: count must not be negative, got {d.n}")
@@ -224,8 +246,8 @@ def _count_plan(
         check_place(operation.name, names(role), start, stop, end, BLOCK_BYTES)
         views.append(ub.typed[code][start // size : stop // size])
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
-        if role != "dst" and (checked or operation.operands is not Operands.CAST or views[0].nbytes > REPEAT_BYTES):
-            _check_count_overlap(operation, d, role, start, size, names)
+        if role != "dst":
+            _check_count_overlap(operation, d, role, start, size, names, tolerate)
     rows = _operands(operation, d)
     return _planned(
         operation, d, accesses, _computation(operation, d, ub, views[0], views[1:]),
@@ -245,22 +267,35 @@ def _check_temporary(operation: Operation, d: Descriptor) -> None:
         raise OverlapFault(f"{operation.name}: dst and sharedTmpBuffer must have no bytes in common")
 
 
-def _check_count_overlap(operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names) -> None:
+def _check_count_overlap(
+    operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names, tolerate: Tolerate
+) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
-    dst, dst_size = d.dst, DTYPES[types_of(d.types)[0]].itemsize
+    dst, dst_size, operands = d.dst, DTYPES[types_of(d.types)[0]].itemsize, operation.operands
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
-    if dst == src and dst_size <= src_size and not operation.operands.mathematical:
+    if dst == src and dst_size <= src_size and not operands.mathematical:
         return
-    if operation.operands is Operands.CAST and dst_size > src_size and _upper_half(dst, src, d.n * src_size):
+    if operands is Operands.CAST and dst_size > src_size and _upper_half(dst, src, d.n * src_size):
         return
-    if operation.operands.mathematical:
-        raise OverlapFault(f"{operation.name}: {names('dst')} and {names(role)} must have no bytes in common")
-    raise OverlapFault(
-        f"{operation.name}: {names('dst')} and {names(role)} overlap {abs(dst - src)} bytes apart; they must be the "
-        f"same memory or none of each other's, count is {d.n}"
-        + (" (a widening Cast may start in the upper half of dst)" if dst_size > src_size else "")
+    # On a device a repeat is read, then written; blocks that move down are read before they are written over; and
+    # library functions in place are at odds with their pages alone.
+    runs = d.n * dst_size <= REPEAT_BYTES if operands is Operands.CAST else dst < src and operands is Operands.COPY
+    refuse = tolerate if runs or (operands.mathematical and dst == src) else _refuse
+    if operands.mathematical:
+        refuse(OverlapFault(f"{operation.name}: {names('dst')} and {names(role)} must have no bytes in common"))
+        return
+    refuse(
+        OverlapFault(
+            f"{operation.name}: {names('dst')} and {names(role)} overlap {abs(dst - src)} bytes apart; they must be the "
+            f"same memory or none of each other's, count is {d.n}"
+            + (" (a widening Cast may start in the upper half of dst)" if dst_size > src_size else "")
+        )
     )
+
+
+def _refuse(fault: DeviceFault) -> None:
+    raise fault
 
 
 def _computation(

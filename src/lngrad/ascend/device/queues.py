@@ -261,16 +261,19 @@ class TBuf(_Buffered):
         C prototype: ``template <typename T> LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)``
 
         Raises:
-            BoundsFault: They reach past the end.
+            BoundsFault: They reach past the end ("device": of the Unified Buffer).
         """
         T = element_type("GetWithOffset", dtype)
         core, slot = self._bound("GetWithOffset"), self._slots[0]
         nbytes = size * T.itemsize
         if bufOffset < 0 or bufOffset + nbytes > slot.size:
-            raise BoundsFault(
+            fault = BoundsFault(
                 f"GetWithOffset: {self.name} has {slot.size} bytes, {size} elements from byte {bufOffset} on reach "
                 f"byte {bufOffset + nbytes}"
             )
+            if not 0 <= slot.start + bufOffset <= core.ub.size - nbytes:
+                raise fault
+            core.tolerate(fault)
         return LocalTensor(core, slot, T, slot.start + bufOffset, nbytes)
 
 
@@ -314,7 +317,10 @@ class TPipe:
             raise QueueFault(f"InitBuffer: expected (que, num, len) or (buf, len), got {len(sizes)} sizes")
         num, length = sizes if len(sizes) == 2 else (1, sizes[0])
         if num < 1 or length < 1:
-            raise QueueFault(f"InitBuffer: num and len must be at least 1, got {num} and {length}")
+            fault = QueueFault(f"InitBuffer: num and len must be at least 1, got {num} and {length}")
+            if num < 1 or length < 0:
+                raise fault
+            self.core.tolerate(fault)
         if que.has_memory:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
         if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:

@@ -24,7 +24,7 @@ from lngrad.ascend.device.numerics import (
 )
 from lngrad.ascend.device.operations import OPERATIONS, Operands
 from lngrad.ascend.device.unified_buffer import UnifiedBuffer
-from lngrad.ascend.faults import BoundsFault
+from lngrad.ascend.faults import AlignmentFault, BoundsFault
 from lngrad.typing import Array
 
 COMPARISONS = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)  # CMPMODE's numbers
@@ -186,6 +186,8 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     operands, (_, code, *_) = OPERATIONS[d.op].operands, types_of(d.types)
     memory, size = ub.typed[code], DTYPES[code].itemsize
     width = REPEAT_BYTES // size
+    if d.form == COUNT and ub.soc.arch != 3510:  # what is short of a repeat takes no part
+        d = d._replace(n=d.n // width * width)
     src0, count = _rows(d.src0, size, d, lanes, (d.src0_block, d.src0_repeat), width)
     src1, _ = _rows(d.src1, size, d, lanes, (d.src1_block, d.src1_repeat), width)
     nbytes, rows = -(-count // 8), len(src0.places)
@@ -266,6 +268,10 @@ def _gather(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
             raise BoundsFault(
                 f"Gather: src ends {d.src0_end - d.src0} bytes from its start, an offset reaches byte {last} "
                 "[ErrorRead3]"
+            )
+        if (wanted % size).any():
+            raise AlignmentFault(
+                f"Gather: an offset must be a multiple of the {size} bytes of an element, one is {wanted[wanted % size > 0][0]}"
             )
         return wanted // size
 

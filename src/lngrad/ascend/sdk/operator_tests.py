@@ -9,6 +9,7 @@ all are laid out so.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.bridge import REMARK
+from lngrad.ascend.cpp.compiling import renaming
+from lngrad.ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad.errors import LngradError
@@ -32,10 +35,8 @@ MODES = {"checked": "strictness=checked,remarks=on", "device": "strictness=devic
 OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
 _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
-_STRUCT = re.compile(r"(?s)BEGIN_TILING_DATA_DEF\(\s*\w+\s*\).*?END_TILING_DATA_DEF")
-_REGISTERED = re.compile(r"REGISTER_TILING_DATA_CLASS\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
-_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined reference to .*")
+_ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
 
 
@@ -111,12 +112,22 @@ def run_operator(
         write_toolkit(toolkit, Settings(soc=soc))
     kernels = _staged(folder.resolve(), scratch)
     flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
-    flags += [*_own_options(call), *options]
+    hosts = _hosts(folder)
+    flags += [*_own_options(call, kernels), *options]
     for source in sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
         result = TestFile(
-            source, _build(source, kernels / f"{folder.name}.cpp", built, flags, _gtest_libs(gtest), toolkit)
+            source,
+            _build(
+                source,
+                kernels / f"{folder.name}.cpp",
+                built,
+                flags,
+                _gtest_libs(gtest),
+                toolkit,
+                _ahead(source, kernels, hosts),
+            ),
         )
         if not result.error:
             place = scratch / "build" / "tests" / "ut" / "op_kernel"
@@ -150,28 +161,46 @@ def _soc_flags(soc: str) -> list[str]:
 
 
 def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:
-    above = [one / "tests" / "ut" / part for one in folder.resolve().parents for part in ("op_kernel", "common")]
+    parts = ("tests/ut/op_kernel", "tests/ut/common", "common/inc")
+    above = [one / part for one in folder.resolve().parents for part in parts]
     folders = [kernels, kernels.parent, kernels.parent / "common", tests, *(one for one in above if one.is_dir())]
-    header = tests / f"{folder.name}_tiling_def.h"
-    if not header.is_file() and (text := tiling_header(folder)):
-        header = kernels / f"{folder.name}_tiling_data.h"
-        header.write_text(text)
-    ahead = ["-include", str(header)] if header.is_file() else []
-    return [*(f"-I{one}" for one in folders), *([f"-I{gtest / 'include'}"] if gtest else []), *ahead]
+    return [*(f"-I{one}" for one in folders), *([f"-I{gtest / 'include'}"] if gtest else [])]
 
 
-def tiling_header(folder: Path) -> str:
-    """The header of an operator's tiling, of what op_host of it or of one beside it registers; "" where nothing is."""
-    operator = "".join(word.capitalize() for word in folder.name.split("_"))
+def _hosts(folder: Path) -> list[str]:
+    """The texts of op_host of an operator, and of those beside it."""
     places = [folder, *sorted(one for one in folder.parent.iterdir() if one != folder)]
-    for host in (one for place in places for one in sorted((place / "op_host").rglob("*tiling*.h"))):
-        text = host.read_text(errors="replace")
-        default = dict(_REGISTERED.findall(text)).get(operator)
-        if default:
-            structs = ";\n".join(_STRUCT.findall(text))
-            lines = ("#pragma once", '#include "kernel_operator.h"', '#include "register/tilingdata_base.h"')
-            return "\n".join([*lines, f"{structs};", f"REGISTER_TILING_DEFAULT({default});", ""])
-    return ""
+    texts = texts_of(*(one / "op_host" for one in places if (one / "op_host").is_dir()))
+    return [text for path, text in texts.items() if not OTHER_MACHINE.search("/".join(path.parts[-3:]))]
+
+
+def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], list[str]]:
+    """The options for headers ahead of a test and of its kernel: x_tiling_def.h, or one that is made of op_host's structs.
+
+    Where the test defines the struct in a header of its own, the kernel gets that one.
+    """
+    name, last = kernels.name, list[str]()
+    given = source.parent / f"{name}_tiling_def.h"
+    if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
+        header = kernels / "lngrad_name.h"
+        header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
+        last = ["-include", str(header)]
+    if given.is_file():
+        test = kernel = given
+    else:
+        operator = operator_of(name)
+        struct = default_struct(hosts, operator)
+        known = {
+            path: text for path, text in texts_of(source).items() if "op_host" not in path.parts
+        }  # a namespace of its own
+        own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
+        parts = [path for path in kernels.rglob("*") if path.suffix in (".h", ".cpp")]
+        test, kernel = kernels / "lngrad_test.h", kernels / "lngrad_kernel.h"
+        test.write_text(tiling_header(hosts, operator, "\n".join(known.values())))
+        includes = "".join(f'#include "{path}"\n' for path in ("kernel_operator.h", *own))
+        kernel.write_text(includes + tiling_header(hosts, operator, "\n".join(texts_of(*parts, *own).values())))
+    first = ["-include", "cstdint", "-include"]
+    return [*first, str(test), *last], [*first, str(kernel), *last]
 
 
 def _call(tests: Path) -> str | None:
@@ -183,10 +212,14 @@ def _call(tests: Path) -> str | None:
     return next((call["words"] for call in _CASES.finditer(text) if _SOC.search(call["words"])), None)
 
 
-def _own_options(call: str) -> list[str]:
-    """The compiler's options among an AddOpTestCase's arguments."""
+def _own_options(call: str, kernels: Path) -> list[str]:
+    """The compiler's options among an AddOpTestCase's arguments. Types that it leaves out are as one that it has, or float."""
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
-    return [option for word in words if word.startswith("-") for option in word.split()]
+    options = [option for word in words if word.startswith("-") for option in word.split()]
+    given = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
+    used = dict.fromkeys(re.findall(r"\bDTYPE_\w+", "\n".join(texts_of(kernels).values())))
+    one = next(iter(given.values()), "float")
+    return options + [f"-D{name}={one}" for name in used if name not in given]
 
 
 def _gtest_libs(gtest: Path | None) -> list[str]:
@@ -194,7 +227,10 @@ def _gtest_libs(gtest: Path | None) -> list[str]:
     return [*(f"-L{one}" for one in places), "-lgtest_main", "-lgtest", "-lpthread"]
 
 
-def _build(source: Path, kernel: Path, built: Path, flags: list[str], gtest: list[str], toolkit: Path) -> str:
+def _build(
+    source: Path, kernel: Path, built: Path, flags: list[str], gtest: list[str], toolkit: Path,
+    ahead: tuple[list[str], list[str]],
+) -> str:  # fmt: skip
     """Compile and link one test file with its kernel. Returns the first error, "" for none."""
     own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
     helpers = [one.with_suffix(".cpp") for one in _helpers(source, flags)]
@@ -202,7 +238,8 @@ def _build(source: Path, kernel: Path, built: Path, flags: list[str], gtest: lis
     objects = [built / f"{one.stem}.o" for one in sources]
     compiler = required(cxx_compiler)
     commands = [
-        [*compiler, *flags, "-c", str(one), "-o", str(made)] for one, made in zip(sources, objects, strict=True)
+        [*compiler, *ahead[one == kernel], *flags, "-c", str(one), "-o", str(made)]
+        for one, made in zip(sources, objects, strict=True)
     ]
     commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
     for command in commands:
@@ -221,7 +258,9 @@ def _helpers(source: Path, flags: list[str]) -> list[Path]:
     """Headers that a test includes by name, with a .cpp beside them."""
     names = re.findall(r'#include\s+"(\w+)\.h"', source.read_text(errors="replace"))
     found = (Path(flag[2:]) / f"{name}.h" for name in names for flag in flags if flag.startswith("-I"))
-    return [path for path in found if path.is_file() and path.with_suffix(".cpp").is_file()]
+    return [
+        path for path in found if path.is_file() and path.with_suffix(".cpp").is_file() and path.stem != source.stem
+    ]
 
 
 def _names(program: Path) -> list[str]:

@@ -2,7 +2,8 @@
 #ifndef LNGRAD_KERNEL_OPERATOR_H
 #define LNGRAD_KERNEL_OPERATOR_H
 
-#include "lngrad/library.h"
+#include "lngrad/cube.h"
+#include "lngrad/sort.h"
 
 using namespace AscendC; // as the toolkit's header ends
 using std::abs, std::ceil, std::floor, std::log, std::pow, std::sqrt; // the compiler knows them unqualified

@@ -59,6 +59,8 @@ using Run = int (*)(Call*); // 0: done; else there is a fault
 inline Run run = nullptr;
 inline thread_local Call record; // one a thread, for blocks run on threads of their own
 
+inline Where last_place() { return {record.file, record.line}; }
+
 inline Call& issue(Op op, Where where)
 {
     Call& call = record;

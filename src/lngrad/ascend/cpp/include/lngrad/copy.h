@@ -59,6 +59,15 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
     lngrad::perform(Op::PAD_OUT, where, src.operand(), dst, p, mode, 1);
 }
 
+// The copy in with an address in the Unified Buffer.
+template <typename T, typename Params, typename Pad>
+void DataCopyPadGm2UBImpl(__ubuf__ T* dst, __gm__ T* src, const Params& p, const Pad& pad, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(src);
+    DataCopyPad(LocalTensor<T>(Operand{-2, 0, reinterpret_cast<intptr_t>(dst), 0}), memory, p, pad, where);
+}
+
 template <typename T>
 void InitOutput(GlobalTensor<T> gm, uint32_t size, T value = T(0), Where where = Where::here())
 {

@@ -38,6 +38,12 @@ int call_kernel(void (*kernel)(Arguments...), void* const* arguments)
     }
 }
 
+// What stands for a launch in a kernel's file: the launch is made from outside.
+template <typename... Arguments>
+void elsewhere(Arguments&&...)
+{
+}
+
 template <typename... Arguments>
 constexpr int arity(void (*)(Arguments...))
 {

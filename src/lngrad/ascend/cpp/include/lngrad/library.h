@@ -206,6 +206,12 @@ LNGRAD_LIBRARY(DropOut, "DropOut", (typename T, bool isInitBitMode = false, uint
                     lngrad::real(scalar), (dst, tensor, mask), (info.firstAxis, info.srcLastAxis, info.maskLastAxis, first))
 LNGRAD_SELECT(const LocalTensor<T>&, lngrad::same<T>, src0, src1, 1)
 LNGRAD_SELECT(lngrad::same<T>, const LocalTensor<T>&, src1, src0, 0)
+template <typename T, typename U, bool isReuseMask = true, typename One, typename Other>
+void SelectWithBytesMask(const LocalTensor<T>& dst, const One& src0, const Other& src1, const LocalTensor<U>& mask,
+                         const LocalTensor<uint8_t>& tmp, const SelectWithBytesMaskShapeInfo& info, Where where = Where::here())
+{
+    Select<T, U, isReuseMask>(dst, src0, src1, mask, tmp, info, where);
+}
 
 // Between limits that are tensors or scalars; 950 has it.
 template <typename T, typename U, typename V>
@@ -235,11 +241,13 @@ LNGRAD_LOGICAL(LogicalOr)
 LNGRAD_LOGICAL(LogicalXor)
 
 // The comparison of one repeat, kept in a register of 128 bits, and the register.
-template <typename T>
+template <typename T, bool isSetMask = true>
 void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const BinaryRepeatParams& p,
              Where where = Where::here())
 {
-    const uint64_t low = mask.bits ? mask.bits[0] : lngrad::ones(mask.first), high = mask.bits ? mask.bits[1] : lngrad::ones(mask.first - 64);
+    const auto& kept = lngrad::mask_register;
+    const uint64_t low = !isSetMask ? kept.low : mask.bits ? mask.bits[0] : lngrad::ones(mask.first);
+    const uint64_t high = !isSetMask ? kept.high : mask.bits ? mask.bits[1] : lngrad::ones(mask.first - 64);
     lngrad::library("Compare", where, 0, {src0, src1}, {int64_t(cmpMode), int64_t(low), int64_t(high), p.src0BlkStride, p.src1BlkStride});
 }
 LNGRAD_FUNCTION(GetCmpMask, "GetCmpMask", (typename T), (const LocalTensor<T>& dst), 0, (dst), ())

@@ -49,7 +49,8 @@ void library(Op op, Where where, int64_t count, double scalar, const Operand& te
     LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, {}, count, const uint32_t count, ) \
     LNGRAD_FORM(Name, OpName, Operands, Passed, Scalar, {}, source.GetSize(), )
 #define LNGRAD_MATH(Name) \
-    LNGRAD_FORMS(Name, Name, (const LocalTensor<T>& dst, const LocalTensor<T>& src), (dst, src), 0, src)
+    LNGRAD_FORMS(Name, Name, (const LocalTensor<T>& dst, const LocalTensor<T>& src), (dst, src), 0, src) \
+    LNGRAD_POINTED(Name, uint32_t, (typename T, bool isReuseSource = false), (const LocalTensor<T>& dst, const LocalTensor<T>& src), dst, src)
 #define LNGRAD_MATH_BINARY(Name) \
     LNGRAD_FORMS(Name, Name, (const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1), \
                  (dst, src0, src1), 0, src0)

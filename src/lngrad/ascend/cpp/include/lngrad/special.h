@@ -92,6 +92,13 @@ void ReducePairElem(LNGRAD_REPEATED, Where where = Where::here())
     PairReduceSum<T, isSetMask>(dst, src, repeatTime, mask, dstRepStride, srcBlkStride, srcRepStride, where);
 }
 
+template <typename T, bool isSetMask = true>
+void RepeatReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime, lngrad::MaskArg mask, const int32_t,
+                     const int32_t srcBlkStride, const int32_t dstRepStride, const int32_t srcRepStride, Where where = Where::here())
+{
+    WholeReduceSum<T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride, ReduceOrder::ORDER_VALUE_INDEX, where);
+}
+
 template <typename T>
 void Transpose(const LocalTensor<T>& dst, const LocalTensor<T>& src, Where where = Where::here())
 {

@@ -32,6 +32,12 @@ void Fill(GlobalTensor<T> memory, uint64_t size, T value, Where where = Where::h
 {
     InitOutput(memory, static_cast<uint32_t>(size), value, where);
 }
+template <typename T>
+void InitGlobalMemory(GlobalTensor<T>& memory, const uint64_t size, const T value, Where where = Where::here())
+{
+    Fill(memory, size, value, where);
+}
+inline void Trap() { __builtin_trap(); }
 template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
 void DataCacheCleanAndInvalid(const GlobalTensor<T>&) {}
 template <typename T>
@@ -171,6 +177,12 @@ constexpr auto DivCeil(T value, U unit)
     return CeilDivision(value, unit);
 }
 
+template <typename T, typename U, typename = std::enable_if_t<std::is_integral_v<T> && std::is_integral_v<U>>>
+constexpr auto Ceil(T value, U unit)
+{
+    return CeilDivision(value, unit);
+}
+
 // Text of the kernel goes to the program's own output.
 using ::printf;
 template <typename... Values>
@@ -213,7 +225,8 @@ T tiling_data(const void* address, Where where = Where::here())
 #define block_idx AscendC::GetBlockIdx()
 #define block_num AscendC::GetBlockNum()
 #define PRELOAD(kilobytes) AscendC::ICachePreLoad(kilobytes)
-#define ASSERT(condition, ...) assert(condition)
+// On a device it is nothing, so that samples write it behind a value: "tileNum ASSERT(tileNum != 0)".
+#define ASSERT(condition, ...) +(assert(condition), 0)
 #define ASCENDC_ASSERT(condition, ...) assert(condition)
 #define ascendc_assert(condition, ...) assert(condition)
 

@@ -14,6 +14,9 @@ class Element {
 public:
     Element(const Tensor& tensor, uint64_t index, Where where) : tensor_(tensor), index_(index), where_(where) {}
     operator T() const { return tensor_.GetValue(index_, where_); }
+    template <typename U, std::enable_if_t<std::is_arithmetic_v<U> && !std::is_same_v<U, T>, int> = 0>
+    explicit operator U() const { return static_cast<U>(static_cast<T>(*this)); }
+    const Element& operator+=(T value) const { return *this = static_cast<T>(static_cast<T>(*this) + value); }
     const Element& operator=(T value) const
     {
         tensor_.SetValue(index_, value, where_);

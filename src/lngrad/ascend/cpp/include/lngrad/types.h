@@ -24,6 +24,9 @@
 #define KERNEL_TASK_TYPE_DEFAULT(type)
 #define ENABLE_DETERMINISTIC()
 
+using float16_t = half;
+using float32_t = float;
+
 enum event_t { EVENT_ID0 = 0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVENT_ID7 };
 
 namespace AscendC {
@@ -51,13 +54,15 @@ enum class MemDsbT : uint8_t { ALL = 0, DDR, UB, SEQ };
 enum class CacheLine : uint64_t { SINGLE_CACHE_LINE = 0, ENTIRE_DATA_CACHE };
 enum class DcciDst : uint64_t { CACHELINE_ALL = 0, CACHELINE_UB, CACHELINE_OUT, CACHELINE_ATOMIC };
 enum class DataFormat : uint8_t { ND = 0, NZ, NCHW, NC1HWC0, NHWC, NCDHW, NDC1HWC0, FRACTAL_Z_3D };
+#ifndef K_MAX_SHAPE_DIM // kernels set it ahead of the header
 constexpr int32_t K_MAX_SHAPE_DIM = 8;
+#endif
 // What a tensor's memory means: of library functions that have no other place for it.
 struct ShapeInfo {
     uint8_t shapeDim = 0;
-    uint32_t shape[K_MAX_SHAPE_DIM] = {};
+    uint32_t shape[8] = {};
     uint8_t originalShapeDim = 0;
-    uint32_t originalShape[K_MAX_SHAPE_DIM] = {};
+    uint32_t originalShape[8] = {};
     DataFormat dataFormat = DataFormat::ND;
     ShapeInfo() = default;
     ShapeInfo(uint8_t dim, const uint32_t* sizes, DataFormat format = DataFormat::ND) : ShapeInfo(dim, sizes, dim, sizes, format) {}
@@ -96,6 +101,8 @@ constexpr int32_t B32_DATA_NUM_PER_BLOCK = 8;
 constexpr int32_t B16_DATA_NUM_PER_BLOCK = 16;
 constexpr int32_t B32_BYTE_SIZE = 4;
 constexpr int32_t B16_BYTE_SIZE = 2;
+constexpr int32_t B32_DATA_NUM_PER_REPEAT = 64;
+constexpr int32_t B16_DATA_NUM_PER_REPEAT = 128;
 constexpr uint16_t DEFAULT_DATA_COPY_NBURST = 1;
 constexpr uint8_t DEFAULT_DATA_COPY_STRIDE = 0;
 constexpr uint16_t SYNC_AIV_FLAG = 12;
@@ -255,6 +262,13 @@ struct GatherMaskParams {
     GatherMaskParams() = default;
     GatherMaskParams(uint8_t block, uint16_t repeats, uint16_t source, uint8_t pattern)
         : src0BlockStride(block), repeatTimes(repeats), src0RepeatStride(source), src1RepeatStride(pattern) {}
+};
+
+struct TQueConfig {
+    bool nd2nz = false, nz2nd = false, scmBlockGroup = false;
+    uint32_t bufferLen = 0, bufferNumber = 0, consumerSize = 0;
+    TPosition consumer[8] = {};
+    bool enableStaticEvtId = false, enableLoopQueue = false;
 };
 
 struct SyncAllConfig {

@@ -79,6 +79,15 @@ using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
 
 #define LNGRAD_LIST(...) __VA_ARGS__
 
+// The form by count as a plain pointer to a function takes it: its place is that of the last call. A call prefers the other
+// form, which has no trailing parameters.
+#define LNGRAD_POINTED(Name, Count, Types, Parameters, ...) \
+    template <LNGRAD_LIST Types, typename... None> \
+    std::enable_if_t<sizeof...(None) == 0> Name(LNGRAD_LIST Parameters, Count count, None...) \
+    { \
+        Name(__VA_ARGS__, count, lngrad::last_place()); \
+    }
+
 // An instruction by count of elements, and with a mask and repeats: the parameters of both, those of the second alone,
 // the strides of the second, and what `lngrad::vector` takes: the scalar, the tensors and what is particular.
 #define LNGRAD_INSTRUCTION(Name, OpName, CountTypes, MaskTypes, MaskType, Parameters, RepeatParameters, repeats, scalar, ...) \
@@ -95,7 +104,8 @@ using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
 
 #define LNGRAD_UNARY(Name) \
     LNGRAD_INSTRUCTION(Name, Name, (typename T), (typename T), (T), (const LocalTensor<T>& dst, const LocalTensor<T>& src), \
-                       (const UnaryRepeatParams& p), (lngrad::strides(p)), 0, dst, src)
+                       (const UnaryRepeatParams& p), (lngrad::strides(p)), 0, dst, src) \
+    LNGRAD_POINTED(Name, const int32_t&, (typename T), (const LocalTensor<T>& dst, const LocalTensor<T>& src), dst, src)
 #define LNGRAD_SCALAR(Name) \
     LNGRAD_INSTRUCTION(Name, Name, (typename T, bool isSetMask = true), (typename T), (T), \
                        (const LocalTensor<T>& dst, const LocalTensor<T>& src, const lngrad::same<T>& scalarValue), \
@@ -117,7 +127,10 @@ using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
     { \
         lngrad::vector(Op::Name, p.where, 0, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
     }
-#define LNGRAD_BINARY(Name) LNGRAD_TWO_SOURCES(Name, T, typename T)
+#define LNGRAD_BINARY(Name) \
+    LNGRAD_TWO_SOURCES(Name, T, typename T) \
+    LNGRAD_POINTED(Name, const int32_t&, (typename T), \
+                   (const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1), dst, src0, src1)
 #define LNGRAD_MIXED_BINARY(Name) LNGRAD_TWO_SOURCES(Name, U, typename T, typename U)
 
 // Of each repeat: results in an order behind the mask and repeatTime; or of blocks and pairs, with repeatTime first.

@@ -8,15 +8,8 @@
 #include "kernel_tiling/kernel_tiling.h"
 #include "lngrad/host.h"
 #include "register/tilingdata_base.h"
+#include "securec.h"
 #include "tiling/platform/platform_ascendc.h"
-
-// As the C11 function of this name: 0 is success.
-inline int memcpy_s(void* target, std::size_t room, const void* source, std::size_t count)
-{
-    if (count > room) return -1;
-    std::memcpy(target, source, count);
-    return 0;
-}
 
 namespace optiling {
 using namespace AscendC::tiling;

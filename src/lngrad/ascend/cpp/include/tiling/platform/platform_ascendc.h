@@ -8,8 +8,13 @@ namespace platform_ascendc {
 
 enum class CoreMemType { L0_A = 0, L0_B, L0_C, L1, UB, HBM, L2 };
 
+enum class SocVersion { ASCEND910 = 0, ASCEND910B, ASCEND310P, ASCEND310B, ASCEND910_93, ASCEND950, RESERVED_VERSION = 99999 };
+
 class PlatformAscendC {
 public:
+    PlatformAscendC() = default;
+    PlatformAscendC(const PlatformAscendC*) {} // one is as the other
+    SocVersion GetSocVersion() const { return SocVersion::ASCEND910B; }
     uint32_t GetCoreNumAiv() const { return static_cast<uint32_t>(ask().cores); }
     uint32_t GetCoreNumAic() const { return static_cast<uint32_t>(ask().cubes); }
     uint32_t GetCoreNum() const { return GetCoreNumAiv(); }

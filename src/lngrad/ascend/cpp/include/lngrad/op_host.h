@@ -1,0 +1,304 @@
+// The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in.
+//
+// Registered are the first definition and tiling function of a file: lngrad/project.h runs them.
+#ifndef LNGRAD_OP_HOST_H
+#define LNGRAD_OP_HOST_H
+
+#include <any>
+#include <list>
+#include <map>
+#include <string>
+
+#include "tiling/tiling_api.h"
+
+namespace ge {
+
+using graphStatus = uint32_t;
+constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 0xFFFFFFFF, GRAPH_PARAM_INVALID = 50331649;
+enum Format { FORMAT_NCHW = 0, FORMAT_NHWC, FORMAT_ND, FORMAT_NC1HWC0, FORMAT_FRACTAL_Z, FORMAT_FRACTAL_NZ = 29, FORMAT_NCDHW = 30 };
+inline int GetSizeByDataType(DataType type)
+{
+    constexpr int sizes[] = {4, 2, 1, 4, 1, -1, 2, 2, 4, 8, 8, 8, 1};
+    return type == DT_BF16 ? 2 : type <= DT_BOOL ? sizes[type] : -1;
+}
+struct AscendString : std::string {
+    using std::string::string;
+    const char* GetString() const { return c_str(); }
+};
+
+} // namespace ge
+
+namespace gert {
+
+class Shape : public ge::Shape {
+public:
+    using ge::Shape::Shape;
+    void SetDimNum(std::size_t count) { dims_.resize(count); }
+    int64_t operator[](std::size_t index) const { return GetDim(index); }
+    bool IsScalar() const { return GetDimNum() == 0; }
+    int64_t GetShapeSize() const { return IsScalar() ? 1 : ge::Shape::GetShapeSize(); }
+    bool operator==(const Shape& other) const { return GetDims() == other.GetDims(); }
+    bool operator!=(const Shape& other) const { return !(*this == other); }
+};
+
+class StorageShape {
+public:
+    StorageShape() = default;
+    StorageShape(const Shape& shape) : origin_(shape), storage_(shape) {}
+    StorageShape(std::initializer_list<int64_t> origin, std::initializer_list<int64_t> storage) : origin_(origin), storage_(storage) {}
+    const Shape& GetOriginShape() const { return origin_; }
+    const Shape& GetStorageShape() const { return storage_; }
+    Shape& MutableOriginShape() { return origin_; }
+    Shape& MutableStorageShape() { return storage_; }
+
+private:
+    Shape origin_, storage_;
+};
+
+// An input or an output: its shape and type, and its bytes where the tiling may read them.
+struct Tensor : StorageShape {
+    std::string name;
+    ge::DataType type = ge::DT_FLOAT;
+    const void* data = nullptr;
+    ge::DataType GetDataType() const { return type; }
+    ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
+    ge::Format GetOriginFormat() const { return ge::FORMAT_ND; }
+    const StorageShape& GetShape() const { return *this; }
+    int64_t GetShapeSize() const { return GetStorageShape().GetShapeSize(); }
+    template <typename T>
+    const T* GetData() const { return static_cast<const T*>(data); }
+};
+using CompileTimeTensorDesc = Tensor;
+
+struct TilingData {
+    void* GetData() { return bytes; }
+    std::size_t GetCapacity() const { return sizeof bytes; }
+    std::size_t GetDataSize() const { return used; }
+    void SetDataSize(std::size_t size) { used = size; }
+    alignas(8) uint8_t bytes[1 << 16] = {};
+    std::size_t used = 0;
+};
+
+class RuntimeAttrs {
+public:
+    template <typename T>
+    const T* GetAttrPointer(std::size_t index) const { return index < values.size() ? std::any_cast<T>(&values[index]) : nullptr; }
+    const int64_t* GetInt(std::size_t index) const { return GetAttrPointer<int64_t>(index); }
+    const float* GetFloat(std::size_t index) const { return GetAttrPointer<float>(index); }
+    const bool* GetBool(std::size_t index) const { return GetAttrPointer<bool>(index); }
+    const char* GetStr(std::size_t index) const
+    {
+        auto text = GetAttrPointer<std::string>(index);
+        return text == nullptr ? nullptr : text->c_str();
+    }
+    std::size_t GetAttrNum() const { return values.size(); }
+    std::vector<std::any> values;
+};
+
+class TilingContext {
+public:
+    std::vector<Tensor> inputs, outputs;
+    RuntimeAttrs attrs;
+    TilingData raw;
+    std::vector<std::size_t> workspaces;
+    std::string name;
+    uint32_t blocks = 1;
+    uint64_t key = 0;
+
+#define LNGRAD_OPERAND(Kind, all) \
+    const StorageShape* Get##Kind##Shape(std::size_t i) const { return at(all, i); } \
+    const Tensor* Get##Kind##Tensor(std::size_t i) const { return at(all, i); } \
+    const Tensor* Get##Kind##Desc(std::size_t i) const { return at(all, i); }
+    LNGRAD_OPERAND(Input, inputs)
+    LNGRAD_OPERAND(OptionalInput, inputs)
+    LNGRAD_OPERAND(RequiredInput, inputs)
+    LNGRAD_OPERAND(Output, outputs)
+    std::size_t GetComputeNodeInputNum() const { return inputs.size(); }
+    std::size_t GetComputeNodeOutputNum() const { return outputs.size(); }
+    const RuntimeAttrs* GetAttrs() const { return &attrs; }
+    TilingData* GetRawTilingData() { return &raw; }
+    template <typename T>
+    T* GetTilingData()
+    {
+        raw.SetDataSize(sizeof(T));
+        return static_cast<T*>(raw.GetData());
+    }
+    std::size_t* GetWorkspaceSizes(std::size_t count)
+    {
+        workspaces.resize(count);
+        return workspaces.data();
+    }
+    platform_ascendc::PlatformAscendC* GetPlatformInfo() const { return platform_ascendc::PlatformAscendCManager::GetInstance(); }
+    const void* GetCompileInfo() const { return nullptr; }
+    const char* GetNodeName() const { return name.c_str(); }
+    const char* GetNodeType() const { return name.c_str(); }
+    ge::graphStatus SetBlockDim(uint32_t count) { return blocks = count, ge::GRAPH_SUCCESS; }
+    uint32_t GetBlockDim() const { return blocks; }
+    ge::graphStatus SetTilingKey(uint64_t value) { return key = value, ge::GRAPH_SUCCESS; }
+    uint64_t GetTilingKey() const { return key; }
+    ge::graphStatus SetScheduleMode(uint32_t) { return ge::GRAPH_SUCCESS; }
+    ge::graphStatus SetNeedAtomic(bool) { return ge::GRAPH_SUCCESS; }
+
+    template <typename T>
+    static T* at(const std::vector<T>& all, std::size_t i) { return i < all.size() ? const_cast<T*>(&all[i]) : nullptr; }
+};
+using TilingParseContext = TilingContext;
+struct InferShapeContext {
+    TilingContext& of;
+    const Shape* GetInputShape(std::size_t i) const { return i < of.inputs.size() ? &of.inputs[i].GetStorageShape() : nullptr; }
+    const Shape* GetOptionalInputShape(std::size_t i) const { return GetInputShape(i); }
+    const Tensor* GetInputTensor(std::size_t i) const { return of.GetInputTensor(i); }
+    Shape* GetOutputShape(std::size_t i) { return i < of.outputs.size() ? &of.outputs[i].MutableStorageShape() : nullptr; }
+    const RuntimeAttrs* GetAttrs() const { return &of.attrs; }
+    const char* GetNodeName() const { return of.GetNodeName(); }
+    std::size_t GetComputeNodeInputNum() const { return of.inputs.size(); }
+};
+struct InferDataTypeContext {
+    TilingContext& of;
+    ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DT_FLOAT; }
+    ge::graphStatus SetOutputDataType(std::size_t i, ge::DataType type)
+    {
+        if (i < of.outputs.size()) of.outputs[i].type = type;
+        return ge::GRAPH_SUCCESS;
+    }
+};
+
+} // namespace gert
+
+namespace fe {
+using PlatFormInfos = platform_ascendc::PlatformAscendC;
+}
+
+namespace lngrad {
+
+using Tiling = ge::graphStatus (*)(gert::TilingContext*);
+using Shapes = ge::graphStatus (*)(gert::InferShapeContext*);
+using Types = ge::graphStatus (*)(gert::InferDataTypeContext*);
+
+// A parameter as the definition has it: its types, and whether it may be left out.
+struct Parameter {
+    std::string name;
+    std::vector<ge::DataType> types;
+    bool required = true;
+};
+struct Definition {
+    std::string name;
+    std::vector<Parameter> inputs, outputs;
+    std::vector<std::pair<std::string, std::any>> attrs;
+    Tiling tiling = nullptr;
+    Shapes shapes = nullptr;
+    Types types = nullptr;
+};
+inline Definition& definition()
+{
+    static Definition known;
+    return known;
+}
+
+} // namespace lngrad
+
+// What says nothing here.
+#define LNGRAD_SAID(Class, Name) \
+    template <typename... Values> \
+    Class& Name(Values&&...) { return *this; }
+
+enum { REQUIRED = 0, OPTIONAL, DYNAMIC };
+namespace ops {
+
+class OpParamDef {
+public:
+    explicit OpParamDef(lngrad::Parameter& known) : known_(known) {}
+    OpParamDef& ParamType(int type) { return known_.required = type != OPTIONAL, *this; }
+    OpParamDef& DataType(std::vector<ge::DataType> types) { return known_.types = types, *this; }
+    OpParamDef& DataTypeList(std::vector<ge::DataType> types) { return DataType(types); }
+    OpParamDef& Format(std::vector<ge::Format>) { return *this; }
+    OpParamDef& UnknownShapeFormat(std::vector<ge::Format>) { return *this; }
+    OpParamDef& FormatList(std::vector<ge::Format>) { return *this; }
+    LNGRAD_SAID(OpParamDef, ValueDepend)
+    LNGRAD_SAID(OpParamDef, AutoContiguous)
+    LNGRAD_SAID(OpParamDef, InitValue)
+
+private:
+    lngrad::Parameter& known_;
+};
+class OpAttrDef {
+public:
+    explicit OpAttrDef(std::any& value) : value_(value) {}
+    OpAttrDef& AttrType(int) { return *this; }
+#define LNGRAD_ATTR(Name, T) \
+    OpAttrDef& Name(T value = {}) { return value_ = value, *this; }
+    LNGRAD_ATTR(Int, int64_t)
+    LNGRAD_ATTR(Float, float)
+    LNGRAD_ATTR(Bool, bool)
+    LNGRAD_ATTR(String, std::string)
+    LNGRAD_ATTR(ListInt, std::vector<int64_t>)
+
+private:
+    std::any& value_;
+};
+class OpAICoreConfig {
+public:
+    LNGRAD_SAID(OpAICoreConfig, ExtendCfgInfo)
+#define LNGRAD_FLAG(Name) LNGRAD_SAID(OpAICoreConfig, Name##Flag)
+    LNGRAD_FLAG(DynamicCompileStatic) LNGRAD_FLAG(DynamicFormat) LNGRAD_FLAG(DynamicRankSupport)
+    LNGRAD_FLAG(DynamicShapeSupport) LNGRAD_FLAG(NeedCheckSupport) LNGRAD_FLAG(PrecisionReduce)
+    OpParamDef Input(const char*) { return OpParamDef(of_this_soc.emplace_back()); }
+    OpParamDef Output(const char* name) { return Input(name); }
+
+private:
+    std::list<lngrad::Parameter> of_this_soc;
+};
+class OpAICoreDef {
+public:
+    OpAICoreDef& SetTiling(lngrad::Tiling tiling) { return lngrad::definition().tiling = tiling, *this; }
+    LNGRAD_SAID(OpAICoreDef, AddConfig)
+    LNGRAD_SAID(OpAICoreDef, SetCheckSupport)
+};
+class OpDef {
+public:
+    explicit OpDef(const char* name) { lngrad::definition().name = name; }
+    OpParamDef Input(const char* name) { return parameter(lngrad::definition().inputs, name); }
+    OpParamDef Output(const char* name) { return parameter(lngrad::definition().outputs, name); }
+    OpAttrDef Attr(const char* name) { return OpAttrDef(lngrad::definition().attrs.emplace_back(name, std::any()).second); }
+    OpDef& SetInferShape(lngrad::Shapes shapes) { return lngrad::definition().shapes = shapes, *this; }
+    OpDef& SetInferDataType(lngrad::Types types) { return lngrad::definition().types = types, *this; }
+    OpAICoreDef& AICore() { return core_; }
+
+private:
+    static OpParamDef parameter(std::vector<lngrad::Parameter>& all, const char* name)
+    {
+        all.reserve(64); // definitions keep references
+        return OpParamDef(all.emplace_back(lngrad::Parameter{name}));
+    }
+    OpAICoreDef core_;
+};
+
+} // namespace ops
+
+namespace lngrad {
+struct Registration {
+    Registration& Tiling(lngrad::Tiling tiling) { return definition().tiling = tiling, *this; }
+    Registration& InferShape(lngrad::Shapes shapes) { return definition().shapes = shapes, *this; }
+    Registration& InferDataType(lngrad::Types types) { return definition().types = types, *this; }
+    template <typename Info, typename... Values>
+    Registration& TilingParse(Values&&...) { return *this; }
+    LNGRAD_SAID(Registration, InputsDataDependency)
+};
+} // namespace lngrad
+
+#define OP_ADD(Name, ...) static const Name lngrad_operator_##Name(#Name)
+#define LNGRAD_REGISTRATION(Name, line) static const lngrad::Registration lngrad_##Name##line = lngrad::Registration()
+#define LNGRAD_REGISTRATION_AT(Name, line) LNGRAD_REGISTRATION(Name, line)
+#define IMPL_OP(Name) LNGRAD_REGISTRATION_AT(Name, __COUNTER__)
+#define IMPL_OP_OPTILING(Name) IMPL_OP(Name)
+#define IMPL_OP_INFERSHAPE(Name) IMPL_OP(Name)
+
+// Logs go nowhere; a check that fails returns.
+#define OP_LOGD(...)
+#define OP_LOGI(...)
+#define OP_LOGE(...)
+#define OP_CHECK_IF(condition, log, result) do { if (condition) { log; result; } } while (0)
+#define OP_CHECK_NULL_WITH_CONTEXT(context, pointer) do { if ((pointer) == nullptr) return ge::GRAPH_FAILED; } while (0)
+#define OP_TILING_CHECK(condition, log, result) do { if (condition) { log; result; } } while (0)
+
+#endif

@@ -1,0 +1,112 @@
+"""Names that kernels of CANN's operator libraries use, against NumPy; those of the cube refuse when they are called."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from lngrad.ascend import ascendc
+from lngrad.ascend.faults import DeviceFault
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+KERNEL = """
+#define K_MAX_SHAPE_DIM 0
+#include "lib/matmul_intf.h"
+#include "kernel_operator.h"
+#include "kernel_utils.h"
+#include "securec.h"
+using namespace AscendC;
+using Type = matmul::MatmulType<TPosition::GM, CubeFormat::ND, half>;
+template <typename T> using Function = void(const LocalTensor<T>&, const LocalTensor<T>&, const int32_t&);
+template <typename T> using Library = void(const LocalTensor<T>&, const LocalTensor<T>&, const uint32_t);
+template <typename T, Function<T>* function> void apply(const LocalTensor<T>& x, int32_t n) { function(x, x, n); }
+template <typename T, Library<T>* function>
+void apply_library(const LocalTensor<T>& y, const LocalTensor<T>& x, uint32_t n) { function(y, x, n); }
+static_assert(std::is_same_v<float32_t, float> && std::is_same_v<float16_t, half> && DT_INT4 == 29 && Ceil(int64_t(9), 8) == 2);
+constexpr TQueConfig CONFIG = {};
+struct Tiling { TCubeTiling cube; };
+
+extern "C" __global__ __aicore__ void names(GM_ADDR x, GM_ADDR mask, GM_ADDR y)
+{
+    if (GetBlockNum() > 1) matmul::Matmul<Type, Type, Type>().IterateAll<false>(x, y);
+    TPipe pipe;
+    TBuf<> memory;
+    pipe.InitBuffer(memory, 8192);
+    auto piece = [&](int32_t at) { return memory.GetWithOffset<float>(128, 512 * at); };
+    GlobalTensor<float> in, out;
+    GlobalTensor<uint8_t> bytes;
+    in.SetGlobalBuffer((__gm__ float*)x, 128);
+    out.SetGlobalBuffer((__gm__ float*)y, 1024);
+    bytes.SetGlobalBuffer(mask, 128);
+    LocalTensor<float> v = piece(0), a = piece(1), b = piece(2), c = piece(3), d = piece(4), e = piece(5), pairs = piece(6);
+    LocalTensor<uint8_t> m = piece(8).ReinterpretCast<uint8_t>(), work = piece(9).ReinterpretCast<uint8_t>();
+    const DataCopyExtParams whole{1, 512, 0, 0, 0};
+    DataCopyPadGm2UBImpl((__ubuf__ float*)v.GetPhyAddr(), (__gm__ float*)x, whole, DataCopyPadExtParams<float>());
+    DataCopy(m, bytes, 128);
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(a, v, 128);
+    apply<float, Abs>(a, 128);
+    apply_library<float, Tanh>(b, v, 128);
+    SelectWithBytesMask(c, v, 7.0f, m, work, SelectWithBytesMaskShapeInfo{1, 128, 128});
+    Duplicate(d, 0.0f, 128);
+    RepeatReduceSum(d, v, 2, 64, 1, 1, 1, 8);
+    SetVectorMask<float>(0, 0xF0);
+    Compare<float, false>(v, a, CMPMODE::EQ, MASK_PLACEHOLDER, {1, 1, 1, 8, 8, 8});
+    ResetMask();
+    GetCmpMask(e.ReinterpretCast<uint8_t>());
+    LocalTensor<uint32_t> index = piece(10).ReinterpretCast<uint32_t>(), places = piece(11).ReinterpretCast<uint32_t>();
+    CreateVecIndex(index.ReinterpretCast<int32_t>(), 0, 64);
+    Sort32(pairs, v, index, 2);
+    LocalTensor<float> merged = piece(12), values = piece(13);
+    const uint16_t lengths[4] = {32, 32, 0, 0};
+    MrgSort(merged, MrgSortSrcList<float>(pairs, pairs[64], pairs, pairs), MrgSort4Info(lengths, false, 3, 1));
+    uint16_t taken[4];
+    GetMrgSortResult(taken[0], taken[1], taken[2], taken[3]);
+    if (taken[0] != 32 || taken[1] != 32 || taken[2] != 0) return;
+    Extract(values, places, merged, 2);
+    InitGlobalMemory(out, 1024, 0.5f);
+    PipeBarrier<PIPE_ALL>();
+    LocalTensor<float> results[] = {a, b, c, d};
+    for (int i = 0; i < 4; ++i) DataCopy(out[128 * i], results[i], 128);
+    DataCopy(out[512], values, 64);
+    DataCopy(out[576], places.ReinterpretCast<float>(), 64);
+    DataCopyPad(out[640], e, DataCopyExtParams{1, 16, 0, 0, 0});
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("names") / "names.cpp"
+    path.write_text(KERNEL)
+    return ascendc.compile(path, "names")
+
+
+def arrays():
+    rng = np.random.default_rng(3)
+    x, mask = rng.standard_normal(128).astype(np.float32), (rng.random(128) < 0.5).astype(np.uint8)
+    return x, mask, np.zeros(1024, np.float32)
+
+
+def test_what_they_compute(kernel):
+    x, mask, y = arrays()
+    ascendc.launch(kernel, 1, x, mask, y)
+    np.testing.assert_array_equal(y[:128], np.abs(x))
+    np.testing.assert_array_equal(y[128:256], np.tanh(x.astype(np.float64)).astype(np.float32))
+    np.testing.assert_array_equal(y[256:384], np.where(mask, np.float32(7), x))
+    assert np.abs(y[384:386] - x.astype(np.float64).reshape(2, 64).sum(1)).max() < 1e-5
+    order = np.argsort(-x[:64], kind="stable")
+    np.testing.assert_array_equal(y[512:576], x[:64][order])
+    np.testing.assert_array_equal(y[576:640].view(np.uint32), order)
+    bits = np.unpackbits(y[640:644].view(np.uint8), bitorder="little")
+    lanes = np.arange(128)
+    np.testing.assert_array_equal(bits, (x == np.abs(x)) & (lanes >= 4) & (lanes < 8))
+    assert (y[644:] == 0.5).all()
+
+
+def test_the_cube_refuses(kernel):
+    with pytest.raises(DeviceFault, match="IterateAll of Matmul: the cube is not simulated"):
+        ascendc.launch(kernel, 2, *arrays())

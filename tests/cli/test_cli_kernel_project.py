@@ -1,0 +1,99 @@
+"""`lngrad kernel run --project`: a folder as msopgen makes it, run as its op_host says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lngrad.cli.commands import app
+from lngrad.testing import check_same_bits
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+ADD = Path(__file__).parent / "project" / "AddCustom"
+BOTH = ["--shape", "x=8,2048", "--shape", "y=8,2048"]
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["kernel", "run", *map(str, words)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_op_host_says_blocks_tiling_key_and_the_output(dtype, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved = [word for name in "xyz" for word in ("--save", f"{name}={name}.npy")]
+    result = run("--project", ADD, *BOTH, "--dtype", dtype, "--report", *saved)
+    assert result.exit_code == 0, result.output
+    assert "add_custom on Ascend910B1, 8 blocks" in result.output
+    x, y, z = (np.load(f"{name}.npy") for name in "xyz")
+    assert (z.dtype, z.shape) == (np.dtype(dtype), (8, 2048))
+    assert x.std() > 0.5
+    assert (x != y).any()
+    check_same_bits(z, x + y)
+
+
+def test_arrays_attributes_and_options_of_one_s_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
+    np.save("x.npy", x)
+    words = ["--project", ADD, "--arg", "x=x.npy", "--arg", "y=x.npy", "--save", "z=z.npy", "--force"]
+    assert run(*words, "--blocks", 4).exit_code == 0
+    check_same_bits(np.load("z.npy"), x + x)
+    assert run(*words, "--attr", "scale=2").exit_code == 0  # the tiling key is another one, and the kernel does nothing
+    assert np.isnan(np.load("z.npy")).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--shape", "x=8,2048"], "y: expected --arg y=FILE.npy or --shape y=…, got neither"),
+        (["--shape", "w=8"], "--shape: expected a name of x, y, z, got 'w'"),
+        (["--shape", "x=8,a"], "--shape x: expected sizes as 8,2048, got '8,a'"),
+        (["--shape", "x"], "--shape and --attr: expected NAME=VALUE, got 'x'"),
+        (["--attr", "eps=1"], "--attr: expected a name of scale, got 'eps'"),
+        ([*BOTH, "--save", "w=w.npy"], "--save: expected NAME=FILE.npy with a NAME of x, y, z, got 'w'"),
+        ([*BOTH, "--dtype", "float"], "--dtype: expected a dtype of float32, float16"),
+    ],
+)  # fmt: skip
+def test_names_that_op_host_does_not_have(words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("--project", ADD, *words)
+    assert result.exit_code == 2, result.output
+    assert text in " ".join(result.output.split())
+
+
+def test_folders_that_are_no_project_and_functions_that_fail(tmp_path):
+    result = run("--project", tmp_path)
+    assert result.exit_code == 2
+    assert "expected op_host/*.cpp of an operator, got none" in " ".join(result.output.split())
+    assert run("--project", ADD, ADD / "op_kernel" / "add_custom.cpp").exit_code == 2
+    changed = tmp_path / "AddCustom"
+    shutil.copytree(ADD, changed)
+    host = changed / "op_host" / "add_custom.cpp"
+    host.write_text(host.read_text().replace("if (scale == nullptr)", "if (scale != nullptr)"))
+    result = run("--project", changed, *BOTH)
+    assert result.exit_code == 2
+    assert "the tiling function failed" in " ".join(result.output.split())
+    host.write_text(host.read_text().replace("OP_ADD(AddCustom);", ""))
+    result = run("--project", changed, *BOTH)
+    assert "expected an operator's definition (OpDef and OP_ADD), got none" in " ".join(result.output.split())
+
+
+def test_the_struct_of_an_op_host_header_alone(tmp_path, monkeypatch):
+    """`--header op_host/x_tiling.h`, with the definition's dtypes by hand."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
+    np.save("x.npy", x)
+    np.array([4096, 4, 0, 0, 0, 0], np.uint32).tofile("tiling.bin")
+    defines = [word for name in "XYZ" for word in ("-D", f"DTYPE_{name}=float")]
+    arrays = ["--arg", "x=x.npy", "--arg", "y=x.npy", "--arg", "z=empty:float32:4096", "--save", "z=z.npy"]
+    result = run(
+        ADD / "op_kernel" / "add_custom.cpp", "--kernel", "add_custom", "--header", ADD / "op_host" / "add_custom_tiling.h",
+        *defines, *arrays, "--tiling", "tiling.bin", "--tiling-key", 1, "--workspace", 32, "--blocks", 2,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    check_same_bits(np.load("z.npy"), x + x)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from cases.regression_corpus import columns, rows, statistics
+from cases.regression_corpus import columns, forwards, rows, statistics
 from cases.regression_corpus.frame import BUG_REPORTS, BugReport
 
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 
-MISTAKES = (rows, columns, statistics)  # importing them fills BUG_REPORTS
+MISTAKES = (rows, columns, statistics, forwards)  # importing them fills BUG_REPORTS
 CASES = 10
 
 
@@ -29,8 +29,9 @@ def row(one: BugReport) -> str:
     results = [verdict(one, seed) for seed in range(CASES)]
     failed = sum(status == "failed" for status, _, _ in results)
     named = sum(name.startswith(one.named) for _, name, _ in results)
-    version = f", {one.version}" if one.version else ""
-    return f"| {one.story} | {one.report}, {one.date}{version} | {one.standard}: {failed} of {CASES} | {named} of {CASES} |"
+    source = ", ".join(filter(None, (one.report, one.date, one.version)))
+    says = f"{named} of {CASES}" if one.named else "described, not named"
+    return f"| {one.story} | {source} | {one.standard}: {failed} of {CASES} | {says} |"
 
 
 def main() -> int:

@@ -62,7 +62,9 @@ def bench(tmp_path, monkeypatch) -> Path:
 
 
 def statuses(path: Path) -> dict[str, str]:
-    return {one["name"]: one["status"] for one in map(json.loads, path.read_text("utf-8").splitlines())}
+    *results, run = map(json.loads, path.read_text("utf-8").splitlines())
+    assert run["counts"] == {one: sum(it["status"] == one for it in results) for one in run["counts"]}
+    return {one["name"]: one["status"] for one in results}
 
 
 def test_a_crash_and_a_hang_are_failed_cases_and_every_report_tells_them(bench, run):
@@ -96,7 +98,9 @@ def test_resume_keeps_what_is_done(bench, run):
     second = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume")
     assert second.exit_code == 0
     assert "5 passed" in second.output
-    seconds = [json.loads(line)["seconds"] for line in (bench / "r.jsonl").read_text("utf-8").splitlines()]
+    *results, last = map(json.loads, (bench / "r.jsonl").read_text("utf-8").splitlines())
+    seconds = [one["seconds"] for one in results]
+    assert last["verdict"] == "PASS"
     assert seconds.count(1234.5) == 1
     third = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume", "--seed", 1)
     assert "1234.5" not in (bench / "r.jsonl").read_text("utf-8"), third.output

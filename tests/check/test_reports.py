@@ -214,9 +214,62 @@ def test_the_steps_of_the_workflow_run_here(tmp_path, monkeypatch, run):
         assert (tmp_path / name).is_file(), name
 
 
-def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys):
+def test_the_step_of_the_action_runs_here(tmp_path):
+    """The check step of action.yml, as it is written; each action that it uses is pinned."""
+    import re
+
+    import yaml
+
+    text = (ROOT / "action.yml").read_text("utf-8")
+    assert all(re.search(r"@[0-9a-f]{40}  # v\d", one) for one in re.findall(r"- uses: (actions/.*)", text))
+    (step,) = [one for one in yaml.safe_load(text)["runs"]["steps"] if one.get("id") == "check"]
+    paths = f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{ROOT}"
+    environment = os.environ | {
+        "IMPL": "examples.check_my_kernel:backward", "CASES": "", "OPTIONS": "--filter =bfloat16", "PYTHONPATH": paths,
+        "GITHUB_OUTPUT": str(tmp_path / "output"), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    for name, words in (("lngrad", "-m lngrad"), ("python", "")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (tmp_path / name).chmod(0o700)
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert (tmp_path / "output").read_text() == "verdict=FAIL\n"
+    assert {"lngrad.jsonl", "lngrad.sarif", "lngrad.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(("most", "code"), [("50%", 1), ("99%", 0)])
+def test_too_many_skipped_cases_are_no_pass_in_pytest(most, code, tmp_path):
+    (tmp_path / "somebody.py").write_text(
+        "import lngrad\n"
+        "def backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask):\n"
+        "    if len(x) != 6:\n        raise NotImplementedError\n"
+        "    return lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=normalized_shape,\n"
+        "                                      output_mask=output_mask)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{tmp_path}"}
+    words = [
+        "--lngrad-impl",
+        "somebody:backward",
+        "--lngrad-seeds",
+        "3",
+        "--lngrad-max-skipped",
+        most,
+        "-k",
+        "one or small",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "lngrad[small, seed 2]" in done.stdout or "3 passed" in done.stdout, done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("that is no pass" in done.stdout) == bool(code)
+
+
+def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys, make_case):
     from rich.console import Console
 
+    from lngrad.check.gate import summary
     from lngrad.check.result import CaseResult
     from lngrad.cli.check import _print_result, _print_summary
     from lngrad.cli.terminal import say
@@ -225,7 +278,7 @@ def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys):
     result = CaseResult(**{"source": "x.yaml", "standard": "mixed", "status": "failed", **names})
     console = Console(force_terminal=False, width=400, highlight=False)
     _print_result(console, result)
-    _print_summary(console, [result], 1.0)
+    _print_summary(console, summary([result], [make_case(name=HOSTILE)], Options(), None, 1.0))
     say(HOSTILE)
     shown = capsys.readouterr().out
     assert shown.count(SHOWN) == 8

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from lngrad.check.reports.journal import Journal, read_journal, rewrite
+from lngrad.check.case import Options
+from lngrad.check.gate import summary
+from lngrad.check.reports.journal import Journal, finish, read_journal
 from lngrad.check.result import CaseResult, OutputResult, settled, tally
 
 OUTPUT = OutputResult("dx", "float32", (2, 3), False, (), 1.0, 1.0, 1.0, 9.0, ())
@@ -81,12 +83,13 @@ def test_nothing_becomes_of_nothing():
     assert names(result(None), result(None, status="passed")) == [None, None]
 
 
-def test_a_journal_has_the_names_that_are_settled(tmp_path):
+def test_a_journal_has_the_names_that_are_settled(tmp_path, make_case):
     path = tmp_path / "results.jsonl"
     given = [result("parts of 8", "parts of 16", name="one"), result("parts of 16", name="other")]
     with Journal(path) as journal:
         for one in given:
             journal.append(one)
-    rewrite(path, settled(given))
+    cases = [make_case(name=one.name) for one in given]
+    finish(path, summary(settled(given), cases, Options(), None, 1.0))
     assert {one.mistake for one in read_journal(path).values()} == {"parts of 16"}
     assert list(read_journal(path).values()) == settled(given)

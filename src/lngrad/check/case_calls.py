@@ -42,14 +42,16 @@ class CaseCalls:
     """
 
     def __init__(self, case: CheckCase, options: Options, standard: str, kernels: Kernels) -> None:
-        self.case, self.options, self.standard, self.kernels = case, options, standard, kernels
+        self.options, self.standard, self.kernels = options, standard, kernels
         self.kernel = None if options.against else kernels(options.impl)
+        signature = self.kernel.signature if self.kernel is not None else None
+        self.case = case if signature is None else signature.fitted(case)
         self.third = kernels(options.third) if standard == "dual" else None
         rows = case.M if case.layouts else max(1, block_rows(case, options.block_bytes))
         self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
         self.is_whole = len(self.blocks) == 1 or (not options.against and self.fits(OUTPUTS_OF_A_CALL))
         self.twice_fits = self.fits(OUTPUTS_OF_TWO)  # before any of it is taken
-        self.notes: list[str] = []
+        self.notes: list[str] = [signature.text] if signature is not None and signature.text else []
         self.calls = 0
         self.own_eps: float | None = None
         self._drawn: DrawnInputs | None = None
@@ -93,7 +95,7 @@ class CaseCalls:
         try:
             return self.call(self.placed())
         except (NotApplicable, KernelError) as refusal:
-            if self.case.layouts and not getattr(refusal, "died", False):
+            if self.case.layouts and not getattr(refusal, "died", False) and not getattr(refusal, "mistake", None):
                 self.call(self.placed(case=replace(self.case, layouts={})))
                 how = ", ".join(f"{name} with {layout}" for name, layout in self.case.layouts.items())
                 raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
@@ -104,7 +106,7 @@ class CaseCalls:
             return self.call(request)
         except (NotApplicable, KernelError) as error:
             text = str(error) if str(error).startswith("it ") else f"in call {self.calls} of this case: {error}"
-            raise KernelError(text) from None
+            raise KernelError(text, getattr(error, "mistake", None)) from None
 
     def pieces(self) -> Iterator[Piece]:
         """Calls with blocks of rows, or a device's dumps, a block after the other."""

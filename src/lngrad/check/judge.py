@@ -43,6 +43,7 @@ def case_facts(case: CheckCase) -> str:
     named = zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True)
     outputs = ", ".join(f"{name} {dtype}" for name, dtype, wanted in named if wanted)
     norm = "" if case.norm == "layer_norm" else f"{case.norm} "
+    gamma += "".join(f", {name} {layout}" for name, layout in case.layouts.items())
     return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"
 
 
@@ -75,8 +76,10 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
     except NotApplicable as reason:
         result = replace(bare, reason=str(reason))
     except Exception as error:
-        text = str(error) if isinstance(error, KernelError) else first_line(error)
-        result = replace(bare, status="failed", reason=text)
+        text, mistake = first_line(error), None
+        if isinstance(error, KernelError):
+            text, mistake = str(error), error.mistake
+        result = replace(bare, status="failed", reason=text, mistake=mistake)
     return replace(result, seconds=perf_counter() - start)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lngrad.check.calls.process import KernelProcesses
+from lngrad.check.calls.process import KernelProcesses, signature_of
 from lngrad.check.case import NORMS, CheckCase, Options
-from lngrad.check.formats.reading import of_norm, read_cases, shipped
+from lngrad.check.gate import MAX_SKIPPED, chosen_cases, norm_of, too_many
 from lngrad.check.judge import check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards import AUTO, STANDARDS
@@ -20,50 +20,59 @@ from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 
 MAX_BYTES = 8 << 30
-TIME_LIMIT = 300.0  # seconds of a call
 _KERNELS = pytest.StashKey[KernelProcesses]()
+_STATUSES = pytest.StashKey[list[str]]()
+_OPTIONS: dict[str, dict[str, Any]] = {  # those of `lngrad check`
+    "impl": {"metavar": "IMPL", "help": "check this implementation: module:NAME, or as in lngrad check"},
+    "cases": {"metavar": "PATH", "action": "append", "help": "case files; default: as of lngrad check"},
+    "norm": {"metavar": "NAME", "choices": list(NORMS), "help": "which norm it computes; default: what it is found to be"},
+    "standard": {"metavar": "NAME", "default": AUTO, "choices": [AUTO, *STANDARDS],
+                 "help": "default: stable, and mixed where x has 16 bits"},
+    "seed": {"type": int, "default": 0, "help": "of the inputs"},
+    "seeds": {"type": int, "default": 1, "help": "every case with so many seeds"},
+    "fuzz": {"type": int, "default": 0, "help": "so many random cases besides"},
+    "time-limit": {"type": float, "default": 300.0, "help": "seconds of a call; then its case has failed"},
+    "max-skipped": {"metavar": "N|N%", "default": MAX_SKIPPED, "help": "more skipped cases than this are no pass"},
+}  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the plugin."""
     group = parser.getgroup("lngrad", "gradients of layer normalization")
-    group.addoption(
-        "--lngrad-impl", metavar="IMPL", help="check this implementation: module:function, or as in lngrad check"
-    )
-    group.addoption("--lngrad-cases", metavar="PATH", action="append", help="case files; default: as of lngrad check")
-    group.addoption(
-        "--lngrad-norm", metavar="NAME", choices=list(NORMS), help="which norm it computes; default: layer_norm"
-    )
-    group.addoption(
-        "--lngrad-standard",
-        metavar="NAME",
-        default=AUTO,
-        choices=[AUTO, *STANDARDS],
-        help="default: stable, and mixed where x has 16 bits",
-    )
+    for name, facts in _OPTIONS.items():
+        group.addoption(f"--lngrad-{name}", **facts)
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """One test for every case."""
-    impl = config.getoption("--lngrad-impl")
+    impl, norm, standard, seed, seeds, fuzz, limit, files = (
+        config.getoption(f"--lngrad-{name}")
+        for name in ("impl", "norm", "standard", "seed", "seeds", "fuzz", "time-limit", "cases")
+    )
     if not impl:
         return
-    norm, files = config.getoption("--lngrad-norm"), config.getoption("--lngrad-cases")
     invoked = f"lngrad check --impl {impl}" + (f" --norm {norm}" if norm else "")
-    options = Options(impl=impl, standard=config.getoption("--lngrad-standard"), invoked=invoked)
-    norm = norm or (None if files else "layer_norm")
+    options = Options(impl=impl, standard=standard, seed=seed, invoked=invoked)
     try:
-        cases = of_norm(read_cases([Path(path) for path in files], MAX_BYTES) if files else shipped(), norm)
+        norm = norm or (None if files else norm_of(signature_of(impl)))
+        paths = [Path(path) for path in files or ()]
+        cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES)
     except LngradError as error:
         raise pytest.UsageError(str(error)) from None
-    session.stash[_KERNELS] = KernelProcesses(get_num_threads(), TIME_LIMIT)
+    session.stash[_KERNELS], session.stash[_STATUSES] = KernelProcesses(get_num_threads(), limit), []
     items += [CaseItem.from_parent(session, name=f"lngrad[{case.label}]", case=case, options=options) for case in cases]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End the processes."""
+    """End the processes; too many skipped cases are no pass."""
     if _KERNELS in session.stash:
         session.stash[_KERNELS].end()
+        statuses, most = session.stash[_STATUSES], session.config.getoption("--lngrad-max-skipped")
+        if too_many(statuses.count("skipped"), len(statuses), most) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            print(
+                f"\n{statuses.count('skipped')} of {len(statuses)} cases were skipped, more than {most}: that is no pass"
+            )
 
 
 class WrongGradients(Exception):
@@ -88,6 +97,7 @@ class CaseItem(pytest.Item):
             WrongGradients: It failed.
         """
         result = check_case(self.case, self.options, self.session.stash[_KERNELS])
+        self.session.stash[_STATUSES].append(result.status)
         if result.status == "skipped":
             pytest.skip(result.reason)
         if result.status == "failed":

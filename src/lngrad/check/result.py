@@ -15,7 +15,7 @@ Status = Literal["passed", "failed", "skipped"]
 # What was seen, and not concluded from a result's numbers.
 SEEN = frozenset({
     "not repeatable", "an earlier call's results", "results that change", "layout ignored", "number of threads",
-    "NaN or infinity lost",
+    "NaN or infinity lost", "no gradient", "backward raises",
 })  # fmt: skip
 NO_NAME = "no known mistake"
 MANY = 4  # times as many cases: those outvote a name

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lngrad.check.case import CheckCase, Options
+    from lngrad.check.gate import Run
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
 
@@ -73,8 +74,8 @@ def check(
         str,
         Option(
             help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
-            "of yours module:function, triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; "
-            "or mutant:NAME.",
+            "of yours module:NAME or FILE.py:NAME (a function, a module, an autograd.Function), hub:FOLDER, "
+            "triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; or mutant:NAME.",
             autocompletion=completing(impl_names),
         ),
     ] = "numba_cpu",
@@ -104,7 +105,17 @@ def check(
     ] = None,
     report: Annotated[Path | None, Option(metavar="HTML", help="A report for people.", show_default="none")] = None,
     junit: Annotated[Path | None, Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
-    json: Annotated[Path | None, Option(metavar="JSONL", help="Every result as it comes.", show_default="none")] = None,
+    sarif: Annotated[
+        Path | None, Option(metavar="JSON", help="A report for code scanning.", show_default="none")
+    ] = None,
+    json: Annotated[
+        Path | None,
+        Option(
+            metavar="JSONL",
+            help="Every result as it comes; the last line is the run. -: that line on stdout alone.",
+            show_default="none",
+        ),
+    ] = None,
     compare: Annotated[
         Path | None,
         Option(
@@ -138,8 +149,10 @@ def check(
     """
     from rich.console import Console
 
+    from lngrad.check.calls.process import signature_of
     from lngrad.check.case import Options
-    from lngrad.check.reports.journal import changes, read_journal, rewrite
+    from lngrad.check.gate import chosen_cases, norm_of, summary
+    from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal
     from lngrad.check.result import settled
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
 
@@ -148,13 +161,14 @@ def check(
     known_norm(norm)
     if re.fullmatch(r"\d+%?", max_skipped) is None:
         fail(f"--max-skipped: expected a number of cases, or a share as 50%, got {max_skipped!r}", REFUSED)
-    if resume and json is None:
+    if resume and json in (None, STDOUT):
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
-    _places(cases or (), report, junit, json)
+    _places(cases or (), report, junit, sarif, json)
     earlier = list(read_journal(compare).values()) if compare is not None else None
+    signature = None if against else signature_of(impl)
     if norm is None and not cases and (":" in impl or against):
-        norm = "layer_norm"  # what a kernel of the user's computes, or dumps are of, unless --norm says
-    chosen = _chosen(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
+        norm = norm_of(signature)  # what dumps are of, too, unless --norm says
+    chosen = chosen_cases(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
     words = ["--standard", standard] * (standard != AUTO) + (["--norm", norm] if norm else [])
     words += ["--against", str(against)] if against else ["--impl", impl]
     options = Options(
@@ -163,71 +177,60 @@ def check(
     )  # fmt: skip
     start = monotonic()
     found, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
-    results = settled(found)
-    if json is not None and results != found:
-        rewrite(json, results)
-    seconds, console = monotonic() - start, Console(highlight=False)
+    seconds, results = monotonic() - start, settled(found)
+    run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=json is not None)
+    if json is not None:
+        finish(json, run)
+    console = Console(highlight=False, stderr=json == STDOUT)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
         _print_changes(console, changed)
-    _print_summary(console, results, seconds)
-    _write_reports(report, junit, results, options, seconds, changed)
+    _print_summary(console, run)
+    _write_reports(report, junit, sarif, run, options, changed)
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
-    _end(results, max_skipped)
+    _end(run.counts, max_skipped)
 
 
-def _places(cases: Sequence[Path], report: Path | None, junit: Path | None, json: Path | None) -> None:
+def _places(cases: Sequence[Path], report: Path | None, *others: Path | None) -> None:
     """Refuse reports that can't be written where they are asked for."""
     if report is not None:
         need("check", jinja2="jinja2")
-    for path in (report, junit, json):
+    for path in (report, *others):
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"{path}: no folder {path.parent}", REFUSED)
         if path is not None and path.exists() and any(map(path.samefile, cases)):
             fail(f"{path}: has the cases, and is not replaced", REFUSED)
 
 
-def _chosen(
-    cases: list[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range, fuzz: int,
-    max_bytes: int,
-) -> list[CheckCase]:  # fmt: skip
-    """The cases of the files, or the package's own, and random ones; again for each further seed."""
-    from lngrad.check.case import fuzzed
-    from lngrad.check.formats.reading import of_norm, read_cases, select, shipped
-
-    read = read_cases(cases, max_bytes) if cases else shipped()
-    chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
-    return chosen[0] + [
-        replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
-    ]
-
-
 def _write_reports(
-    report: Path | None, junit: Path | None, results: list[CaseResult], options: Options, seconds: float,
-    changed: list[VerdictChange],
+    report: Path | None, junit: Path | None, sarif: Path | None, run: Run, options: Options, changed: list[VerdictChange]
 ) -> None:  # fmt: skip
-    from lngrad.check.reports.journal import write_junit
+    from lngrad.check.reports.journal import write_junit, write_sarif
 
     if junit is not None:
-        write_junit(junit, results, options.against or options.impl)
+        write_junit(junit, run.results, options.against or options.impl)
+    if sarif is not None:
+        write_sarif(sarif, run, options.impl)
     if report is not None:
         from lngrad.check.reports.html import write_report
 
-        write_report(report, results, options, seconds, changed)
+        write_report(report, list(run.results), options, run.seconds, changed)
         say(f"report: {report}")
 
 
-def _end(results: Sequence[CaseResult], max_skipped: str) -> None:
+def _end(count: dict[str, int], max_skipped: str) -> None:
     """End the command with the exit code of these results; return if all is well."""
-    count = Counter(result.status for result in results)
+    from lngrad.check.gate import too_many
+
+    cases = sum(count.values())
     if count["failed"]:
         raise typer.Exit(FAILED)
     if not count["passed"]:
         fail("no case was checked: all are skipped", REFUSED)
-    if count["skipped"] > int(max_skipped.rstrip("%")) * (len(results) / 100 if "%" in max_skipped else 1):
-        of = f"{count['skipped']} of {len(results)} cases were skipped"
+    if too_many(count["skipped"], cases, max_skipped):
+        of = f"{count['skipped']} of {cases} cases were skipped"
         fail(f"{of}, more than --max-skipped {max_skipped}: that is no pass", FAILED)
 
 
@@ -273,16 +276,16 @@ def _run(
     from rich.console import Console
 
     from lngrad.check.judge import default_jobs, run_cases
-    from lngrad.check.reports.journal import Journal, key_of, read_journal
+    from lngrad.check.reports.journal import STDOUT, Journal, key_of, read_journal
 
     keys = {case.label: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
     found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
     waiting = [case for case in cases if case.label not in found]
     printed = 0
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=journal == STDOUT)
     bar = progress(console, "cases", len(cases), len(found))
-    with Journal(journal, found.values()) if journal else nullcontext() as file, bar as advance:
+    with Journal(journal, found.values()) if journal not in (None, STDOUT) else nullcontext() as file, bar as advance:
 
         def done(result: CaseResult) -> None:
             nonlocal printed
@@ -318,14 +321,19 @@ def _print_result(console: Console, result: CaseResult) -> None:
     console.print(f"  [dim]{escape(result.command)}[/]", soft_wrap=True)
 
 
-def _print_summary(console: Console, results: Sequence[CaseResult], seconds: float) -> None:
+def _print_summary(console: Console, run: Run) -> None:
+    from lngrad.check.gate import is_refusal
     from lngrad.check.result import tally
 
-    counts = Counter(result.status for result in results)
-    skipped = Counter(result.reason for result in results if result.status == "skipped")
+    results, counts = run.results, run.counts
+    if run.signature:
+        console.print(f"[dim]{escape(run.signature)}[/]")
+    for one in run.restrictions:
+        console.print(f"[dim]refuses {escape(one.text)}: {one.cases} cases ({escape(one.said)})[/]")
+    skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
     for reason, number in skipped.most_common(MAX_PRINTED):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
-    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes)
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note != run.signature)
     for note, number in notes.most_common(MAX_PRINTED):
         console.print(f"[dim]note {number}: {escape(note)}[/]")
     timed = [(result, result.time) for result in results if result.time is not None]
@@ -340,8 +348,8 @@ def _print_summary(console: Console, results: Sequence[CaseResult], seconds: flo
         console.print(f"{number} × {escape(mistake)}")
     colour = "red" if counts["failed"] else "green"
     console.print(
-        f"[bold {colour}]{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
-        f"in {seconds:.1f} s"
+        f"[bold {colour}]{run.verdict}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
+        f"in {run.seconds:.1f} s"
     )
 
 

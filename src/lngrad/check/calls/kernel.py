@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from lngrad.check.case import CheckCase
-from lngrad.check.implementations import Implementation, NotApplicable, find
+from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
 from lngrad.core.problem import Grads
@@ -41,9 +41,14 @@ class KernelError(Exception):
 
     Attributes:
         died: Whether its process is gone.
+        mistake: Its name, where the call showed one.
     """
 
     died = False
+
+    def __init__(self, text: str, mistake: str | None = None) -> None:
+        super().__init__(text)
+        self.mistake = mistake
 
 
 class Place(NamedTuple):
@@ -81,6 +86,7 @@ class Kernel(Protocol):
         memory: Where its inputs are written.
         has_threads: Whether it has a switch for the number of threads.
         on_device: Whether it computes in other memory than this machine's.
+        signature: Of a forward, which is differentiated.
         threads: How many it has where a request does not say.
         seconds: Of the last call.
     """
@@ -88,6 +94,7 @@ class Kernel(Protocol):
     memory: Memory
     has_threads: bool
     on_device: bool
+    signature: Signature | None
     threads: int
     seconds: float
 
@@ -224,18 +231,16 @@ class Caller:
         if self._bytes.size < request.nbytes:
             mapped = mmap.mmap(self._descriptor, request.nbytes, access=mmap.ACCESS_READ)
             self._bytes = np.asarray(_Writable(np.frombuffer(mapped, np.uint8)))
-        arrays = {name: self._view(place) for name, place in _places(request)}
-        if request.copied:
-            arrays = {name: array.copy() for name, array in arrays.items()}
-        return with_arrays(request.given, arrays)
+        memory = self._bytes[: request.nbytes].copy() if request.copied else self._bytes
+        return with_arrays(request.given, {name: self._view(place, memory) for name, place in _places(request)})
 
-    def _view(self, place: Place) -> Array:
-        return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
+    def _view(self, place: Place, memory: Array) -> Array:
+        return laid_out(memory, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
 
     def _unchanged(self, request: Request, given: DrawnInputs) -> None:
         after = arrays_of(given)
         for name, place in _places(request):
-            if name in after and after[name].tobytes() != self._view(place).tobytes():
+            if name in after and after[name].tobytes() != self._view(place, self._bytes).tobytes():
                 raise RuntimeError(f"it changed its input {name}")
 
 
@@ -266,6 +271,7 @@ class Here:
         self.memory = Memory()
         self._caller = Caller(subject, self.memory.read_only)
         self.seconds, self.threads = 0.0, get_num_threads()
+        self.signature = subject.signature
 
     def call(self, request: Request) -> Grads:
         start = perf_counter()
@@ -288,6 +294,8 @@ class Here:
             return ask()
         except NotApplicable:
             raise
+        except Fault as fault:
+            raise KernelError(str(fault), fault.mistake) from None
         except Exception as error:
             raise KernelError(first_line(error)) from None
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line
 from lngrad.check.case import NORMS
-from lngrad.check.implementations import Arguments, Implementation, NotApplicable, find
+from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.implementations.users import ends_with_parent
 from lngrad.check.inputs import DrawnInputs
@@ -72,6 +72,7 @@ class KernelProcess:
         self.name, self.threads, self.time_limit = name, threads, time_limit
         self.memory = Memory()
         self.has_threads = self.on_device = False
+        self.signature: Signature | None = None
         self.seconds = 0.0  # of the last call, the way there and back included
         self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -131,7 +132,7 @@ class KernelProcess:
         if told["kind"] == "skipped":
             raise NotApplicable(str(told["text"]))
         if told["kind"] == "raised":
-            raise KernelError(str(told["text"]))
+            raise KernelError(str(told["text"]), told.get("mistake"))
         return told
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
@@ -167,8 +168,8 @@ class KernelProcess:
             raise EOFError
         return array
 
-    def start(self) -> None:
-        """Start the process, and look the implementation up in it.
+    def start(self, seconds: float = START_SECONDS) -> None:
+        """Start the process, and look the implementation up in it, within so many seconds.
 
         Raises:
             BackendUnavailable: There is none.
@@ -185,13 +186,16 @@ class KernelProcess:
         )  # fmt: skip
         theirs.close()
         try:
-            told = self._told(START_SECONDS, f"--impl: {self.name}: not imported within {START_SECONDS:g} s")
+            told = self._told(seconds, f"--impl: {self.name}: not imported within {seconds:g} s")
         except (EOFError, OSError):
             raise BackendUnavailable(f"--impl: {self.name}: {self._death()}") from None
         if told["kind"] != "ready":
             self.end()
             raise BackendUnavailable(str(told["text"]))
         self.has_threads, self.on_device = bool(told["threads"]), bool(told["device"])
+        if told["signature"] is not None:
+            norms, *others = told["signature"]
+            self.signature = Signature(tuple(norms), *others)
 
     def _death(self) -> _Ended:
         """What became of a process that does not answer."""
@@ -243,6 +247,23 @@ class KernelProcesses:
         self._running.clear()
 
 
+def signature_of(name: str) -> Signature | None:
+    """The signature of a forward, by a trial in a process; None for what is no forward.
+
+    Raises:
+        BackendUnavailable: There is no such implementation.
+    """
+    if not has_signature(name):
+        return None
+    kernel = KernelProcess(name, 1, CALL_SECONDS)
+    try:
+        kernel.start(CALL_SECONDS)  # which may compile
+        return kernel.signature
+    finally:
+        kernel.end()
+        kernel.memory.close()
+
+
 def with_variable(name: str, variable: str) -> Implementation:
     """An implementation whose number of threads is an environment variable: a process anew for each number.
 
@@ -287,7 +308,8 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         _tell(pipe, kind="refused", text=str(error) if known else f"--impl: {name}: {type(error).__name__}: {error}")
         return
     caller = Caller(subject, memory)
-    _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=subject.where.startswith("on "))
+    device = subject.where.startswith("on ")
+    _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=device, signature=subject.signature)
     asked: Any = None
     while True:
         try:
@@ -302,6 +324,8 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
             results = caller.again() if kind == "again" else caller.call(*arguments)
         except NotApplicable as reason:
             _tell(pipe, kind="skipped", text=str(reason))
+        except Fault as fault:
+            _tell(pipe, kind="raised", text=str(fault), mistake=fault.mistake)
         except Exception as error:
             _tell(pipe, kind="raised", text=first_line(error))
         else:

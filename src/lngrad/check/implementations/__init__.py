@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, PreparedCall
+from lngrad.check.implementations.forwards import forward, implementation_of
+from lngrad.check.implementations.implementation import (
+    Arguments,
+    Fault,
+    Implementation,
+    NotApplicable,
+    PreparedCall,
+    Signature,
+)
 from lngrad.check.implementations.libraries import LIBRARIES
 from lngrad.check.implementations.ours import ASCEND_SIM, CANN, backend, triton_gpu
-from lngrad.check.implementations.users import ascendc_kernel, mutant, program, triton_function, users_function
+from lngrad.check.implementations.users import ascendc_kernel, mutant, program, triton_function
 from lngrad.core.plan import BACKENDS, availability
 from lngrad.errors import BackendUnavailable
 
-__all__ = ["IMPLEMENTATIONS", "Arguments", "PreparedCall", "Implementation", "NotApplicable", "find", "names"]
+__all__ = [
+    "IMPLEMENTATIONS", "Arguments", "Fault", "Implementation", "NotApplicable", "PreparedCall", "Signature", "find",
+    "has_signature", "implementation_of", "names",
+]  # fmt: skip
 
 IMPLEMENTATIONS = {row.name: row for row in (ASCEND_SIM, *LIBRARIES, *CANN)}
 
@@ -21,7 +32,9 @@ _PREFIXES: dict[str, Callable[[str], Implementation]] = {
     "ascendc": ascendc_kernel, "mutant": mutant, "cmd": program, "triton": triton_function
 }  # fmt: skip
 _FORMS = (
-    "module:function",
+    "module:NAME",
+    "FILE.py:NAME",
+    "hub:FOLDER",
     "triton:module:function",
     "ascendc:FILE.cpp:KERNEL",
     "cmd:./program {in} {out}",
@@ -34,6 +47,11 @@ def names() -> list[str]:
     return [*BACKENDS, *(name for name in IMPLEMENTATIONS if name not in BACKENDS), *_FORMS]
 
 
+def has_signature(name: str) -> bool:
+    """Whether it may be a forward, whose signature a trial finds."""
+    return ":" in name and name.partition(":")[0] not in _PREFIXES
+
+
 def find(name: str) -> Implementation:
     """The implementation of a name. Only what it needs must be installed.
 
@@ -42,7 +60,7 @@ def find(name: str) -> Implementation:
     """
     prefix, colon, rest = name.partition(":")
     if colon:
-        return _PREFIXES[prefix](rest) if prefix in _PREFIXES else users_function(name)
+        return _PREFIXES[prefix](rest) if prefix in _PREFIXES else forward(name)
     if name == "triton_gpu":
         return triton_gpu()
     row = IMPLEMENTATIONS.get(name)

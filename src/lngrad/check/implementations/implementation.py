@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed_version
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,47 @@ Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
 
 class NotApplicable(Exception):
     """This implementation does not do what is asked; the text says why. A case is skipped, not failed."""
+
+
+class Fault(Exception):
+    """A call showed what is wrong with it, before any result: the name of the mistake; the text is a sentence."""
+
+    def __init__(self, mistake: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.mistake = mistake
+
+
+class Signature(NamedTuple):
+    """How a forward of somebody's is called, as a trial has shown, and what it computes.
+
+    Attributes:
+        norms: Of NORMS; none where the trial found none.
+        text: Which of its arguments is what, and what it returns, for people.
+        weight, bias: Whether it has them.
+        eps: The epsilon that it always adds; None: it takes the case's.
+        call: The call in Python, of x, weight, bias, eps and shape; "" where that is not all that it takes.
+        library: torch or jax; numpy where it is a backward, which needs no trial.
+    """
+
+    norms: tuple[str, ...] = ()
+    text: str = ""
+    weight: bool = True
+    bias: bool = True
+    eps: float | None = None
+    call: str = ""
+    library: str = "numpy"
+
+    def fitted(self, case: CheckCase) -> CheckCase:
+        """A case with what a derivative gives: gradients in the dtypes of x and gamma, of what there is."""
+        if self.library == "numpy":
+            return case
+        gamma = case.gamma_dtype if self.weight else None
+        parameter, (dx, dgamma, dbeta) = gamma or case.dtype, case.output_mask
+        mask = dx, dgamma and self.weight, dbeta and self.bias
+        eps = case.eps if self.eps is None else self.eps
+        return replace(
+            case, gamma_dtype=gamma, output_dtypes=(case.dtype, parameter, parameter), output_mask=mask, eps=eps
+        )
 
 
 @dataclass(frozen=True)
@@ -164,6 +205,7 @@ class Implementation:
         own_statistics: Of which norms it takes no mean and rstd, and computes them from x; it writes no given outputs then.
         simulated: A call takes long, as on a simulator, in an interpreter or in a process of its own.
         elsewhere: Why the memory that a call takes here is not the kernel's; "" where it is.
+        signature: Of a forward that is differentiated.
     """
 
     name: str
@@ -185,6 +227,7 @@ class Implementation:
     own_statistics: Container[str] = ()
     simulated: bool = False
     elsewhere: str = ""
+    signature: Signature | None = None
 
     def __call__(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> Grads:
         """The gradients of a case, in given outputs if there are any.

@@ -81,14 +81,14 @@ def _outputs(out: tuple[Any, ...]) -> dict[str, Any]:
 
 def _torch_statistics(case: CheckCase, given: DrawnInputs) -> str | None:
     if case.norm != "layer_norm":
-        return _statistics_of_x(case, given)
+        return statistics_of_x(case, given)
     parameter = case.gamma_dtype or case.dtype
     if given.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
         return None
     return f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}"
 
 
-def _set_torch_threads(threads: int) -> None:
+def set_torch_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
@@ -122,7 +122,7 @@ def _compiled_backward(a: Arguments) -> PreparedCall:
     return lambda: a.masked(_compiled()(t.dy, t.x, t.gamma, t.beta, eps))
 
 
-def _statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
+def statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
     mean = case.ranges.get("mean", (0.0, 0.0)) if case.normalization.centred else None
     if mean is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
         return None
@@ -238,12 +238,12 @@ _TORCH: tuple[Rule, ...] = (dx_as_x, parameters_as_gamma("torch"))
 LIBRARIES = (
     Implementation(
         "torch", _torch_backward, _torch_forward, ("layer_norm", "rms_norm"), takes=(*_TORCH, _torch_statistics),
-        needs="torch", package="torch", into=True, set_threads=_set_torch_threads, allocated=_torch_allocated,
+        needs="torch", package="torch", into=True, set_threads=set_torch_threads, allocated=_torch_allocated,
         own_statistics=("rms_norm",),
     ),
     Implementation(
-        "torch_compile", _compiled_backward, takes=(_statistics_of_x, *_TORCH), needs="torch", package="torch",
-        where="Inductor", set_threads=_set_torch_threads, allocated=_torch_allocated, own_statistics=("layer_norm",),
+        "torch_compile", _compiled_backward, takes=(statistics_of_x, *_TORCH), needs="torch", package="torch",
+        where="Inductor", set_threads=set_torch_threads, allocated=_torch_allocated, own_statistics=("layer_norm",),
     ),
     Implementation("jax", _jax_backward, _jax_forward, NORMS, takes=(_jax_float64,), needs="jax", package="jax"),
     Implementation(

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import NORMS, OUTPUTS
-from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
+from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, Signature, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
@@ -43,7 +44,7 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def users_function(name: str, on_gpu: bool = False) -> Implementation:
+def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Implementation:
     """A function of the user's, module:function; it is given what its parameters are named after.
 
     A NotImplementedError from it skips the case. Results that are masked off are dropped if it does not take the mask. One that
@@ -53,11 +54,12 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
     Args:
         name: Of the module and the function in it.
         on_gpu: Whether it takes tensors, on the GPU if there is one.
+        target: The function, where it is at hand.
 
     Raises:
         BackendUnavailable: There is no such function, or it takes parameters of other names.
     """
-    target = _imported(name)
+    target = imported(name) if target is None else target
     wanted, written, takes_threads = _parameters_of(name, target)
     threads: dict[str, int] = {}
 
@@ -75,7 +77,7 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         for label, given in possible.items():
             if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, label).tobytes():
                 raise RuntimeError(f"it changed its input {label}")
-        results = results._replace(**{label: _on_host(one) for label, one in outputs.items() if one is not None})
+        results = results._replace(**{label: on_host(one) for label, one in outputs.items() if one is not None})
         for label, guard in guards.items():
             if guard is not None and not guard.gaps_unchanged():
                 raise RuntimeError(f"it writes outside of {label}")
@@ -84,21 +86,41 @@ def users_function(name: str, on_gpu: bool = False) -> Implementation:
         return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
     switch = (lambda number: threads.update(threads=number)) if takes_threads else None
-    return Implementation(name, unprepared(backward), norms=NORMS, set_threads=switch)
+    signature = Signature(call="" if written or on_gpu else _call_of(wanted))
+    return Implementation(name, unprepared(backward), norms=NORMS, set_threads=switch, signature=signature)
 
 
-def _imported(name: str) -> Any:
-    """The function of module:function, whose module may be in the current folder."""
-    module, _, function = name.partition(":")
-    if module.endswith(".py"):
-        raise BackendUnavailable(f"--impl: expected MODULE:FUNCTION, as {Path(module).stem}:{function}, got {name!r}")
-    sys.path.insert(0, str(Path.cwd()))
+def _call_of(wanted: Sequence[str]) -> str:
+    names = {"gamma": "weight", "normalized_shape": "shape", "output_mask": "(True, True, True)"}
+    known = {*names, "dy", "x", "mean", "rstd", "variance", "eps"}
+    return f"kernel({', '.join(f'{one}={names.get(one, one)}' for one in wanted)})" if known.issuperset(wanted) else ""
+
+
+def imported(name: str) -> Any:
+    """What module:NAME or FILE.py:NAME is; the module may be in the current folder.
+
+    Raises:
+        BackendUnavailable: There is no such thing.
+    """
+    module, _, member = name.rpartition(":")
+    sys.path.insert(0, str(Path(module).absolute().parent if module.endswith(".py") else Path.cwd()))
     try:
-        return attrgetter(function)(import_module(module))
+        return attrgetter(member)(_of_file(Path(module)) if module.endswith(".py") else import_module(module))
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(f"--impl: {name}: {error}") from None
     finally:
         sys.path.pop(0)
+
+
+def _of_file(path: Path) -> Any:
+    """The module of a file, with the file's name."""
+    if not path.is_file():
+        raise BackendUnavailable(f"--impl: {path}: {MISSING}")
+    spec: Any = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool]:
@@ -115,7 +137,7 @@ def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool
     return wanted, [one for one in OUTPUTS if one in parameters], "threads" in parameters
 
 
-def _on_host(array: Any) -> Array:
+def on_host(array: Any) -> Array:
     return as_numpy(array.cpu() if hasattr(array, "cpu") else array)
 
 
@@ -149,7 +171,7 @@ def three(results: Any, name: str, centred: bool = True) -> Grads:
         expected = "dx, dgamma, dbeta" if centred else "dx, dgamma"
         raise FileFormatError(f"{name}: expected to return {expected}, got {type(results).__name__}")
     arrays = [None if one is None else as_array(label, one) for label, one in zip(OUTPUTS, results, strict=True)]
-    return Grads(*(None if one is None else _on_host(one) for one in arrays))
+    return Grads(*(None if one is None else on_host(one) for one in arrays))
 
 
 def triton_function(name: str) -> Implementation:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
+import lngrad
 from lngrad.check.case import CheckCase, Options
+from lngrad.check.gate import Run, code_of
 from lngrad.check.result import CaseResult, mapped
 from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
 from lngrad.files.writing import write_text
 
 MAX_BYTES = 1 << 30
+STDOUT = Path("-")
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -77,10 +82,34 @@ class Journal:
             self._file.close()
 
 
-def rewrite(path: Path, results: Iterable[CaseResult]) -> None:
-    """The names of results that the others have changed. What is no file has them as they came."""
-    if path.is_file():
-        write_text(path, "".join(map(line_of, results)))
+def finish(path: Path, run: Run) -> None:
+    """All results, with the names that others have changed, and a last line: the run. What is no file keeps what came."""
+    line = json.dumps(mapped(run.to_json(), _word), ensure_ascii=False, allow_nan=False) + "\n"
+    if path == STDOUT:
+        sys.stdout.write(line)
+    elif path.is_file():
+        write_text(path, "".join([*map(line_of, run.results), line]))
+
+
+def write_sarif(path: Path, run: Run, impl: str) -> None:
+    """A result a failed case, in the kernel's file where there is one, for code scanning."""
+    module = impl.rpartition(":")[0]
+    file = Path(module if module.endswith(".py") else module.replace(".", "/") + ".py")
+    uri = file.as_posix() if file.is_file() and not file.is_absolute() else None
+    names = sorted({one.mistake or "unexplained" for one in run.results if one.status == "failed"})
+    results = [
+        {
+            "ruleId": code_of(one.mistake) or one.mistake or "unexplained", "level": "error",
+            "message": {"text": printable(f"{one.facts}: {one.reason}. {one.sentence} {one.command}")},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri or Path(one.source.partition(":")[0]).name},
+                                                "region": {"startLine": 1}}}],
+        }
+        for one in run.results if one.status == "failed"
+    ]  # fmt: skip
+    rules = [{"id": code_of(name) or name, "shortDescription": {"text": name}} for name in names]
+    driver = {"name": "lngrad check", "version": lngrad.__version__, "rules": rules}
+    whole = {"version": "2.1.0", "$schema": SARIF, "runs": [{"tool": {"driver": driver}, "results": results}]}
+    write_text(path, json.dumps(whole, indent=1) + "\n")
 
 
 def read_journal(path: Path) -> dict[str, CaseResult]:
@@ -95,7 +124,10 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
         where = f"{path}:{number}"
         try:
             with as_format_error(where, "expected a result of lngrad check"):
-                result = CaseResult.from_json(mapped(parse_json(line, where), _number))
+                entry = parse_json(line, where)
+                if "verdict" in entry:  # of the run
+                    continue
+                result = CaseResult.from_json(mapped(entry, _number))
         except FileFormatError:
             if number == len(lines):
                 break

@@ -1,0 +1,255 @@
+"""A whole run for programs: its verdict, what the kernel refuses, which mistakes failed it, and how to see each alone."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+import lngrad
+from lngrad.check.calls.kernel import Here, Kernel
+from lngrad.check.calls.process import KernelProcesses, signature_of
+from lngrad.check.case import CheckCase, Options, fuzzed
+from lngrad.check.formats.reading import of_norm, read_cases, select, shipped
+from lngrad.check.implementations import Signature, implementation_of
+from lngrad.check.judge import check_case
+from lngrad.check.mistakes.catalogue import MISTAKES
+from lngrad.check.reproduction import SEARCH_SECONDS, SHOWN_BY_CALLS, script, smallest
+from lngrad.check.result import CaseResult, settled
+from lngrad.check.standards import AUTO
+from lngrad.check.trial import OWN
+from lngrad.core.threads import get_num_threads
+from lngrad.support.dtypes import DTYPES
+
+FORMAT = 1  # of to_json; it grows when a key changes its meaning or goes
+MAX_SKIPPED = "50%"
+REFUSED = "refused: "  # begins the reason of a case that a forward does not take
+_NO_LIMITS = OWN, "switched off", "a derivative computes"  # statistics of its own are a choice
+REPRODUCED = 3  # mistakes that get a script, the most frequent first
+_PACKAGES = ("numpy", "torch", "jax", "triton")
+_POWERS = tuple(2**power for power in range(1, 15))
+
+
+def _is_strided(case: CheckCase, name: str) -> bool:
+    """Whether torch is given strides: it has none that are negative, and one row or column may be contiguous."""
+    return case.M > 1 < case.N and case.layouts.get(name) in ("reversed axes", "every second", "corner", "shared")
+
+
+# What a kernel may refuse. A row holds if no case that it describes has run.
+RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
+    "gamma in another dtype than x": lambda case: case.gamma_dtype not in (None, case.dtype),
+    "no gamma": lambda case: case.gamma_dtype is None,
+    **{f"x in {dtype}": partial(lambda dtype, case: case.dtype == dtype, dtype) for dtype in DTYPES},
+    "no rows or no columns": lambda case: case.M * case.N == 0,
+    "more than one normalized axis": lambda case: len(case.normalized) > 1,
+    "x without rows": lambda case: not case.lead,
+    "x of more than 2 dimensions": lambda case: len(case.shape) > 2,
+    "x that is not contiguous": lambda case: _is_strided(case, "x"),
+    "dy that is not contiguous": lambda case: _is_strided(case, "dy"),
+    **{f"N not a multiple of {n}": partial(lambda n, case: case.N % n > 0, n) for n in _POWERS[:10]},
+    **{f"N over {n}": partial(lambda n, case: n < case.N, n) for n in _POWERS},
+}
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What a kernel does not take, how many cases that were, and what it said."""
+
+    text: str
+    cases: int
+    said: str
+
+
+@dataclass(frozen=True)
+class FoundMistake:
+    """A mistake: its name (None: no known one) and code, how many cases failed by it, and a script of the smallest one."""
+
+    name: str | None
+    code: str | None
+    cases: int
+    case: str
+    command: str
+    reproduction: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of `lngrad check`.
+
+    Attributes:
+        verdict: FAIL if a case failed; INCONCLUSIVE if none passed, or more were skipped than is allowed; PASS WITH LIMITS if
+            some were skipped that another kernel takes.
+        command, seed, versions: What ran.
+        signature: How a forward was called.
+        counts: Of cases: passed, failed, skipped.
+        restrictions: What it refused.
+        mistakes: Those that failed it, the most frequent first.
+        results: Of all cases.
+        seconds: That it took.
+    """
+
+    verdict: Literal["PASS", "PASS WITH LIMITS", "FAIL", "INCONCLUSIVE"]
+    command: str
+    seed: int
+    versions: dict[str, str]
+    signature: str
+    counts: dict[str, int]
+    restrictions: tuple[Restriction, ...]
+    mistakes: tuple[FoundMistake, ...]
+    results: tuple[CaseResult, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Without passed and skipped cases; of each failed one the mistake, where it is, and the error in units."""
+        told = asdict(replace(self, results=()))
+        del told["results"]
+        failures = [_failure(result) for result in self.results if result.status == "failed"]
+        return {"format": FORMAT, "lngrad": lngrad.__version__, **told, "failures": failures}
+
+
+def _failure(result: CaseResult) -> dict[str, Any]:
+    where = [
+        {"result": one.name, "dtype": one.dtype, "shape": one.shape, "off": one.off, "ulps": one.worst_ulp,
+         "tolerances": one.worst_share, "worst": [asdict(worst) for worst in one.worst[:1]]}
+        for one in result.outputs if not one.passed
+    ]  # fmt: skip
+    told = {name: getattr(result, name) for name in ("name", "facts", "reason", "mistake", "sentence", "command")}
+    weights = [one.text for one in result.weights]
+    return {**told, "code": code_of(result.mistake), "where": where, "rows_and_columns": weights}
+
+
+def code_of(mistake: str | None) -> str | None:
+    """The code of a known mistake's family."""
+    known = MISTAKES.get(mistake or "")
+    return None if known is None else known.family.code
+
+
+def norm_of(signature: Signature | None) -> str:
+    """What a kernel of the user's computes unless it is said."""
+    return signature.norms[0] if signature is not None and signature.norms else "layer_norm"
+
+
+def chosen_cases(
+    cases: Sequence[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range, fuzz: int,
+    max_bytes: int,
+) -> list[CheckCase]:  # fmt: skip
+    """The cases of the files, or the package's own, and random ones; again for each further seed."""
+    read = read_cases(cases, max_bytes) if cases else shipped()
+    chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
+    return chosen[0] + [
+        replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
+    ]
+
+
+def too_many(skipped: int, of: int, max_skipped: str) -> bool:
+    """Whether so many skipped cases are no pass."""
+    return skipped > int(max_skipped.rstrip("%")) * (of / 100 if "%" in max_skipped else 1)
+
+
+def is_refusal(result: CaseResult) -> bool:
+    """Whether a forward did not take the case."""
+    return result.status == "skipped" and REFUSED in result.reason
+
+
+def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) -> list[Restriction]:
+    """What was refused, in as few lines as explain it: a row of RESTRICTIONS where no case that ran contradicts it."""
+    refused: dict[str, list[CaseResult]] = {}
+    ran = [cases[one.name] for one in results if one.status != "skipped"]
+    for one in filter(is_refusal, results):
+        refused.setdefault(re.sub(r"\d+", "#", one.reason.rpartition(REFUSED)[2]), []).append(one)
+    possible = {text: holds for text, holds in RESTRICTIONS.items() if not any(map(holds, ran))}
+    found = []
+    for left in refused.values():
+        while left:
+            said = left[0].reason.rpartition(REFUSED)[2]
+            covered = {text: [one for one in left if holds(cases[one.name])] for text, holds in possible.items()}
+            text, most = max(covered.items(), key=lambda one: len(one[1]), default=("", []))
+            text, most = (text, most) if most else (said, left)
+            found.append(Restriction(text, len(most), said))
+            left = [one for one in left if one not in most]
+    return sorted(found, key=lambda one: -one.cases)
+
+
+def summary(
+    results: Sequence[CaseResult], cases: Sequence[CheckCase], options: Options, signature: Signature | None, seconds: float,
+    max_skipped: str = MAX_SKIPPED, *, scripts: bool = False,
+) -> Run:  # fmt: skip
+    """The run of these results; mistakes have scripts if these are wanted."""
+    counts = {status: sum(one.status == status for one in results) for status in ("passed", "failed", "skipped")}
+    by_name = {case.label: case for case in cases}
+    is_limited = any(one.status == "skipped" and not one.reason.startswith(_NO_LIMITS) for one in results)
+    is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return Run(
+        "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if is_limited else "PASS",
+        options.invoked, options.seed, versions, signature.text if signature else "", counts,
+        tuple(restrictions(results, by_name)),
+        tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
+    )  # fmt: skip
+
+
+def _mistakes(
+    results: Sequence[CaseResult], cases: Mapping[str, CheckCase], options: Options, signature: Signature | None
+) -> list[FoundMistake]:
+    failed = [one for one in results if one.status == "failed"]
+    found: list[FoundMistake] = []
+    kernels = KernelProcesses(get_num_threads(), SEARCH_SECONDS)
+    for name, number in Counter(one.mistake for one in failed).most_common():
+        least = min((one for one in failed if one.mistake == name), key=lambda one: cases[one.name].nbytes)
+        text = None
+        is_shown = least.outputs or name in SHOWN_BY_CALLS
+        if signature and signature.call and is_shown and len(found) < REPRODUCED:
+            text = script(options.impl, signature, smallest(cases[least.name], name, options, kernels))
+        found.append(FoundMistake(name, code_of(name), number, least.name, least.command, text))
+    kernels.end()
+    return found
+
+
+def run(
+    impl: str | Callable[..., Any], cases: Sequence[str | Path] | None = None, *, norm: str | None = None,
+    standard: str = AUTO, seed: int = 0, seeds: int = 1, fuzz: int = 0, filter: str | None = None, limit: int | None = None,
+    time_limit: float = 300.0, max_skipped: str = MAX_SKIPPED, max_bytes: int = 8 << 30,
+) -> Run:  # fmt: skip
+    """Check an implementation, as `lngrad check` does, one case after the other.
+
+    Args:
+        impl: A name, as of --impl: it runs in a process of its own. Or a function, a module or a class of one: it runs in this
+            process, which a crash ends.
+        cases: Files; None: those that come with lngrad.
+        norm, standard, seed, seeds, fuzz, filter, limit, time_limit, max_skipped, max_bytes: As the options.
+
+    Raises:
+        BackendUnavailable: There is no such implementation, or no call of it gives an array.
+        FileFormatError: A file can't be used.
+    """
+    start, name = monotonic(), impl if isinstance(impl, str) else getattr(impl, "__qualname__", type(impl).__name__)
+    own = None if isinstance(impl, str) else Here(implementation_of(impl, name))
+    signature = own.signature if own else signature_of(name)
+    if norm is None and not cases and (own or ":" in name):
+        norm = norm_of(signature)
+    paths = None if cases is None else [Path(one) for one in cases]
+    chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
+    invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
+    options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked)
+    processes = KernelProcesses(get_num_threads(), time_limit)
+
+    def kernels(asked: str, filled: bool = True) -> Kernel:
+        return own if own and asked == name else processes(asked, filled)
+
+    try:
+        results = settled([check_case(case, options, kernels) for case in chosen])
+    finally:
+        processes.end()
+    scripts = own is None  # which import by name
+    return summary(results, chosen, options, signature, monotonic() - start, max_skipped, scripts=scripts)

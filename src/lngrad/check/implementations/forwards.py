@@ -1,0 +1,420 @@
+"""Forwards that users have, in torch or JAX: a trial finds their signature, their library differentiates them.
+
+A trial calls what somebody has, in all ways that names of its arguments leave open, until one gives a norm of the family.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import permutations, product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.implementations.hub import layer
+from lngrad.check.implementations.implementation import (
+    Arguments,
+    Fault,
+    Implementation,
+    NotApplicable,
+    Rule,
+    Signature,
+    unprepared,
+)
+from lngrad.check.implementations.libraries import set_torch_threads, statistics_of_x
+from lngrad.check.implementations.ours import on_device
+from lngrad.check.implementations.users import imported, on_host, users_function
+from lngrad.check.inputs import DrawnInputs
+from lngrad.core import reference
+from lngrad.core.problem import Grads
+from lngrad.errors import BackendUnavailable
+from lngrad.support.dtypes import numpy_dtype
+from lngrad.typing import Array, Shape
+
+# What a parameter or an attribute is, by its name. Another one is found by trial, in the order of the rows.
+ROLES = {
+    "weight": ("weight", "gamma", "w", "scale", "g", "kernel"),
+    "bias": ("bias", "beta", "b"),
+    "eps": ("eps", "epsilon", "variance_epsilon", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
+    "residual": ("residual", "res", "r", "residual_in", "prev_residual"),
+    "shape": ("normalized_shape", "shape", "normalized"),
+    "offset": ("offset",),
+}
+TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "add_layer_norm")
+# So large that a forward which does not take it gives itself away; then those that are written into formulas.
+_EPS, _WRITTEN = 0.37, (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
+_DEVIATION = 0.03  # of a sample's x where eps is written: 1e-5 and 1e-6 differ by more than _CLOSE
+_CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element
+_LEADS = ((2, 3), (4,))  # rows of a sample: some forwards take two dimensions alone
+
+
+class _Library(NamedTuple):
+    """What a forward is written in.
+
+    Attributes:
+        name: Of its module.
+        owners: How modules of the types begin that only this library can call.
+        array: One of its arrays, of a NumPy array.
+        gradients: By role, of a call of arrays by role, of these arrays, and of dy for each output. It raises NotApplicable
+            where the forward refuses the inputs, and Fault where the backward raises or there is none.
+        takes: Rules besides.
+    """
+
+    name: str
+    owners: tuple[str, ...]
+    array: Callable[[Array], Any]
+    gradients: Callable[[Callable[[dict[str, Any]], Any], dict[str, Any], list[Any]], dict[str, Any]]
+    takes: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to call a forward: which role has which name there, the call by role, shape and eps, and how it is written."""
+
+    roles: dict[str, str]
+    call: Callable[[dict[str, Any], Shape, float], Any]
+    text: str
+    written: str = ""
+
+
+def forward(name: str) -> Implementation:
+    """What module:NAME, FILE.py:NAME or hub:FOLDER is: a backward of the user's, or a forward that is differentiated here.
+
+    Raises:
+        BackendUnavailable: There is no such thing, or no way to call it gives an array.
+    """
+    return implementation_of(layer(name.removeprefix("hub:")) if name.startswith("hub:") else imported(name), name)
+
+
+def implementation_of(target: Any, name: str) -> Implementation:
+    """A function's, a module's or a class's gradients; a function with a parameter dy is a backward. Raises as `forward`."""
+    if inspect.isfunction(target) and "dy" in inspect.signature(target).parameters:
+        return users_function(name, target=target)
+    if getattr(target, "has_backward", True) is False:
+        raise BackendUnavailable(f"--impl: {name}: its has_backward is False")
+    kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
+    owned = [one for one in LIBRARIES if any(kind.startswith(one.owners) for kind in kinds)] or LIBRARIES
+    best: tuple[float, Any, Any, Any, Any] | None = None
+    refused = "there is no torch and no JAX"
+    for lead, library in product(_LEADS, [one for one in owned if find_spec(one.name)]):
+        for way in _ways(library, target):
+            found = _tried(library, way, lead)
+            if isinstance(found, Exception):
+                refused = _line(found)
+            elif best is None or found[0] < best[0]:
+                best = (*found, library, way)
+                if found[0] <= 1:
+                    return _implementation(name, *best)
+    if best is None:
+        expected = "a function with a parameter dy, or a forward of x, weight, bias and eps"
+        raise BackendUnavailable(f"--impl: {name}: expected {expected}; a call gave {refused}")
+    return _implementation(name, *best)
+
+
+def _implementation(
+    name: str, share: float, norms: tuple[str, ...], eps: float | None, library: _Library, way: _Way
+) -> Implementation:
+    names = [way.text, *(f"{role} is {label}" for role, label in way.roles.items())]
+    names += [f"eps is {eps:g}"] if eps is not None else []
+    text = f"taken as {norms[0]}: {', '.join(names)}" + "; returns y and the total" * ("residual" in way.roles)
+    takes: tuple[Rule, ...] = statistics_of_x, *library.takes
+    if share > 1:  # of a wrong forward nothing is sure
+        text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element"
+        norms = ()
+    elif not _takes_axes(library, way, norms[0]):
+        takes = (*takes, _one_axis)
+    has = "weight" in way.roles, "bias" in way.roles
+    where = ""
+    if library.name == "torch":
+        import torch
+
+        where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return Implementation(
+        name, unprepared(partial(_gradients, library, way)), norms=norms or NORMS, takes=takes, where=where,
+        set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
+        signature=Signature(norms, text, *has, eps, way.written, library.name),
+    )  # fmt: skip
+
+
+def _one_axis(case: CheckCase, given: DrawnInputs) -> str | None:
+    return "refused: it normalizes one axis" if len(case.normalized) > 1 else None
+
+
+def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
+    """One call and its derivative."""
+    eps = a.eps if a.case is None else a.case.eps
+    gamma = np.ones(a.normalized_shape, a.x.dtype) if a.gamma is None else a.gamma
+    given = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
+    given["residual"] = a.residual
+    leaves = {role: one for role, one in given.items() if role == "x" or role in way.roles}
+    dys = [a.dy] if a.residual is None else [a.dy, a.dtotal]
+
+    def call(arrays: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            made = _outputs(way.call(arrays | {"offset": a.offset}, a.normalized_shape, eps), len(dys))
+        except Exception as error:
+            raise NotApplicable(f"refused: {_line(error)}") from None
+        if tuple(made[0].shape) != tuple(arrays["x"].shape):
+            raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(made[0].shape)}")
+        return made
+
+    found = library.gradients(call, {role: library.array(one) for role, one in leaves.items()}, dys)
+    for label, role, wanted in zip(Grads._fields, given, a.output_mask, strict=False):
+        if wanted and role in leaves and found[role] is None:
+            raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
+    return a.masked(found.get(role) for role in ("x", "weight", "bias"))
+
+
+def _outputs(results: Any, number: int) -> tuple[Any, ...]:
+    """y, or y and the total, of what a forward returned; a plain norm may return statistics behind y."""
+    return (tuple(results) if isinstance(results, tuple | list) else (results,))[:number]
+
+
+# The trial
+
+
+def _tried(library: _Library, way: _Way, lead: Shape) -> tuple[float, tuple[str, ...], float | None] | Exception:
+    """How far a call is from the nearest norm, in tolerances; which norms it gives, and the epsilon that is written in it.
+
+    Where it raises in each dtype, whatever somebody's forward does with a sample that it is not made for: the last error.
+    """
+    error: Exception = ValueError("no array of x's shape")
+    for dtype, close in _CLOSE.items():
+        try:
+            shares = {one[:2]: one[2] / close for one in _shares(library, way, dtype, lead, (64,))}
+        except Exception as reason:
+            error = reason
+            continue
+        if shares:
+            (norm, eps), share = min(shares.items(), key=lambda one: one[1])
+            norms = tuple(other for (other, its), one in shares.items() if its == eps and one <= 1)
+            return share, norms or (norm,), None if "eps" in way.roles else eps
+    return error
+
+
+def _takes_axes(library: _Library, way: _Way, norm: str) -> bool:
+    with suppress(Exception):
+        shares = _shares(library, way, "float32", (3,), (4, 16))
+        return any(name == norm and share <= _CLOSE["float32"] for name, _, share in shares)
+    return False
+
+
+def _shares(library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape) -> Iterator[tuple[str, float, float]]:
+    """(norm, epsilon, error over the largest element) of a sample, for all norms and epsilons."""
+    epsilons, deviation = ((_EPS,), 1.0) if "eps" in way.roles else (_WRITTEN, _DEVIATION)
+    rng, has_residual = np.random.default_rng(0), "residual" in way.roles
+    drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
+    drawn |= {role: rng.normal(0.5 * deviation, deviation, (*lead, *shape)) for role in ("x", "residual")}
+    sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
+    x, residual, weight, bias = (sample.get(role) for role in ("x", "residual", "weight", "bias"))
+    total: Any = np.asarray(x, np.float64) + (np.asarray(residual, np.float64) if has_residual else 0)
+    for norm in (one for one in TRIED if NORMS[one].residual == has_residual):
+        normalization = NORMS[norm].normalization
+        arrays = {role: library.array(one) for role, one in sample.items()} | {"offset": normalization.offset}
+        made = _outputs(way.call(arrays, shape, epsilons[0]), 1 + has_residual)
+        got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one) for one in made]
+        if any(one.shape != total.shape for one in got) or len(got) <= has_residual:
+            continue
+        for eps in epsilons:
+            given: dict[str, Any] = {"normalized": len(shape), "eps": eps, "normalization": normalization}
+            pairs = zip(got, (reference.layer_norm(total, weight, bias, **given).y, total), strict=False)
+            yield norm, eps, max(float(np.abs(one - right).max() / np.abs(right).max()) for one, right in pairs)
+
+
+# The forms
+
+
+def _ways(library: _Library, target: Any) -> Iterator[_Way]:
+    """All ways to call what somebody has, the likeliest first."""
+    if hasattr(target, "init") and hasattr(target, "apply"):  # flax.linen
+        return _of_flax(target)
+    if hasattr(target, "named_parameters"):  # torch.nn
+        return _of_modules(*_maker(target))
+    is_operator = isinstance(target, type) and hasattr(target, "apply")
+    call, described = (target.apply, target.forward) if is_operator else (target, target)
+    parameters = list(inspect.signature(described).parameters.values())[is_operator:]  # without ctx
+    return _assigned(call, parameters, "kernel.apply" if is_operator else "kernel")
+
+
+def _assigned(call: Callable[..., Any], parameters: list[Any], written: str) -> Iterator[_Way]:
+    """A function's arguments have roles by their names; others are tried, if they have no default."""
+    named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    roles = {one.name: _role(one.name) for one in named[1:]}
+    free = [one.name for one in named[1:] if roles[one.name] is None and one.default is one.empty]
+    for chosen in permutations([role for role in ROLES if role not in roles.values()], len(free)):
+        taken = roles | dict(zip(free, chosen, strict=True))
+        last = max((number for number, one in enumerate(named[1:], 1) if taken[one.name]), default=0)
+        order = [(one, taken.get(one.name, "x")) for one in named[: last + 1]]
+        words = (f"{one.name}=" * (one.kind is one.KEYWORD_ONLY) + (role or repr(one.default)) for one, role in order)
+
+        def run(arrays: dict[str, Any], shape: Shape, eps: float, order: Any = order) -> Any:
+            values = arrays | {"shape": shape, "eps": eps}
+            given = [(one, values.get(role) if role else one.default) for one, role in order]
+            at = [value for one, value in given if one.kind is not one.KEYWORD_ONLY]
+            return call(*at, **{one.name: value for one, value in given if one.kind is one.KEYWORD_ONLY})
+
+        names = {role: one.name for one, role in order[1:] if role}
+        yield _Way(names, run, f"x is {named[0].name}", f"{written}({', '.join(words)})")
+
+
+def _role(name: str) -> str | None:
+    return next((role for role, names in ROLES.items() if name.lower() in names), None)
+
+
+def _of_modules(make: Callable[[Shape, float], Any], written: str) -> Iterator[_Way]:
+    """torch's modules, on parameters that are given: over the last axis, or over axis 1 as images have it."""
+    import torch
+
+    modules: dict[Any, Any] = {}
+
+    def module(shape: Shape, eps: float) -> Any:
+        if (shape, eps) not in modules:
+            one = make(shape, eps)
+            for part in one.modules():
+                vars(part).update(dict.fromkeys(epsilons(part), eps))
+            modules[shape, eps] = one.cuda() if torch.cuda.is_available() else one
+        return modules[shape, eps]
+
+    def epsilons(part: Any) -> list[str]:
+        return [name for name, value in vars(part).items() if _role(name) == "eps" and isinstance(value, float)]
+
+    first = module((64,), _EPS)
+    parts = {role: label for label, _ in first.named_parameters() if (role := _role(label.rpartition(".")[2]))}
+    others = dict([("eps", name) for part in first.modules() for name in epsilons(part)][:1])
+    written_parts = ", ".join(f"{label!r}: {role}" for role, label in parts.items())
+
+    def run(arrays: dict[str, Any], shape: Shape, eps: float, way: _Way, turned: bool) -> Any:
+        given = way.call(arrays, shape, eps)
+        given = (arrays["x"].movedim(-1, 1), *given[1:]) if turned else given
+        parameters = {label: arrays[role] for role, label in parts.items()}
+        results = torch.func.functional_call(module(shape, eps), parameters, given)
+        return results.movedim(1, -1) if turned else results
+
+    parameters = list(inspect.signature(first.forward).parameters.values())
+    for way, turned in product(_assigned(lambda *given: given, parameters, ""), (False, True)):
+        text = way.text + " with the normalized axis as axis 1" * turned
+        call = f"torch.func.functional_call({written}, {{{written_parts}}}, ({way.written[1:-1]},))"
+        script = "" if turned or not written else call
+        yield _Way({**parts, **others, **way.roles}, partial(run, way=way, turned=turned), text, script)
+
+
+def _maker(target: Any) -> tuple[Callable[[Shape, float], Any], str]:
+    """What makes a module of a shape and an epsilon: from an instance, a layer of the hub, KernelBench's file or a class."""
+    import torch
+
+    if not isinstance(target, type):
+        old = next((tuple(one.shape) for one in target.parameters()), ())
+
+        def resized(shape: Shape, eps: float) -> Any:
+            """A copy in which attributes that have its parameters' size have the case's."""
+            one, sizes = copy.deepcopy(target), {old: shape, **dict.fromkeys(old[:1], shape[0])}
+            for part in one.modules():
+                same = [(name, one) for name, one in vars(part).items() if type(one) in (int, tuple) and one in sizes]
+                vars(part).update({name: sizes[value] for name, value in same})
+            return one
+
+        return resized, ""
+    attributes = [name for kind in target.__mro__ for name in inspect.get_annotations(kind) if _role(name)]
+    if attributes and target.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]  # it is a class
+
+        def layer_of(shape: Shape, eps: float) -> Any:
+            """A layer has no constructor: it stands for a module that has its attributes."""
+            one = target()
+            for name in attributes:
+                setattr(one, name, eps if _role(name) == "eps" else torch.nn.Parameter(torch.ones(shape)))
+            return one
+
+        return layer_of, ""
+    file = sys.modules[target.__module__]
+    if hasattr(file, "get_init_inputs"):
+        sizes, given = file.get_inputs()[0].shape[1:], file.get_init_inputs()
+
+        def fitted(value: Any, shape: Any, first: Any) -> Any:
+            """What is x's size becomes the case's."""
+            if isinstance(value, tuple | list):
+                return shape if tuple(value) == tuple(sizes[-len(value) :]) else value
+            return first if type(value) is int and value in sizes else value
+
+        words = ", ".join(str(fitted(value, "shape", "N")) for value in given)
+        return (lambda shape, eps: target(*(fitted(value, shape, shape[0]) for value in given))), f"kernel({words})"
+    parameters = inspect.signature(target).parameters.values()
+    names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    eps_names = [name for name in names if _role(name) == "eps"][:1]
+    has_size = len(names) > len(eps_names)
+
+    def made(shape: Shape, eps: float) -> Any:
+        size = (shape[0] if len(shape) == 1 else shape,) * has_size
+        return target(*size, **dict.fromkeys(eps_names, eps))
+
+    return made, f"kernel({', '.join(['N'] * has_size + [f'{name}=eps' for name in eps_names])})"
+
+
+def _of_flax(target: Any) -> Iterator[_Way]:
+    """flax.linen's modules, whose parameters come with each call."""
+    import jax
+
+    def module(eps: float) -> Any:
+        return target(epsilon=eps) if isinstance(target, type) else target
+
+    def run(arrays: dict[str, Any], shape: Shape, eps: float) -> Any:
+        return module(eps).apply({"params": {label: arrays[role] for role, label in names.items()}}, arrays["x"])
+
+    found = module(_EPS).init(jax.random.key(0), jax.numpy.ones((2, 64))).get("params", {})
+    names = {role: label for role, label in (("weight", "scale"), ("bias", "bias")) if label in found}
+    yield _Way(names | {"eps": "epsilon"} if isinstance(target, type) else names, run, "x is its argument")
+
+
+# The libraries
+
+
+def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
+    import torch
+
+    arrays = {role: one.detach().requires_grad_() for role, one in leaves.items()}
+    made = call(arrays)
+    if not made[0].requires_grad:
+        raise Fault("no gradient", "y does not require a gradient although x does: autograd ends in the forward")
+    given = [on_device(dy).to(one.dtype) for dy, one in zip(dys, made, strict=True)]
+    try:
+        found = torch.autograd.grad(made, list(arrays.values()), given, allow_unused=True)
+    except NotImplementedError as reason:
+        raise NotApplicable(f"refused: {_line(reason)}") from None
+    except Exception as error:
+        raise Fault("backward raises", f"the forward took these inputs; its backward raises {_line(error)}") from None
+    return {role: None if one is None else one.cpu() for role, one in zip(arrays, found, strict=True)}
+
+
+def _jax_array(array: Array) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(np.ascontiguousarray(array))
+
+
+def _jax_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
+    import jax
+
+    made, pull = jax.vjp(call, leaves)
+    (found,) = pull(tuple(_jax_array(dy).astype(one.dtype) for dy, one in zip(dys, made, strict=True)))
+    return {role: np.array(one) for role, one in found.items()}
+
+
+def _jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
+    return "refused: float64 without jax_enable_x64" if case.dtype == "float64" else None
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+LIBRARIES = (
+    _Library("torch", ("torch",), on_device, _torch_gradients),
+    _Library("jax", ("jax", "flax"), _jax_array, _jax_gradients, (_jax_float64,)),
+)

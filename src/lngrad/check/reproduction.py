@@ -1,0 +1,116 @@
+"""The smallest case that fails as another one does, and a script of it that runs without lngrad."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from lngrad.check.calls.kernel import KernelError
+from lngrad.check.case import CheckCase, Options
+from lngrad.check.case_calls import CaseCalls, Kernels
+from lngrad.check.implementations import NotApplicable, Signature
+from lngrad.check.standards import AUTO, usual
+from lngrad.support.dtypes import UNIT_ROUNDOFF
+
+SEARCH_SECONDS, SCRIPT_SECONDS = 10.0, 60.0
+SHOWN_BY_CALLS = ("no gradient", "backward raises", "another shape")
+_ITS_OWN = (b"ImportError", b"ModuleNotFoundError", b"NameError", b"SyntaxError")  # a script that does not fit
+MANY = 24  # units of roundoff of the largest element: a right result is nearer, also in sums of many rows
+_ROWS = (1, 2, 3, 5, 8, 17, 33, 65, 129, 300, 600, 2000)
+_COLUMNS = (3, 5, 8, 17, 32, 33, 64, 100, 128, 257, 513, 1024, 4096)
+# How x or dy is made from an array of another shape: that shape, and what is written behind it.
+_LAYOUTS = {
+    "every second": ("(2 * M, 2 * N)", "[::2, ::2]"),
+    "reversed axes": ("(N, M)", ".T"),
+    "corner": ("(M + 1, N + 1)", "[:-1, :-1]"),
+    "shared": ("(1, N)", ".expand(M, N)"),
+}
+_SCRIPT = """import numpy as np
+{imports} as kernel
+rng, M, N, eps, shape = np.random.default_rng(0), {M}, {N}, {eps!r}, ({N},)
+draw = lambda size, dtype: {draw}
+wide = lambda one: {wide}
+x, dy = draw({x[0]}, {dtype}){x[1]}, draw({dy[0]}, {dtype}){dy[1]}
+weight, bias = draw(N, {gamma}), draw(N, {gamma})
+X, DY = wide(x), wide(dy)
+mean = {mean}
+rstd = 1 / np.sqrt(((X - mean) ** 2).mean(-1, keepdims=True) + eps)
+xhat, dxhat = (X - mean) * rstd, DY * {scale}
+dx = rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True))
+{call}
+for name, one, right, unit in zip(("dx", "dgamma", "dbeta"), got, (dx, (DY * xhat).sum(0), DY.sum(0)), {units}):
+    error = np.abs(wide(one) - right).max() / np.abs(right).max()
+    print(f"{{name}} is off by {{error:.2g}} of its largest element")
+    assert error <= {many} * unit, name
+"""
+
+
+def smallest(case: CheckCase, mistake: str | None, options: Options, kernels: Kernels) -> CheckCase:
+    """The case, or one of fewer elements that is wrong too, as far as a search of some seconds finds it.
+
+    Args:
+        mistake: Where a call showed it and gave no results, a smaller one must show it too.
+    """
+    end, standard = monotonic() + SEARCH_SECONDS, case.standard or options.standard
+    standard = usual(case.dtype) if standard == AUTO else standard
+    sizes = [(M, N) for M in _ROWS for N in _COLUMNS if M <= case.M and N <= case.N and M * N < case.M * case.N]
+    for M, N in sorted(sizes, key=lambda size: (size[0] * size[1], size)):
+        small = replace(case, lead=(M,), normalized=(N,))
+        if monotonic() > end or case.files:
+            break
+        try:
+            calls = CaseCalls(small, options, standard, kernels)
+            wrong = not calls.compared(calls.first()).passed and mistake not in SHOWN_BY_CALLS
+        except NotApplicable:
+            continue
+        except KernelError as error:
+            wrong = error.mistake is not None and error.mistake == mistake
+        if wrong:
+            return small
+    return case
+
+
+def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
+    """A script that makes this case's mistake show, of random inputs; None where there is none, or it shows nothing.
+
+    It has been run: its last line raises AssertionError, or the call an error.
+    """
+    if not signature.call or case.residual or len(case.shape) != 2:
+        return None
+    case, torch = signature.fitted(case), signature.library == "torch"
+    module, _, name = impl.rpartition(":")
+    top, _, inner = name.partition(".")
+    imported = f"from {module} import {top}"
+    if module.endswith(".py"):
+        imported = (
+            f"import sys\nsys.path.insert(0, {str(Path(module).parent)!r})\nfrom {Path(module).stem} import {top}"
+        )
+    dtypes = [f"torch.{one}" if torch else f"ml_dtypes.{one}" if one == "bfloat16" else repr(one)
+              for one in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
+    views = [_LAYOUTS.get(case.layouts.get(one, ""), ("(M, N)", "")) for one in ("x", "dy")]
+    call, norm = f"variance = 1 / rstd**2 - eps\ngot = {signature.call}", case.normalization
+    if torch:
+        leaves = ", ".join(("x", *("weight",) * signature.weight, *("bias",) * signature.bias))
+        call = f"leaves = [one.requires_grad_() for one in ({leaves},)]\ny = {signature.call}\n"
+        call += "got = torch.autograd.grad(y, leaves, dy.to(y.dtype))"
+    text = _SCRIPT.format(
+        imports=f"import {'torch' if torch else 'ml_dtypes'}\n{imported}", M=case.M, N=case.N, eps=case.eps,
+        draw="torch.tensor(rng.uniform(-2, 2, size)).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
+        wide="one.detach().double().numpy()" if torch else "np.asarray(one, np.float64)", dtype=dtypes[0], gamma=dtypes[1],
+        x=views[0], dy=views[1], mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
+        mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "", many=MANY,
+        scale=f"(wide(weight) + {norm.offset})" if signature.weight else "1.0",
+        call=call.replace("kernel", f"kernel.{inner}") if inner else call,
+        units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
+    )  # fmt: skip
+    try:
+        words, paths = [sys.executable, "-c", text], {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(words, env=os.environ | paths, capture_output=True, timeout=SCRIPT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    lines = done.stderr.splitlines()
+    return text if done.returncode == 1 and lines and not lines[-1].startswith(_ITS_OWN) else None

@@ -1,0 +1,110 @@
+"""Forwards that a test has checked by name: right ones, and for each a wrong one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import layer_norm, rms_norm
+
+
+class Norm(torch.nn.Module):
+    """RMS normalization in torch's own operations."""
+
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden_states, hidden_states.shape[-1:], self.weight, self.variance_epsilon)
+
+
+class WrongNorm(Norm):
+    """Its factor rstd is a constant for autograd."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        square = hidden_states.float().pow(2).mean(-1, keepdim=True)
+        rstd = torch.rsqrt(square + self.variance_epsilon).detach()
+        return (hidden_states * rstd).to(hidden_states.dtype) * self.weight
+
+
+norm, wrong_norm = Norm(48), WrongNorm(48)
+
+
+def plain(t: torch.Tensor, a: torch.Tensor, c: torch.Tensor, d: float) -> torch.Tensor:
+    return layer_norm(t, a.shape, a, c, d)
+
+
+def wrong_plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    return layer_norm(x, weight.shape, weight.detach(), bias, eps) + 0 * weight
+
+
+def added(
+    x: torch.Tensor, residual: torch.Tensor, gamma: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total = x + residual
+    return rms_norm(total, gamma.shape, gamma, eps), total
+
+
+class Function(torch.autograd.Function):
+    """RMS normalization with a backward of its own, for whole blocks of contiguous memory and one dtype alone."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
+        if x.dtype != w.dtype:
+            raise ValueError("expected one dtype")
+        if x.shape[-1] % 32:
+            raise RuntimeError(f"expected a multiple of 32, got {x.shape[-1]}")
+        if not x.is_contiguous():
+            raise ValueError("expected contiguous memory")
+        ctx.save_for_backward(x, w)
+        ctx.eps = eps
+        return rms_norm(x, w.shape, w, eps)
+
+    @classmethod
+    def backward(cls, ctx: Any, dy: torch.Tensor) -> Any:
+        x, w = (one.float() for one in ctx.saved_tensors)
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.eps)
+        xhat, dxhat = x * rstd, dy * w
+        dx = rstd * (dxhat - cls.factor * xhat * (dxhat * xhat).mean(-1, keepdim=True))
+        dw = (dy * xhat).flatten(0, -2).sum(0) if dy.ndim > 1 else dy * xhat
+        return dx.to(dy.dtype), dw.to(dy.dtype), None
+
+
+class WrongFunction(Function):
+    """It subtracts the row's mean twice."""
+
+    factor = 2.0
+
+
+class Raises(Function):
+    """Its backward is for contiguous gradients."""
+
+    @classmethod
+    def backward(cls, ctx: Any, dy: torch.Tensor) -> Any:
+        raise RuntimeError("expected a contiguous gradient")
+
+
+def contiguous(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    if not x.is_contiguous():
+        raise ValueError("expected contiguous memory")
+    wide = torch.promote_types(x.dtype, weight.dtype)  # torch warns of two dtypes
+    return rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
+
+
+def no_gradient(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return rms_norm(x.detach(), weight.shape, weight.detach(), eps)
+
+
+class Other(torch.nn.Module):
+    """No normalization."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.tanh()
+
+
+def nothing(x: torch.Tensor) -> None:
+    return None

@@ -1,0 +1,18 @@
+"""The same in JAX."""
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def norm(x, scale, bias, eps):
+    wide = x.astype(jnp.float32)
+    wide -= wide.mean(-1, keepdims=True)
+    return (wide / jnp.sqrt((wide**2).mean(-1, keepdims=True) + eps) * scale + bias).astype(x.dtype)
+
+
+@jax.jit
+def wrong_norm(x, scale, bias, eps):
+    wide = x.astype(jnp.float32)
+    mean = jax.lax.stop_gradient(wide.mean(-1, keepdims=True))
+    return ((wide - mean) / jnp.sqrt(((wide - mean) ** 2).mean(-1, keepdims=True) + eps) * scale + bias).astype(x.dtype)

@@ -1,0 +1,217 @@
+"""Forwards by name: a trial finds their signature, right ones pass, wrong ones fail; and what a run tells programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lngrad.check
+from lngrad.check.calls.kernel import here
+from lngrad.check.gate import Run
+from lngrad.check.implementations import find
+from lngrad.errors import BackendUnavailable
+
+torch = pytest.importorskip("torch")
+KERNELS = Path(__file__).parent / "kernels"
+sys.path.insert(0, str(KERNELS))
+FEW = "[st]*l"  # small and tail
+
+BENCHMARK = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, num_features, eps=1e-5):
+        super().__init__()
+        self.num_features, self.eps = num_features, eps
+
+    def forward(self, x):
+        return x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + self.eps)
+
+class ModelNew(Model):
+    def forward(self, x):
+        return x * torch.rsqrt((x * x).mean(1, keepdim=True) + self.eps)
+
+class Wrong(Model):
+    def forward(self, x):
+        return x * torch.rsqrt((x * x).mean(1, keepdim=True) + self.eps).detach()
+
+def get_inputs():
+    return [torch.randn(4, 64, 8, 8)]
+
+def get_init_inputs():
+    return [64]
+"""
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_found(monkeypatch):
+    monkeypatch.syspath_prepend(str(KERNELS))
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    """Somebody's benchmark file, and a checkout of a kernel of the hub for all devices, right and wrong."""
+    (tmp_path / "benchmark.py").write_text(BENCHMARK)
+    hub = tmp_path / "hub_norm"
+    (hub / "torch-ext" / "hub_norm").mkdir(parents=True)
+    (hub / "build.toml").write_text('[general]\nname = "hub-norm"\n[torch-noarch]\n')
+    (hub / "torch-ext" / "hub_norm" / "__init__.py").write_text("from . import layers\n")
+    (hub / "torch-ext" / "hub_norm" / "layers.py").write_text(
+        "import torch\nfrom ._ops import add_op_namespace_prefix\n\n"
+        "class RMSNorm(torch.nn.Module):\n    weight: torch.Tensor\n    variance_epsilon: float\n\n"
+        "    def forward(self, hidden_states):\n"
+        "        return torch.nn.functional.rms_norm(\n"
+        "            hidden_states, self.weight.shape, self.weight, self.variance_epsilon)\n\n"
+        "class WrongNorm(RMSNorm):\n    def forward(self, hidden_states):\n"
+        "        return super().forward(hidden_states) + 0.5 * (hidden_states - hidden_states.detach())\n"
+    )
+    return tmp_path
+
+
+def run_of(name: str, files: Path | None = None, **options) -> Run:
+    return lngrad.check.run(name.replace("FILES", str(files)), **{"filter": FEW, **options})
+
+
+FORMS = [
+    ("forwards:Norm", "rms_norm", "weight is weight, eps is variance_epsilon", "forwards:WrongNorm"),
+    ("forwards:norm", "rms_norm", "weight is weight, eps is variance_epsilon", "forwards:wrong_norm"),
+    ("forwards:plain", "layer_norm", "x is t, weight is a, bias is c, eps is d", "forwards:wrong_plain"),
+    ("FILES/benchmark.py:ModelNew", "rms_norm", "as axis 1, eps is eps", "FILES/benchmark.py:Wrong"),
+    ("hub:FILES/hub_norm:RMSNorm", "rms_norm", "eps is variance_epsilon", "hub:FILES/hub_norm:WrongNorm"),
+    ("jax_forwards:norm", "layer_norm", "weight is scale, bias is bias, eps is eps", "jax_forwards:wrong_norm"),
+    ("torch.nn:LayerNorm", "layer_norm", "weight is weight, bias is bias, eps is eps", None),
+    ("torch.nn.functional:rms_norm", "rms_norm", "shape is normalized_shape, weight is weight, eps is eps", None),
+    ("forwards:added", "add_rms_norm", "weight is gamma, eps is eps; returns y and the total", None),
+]
+
+
+@pytest.mark.parametrize(("right", "norm", "text", "wrong"), FORMS, ids=lambda one: str(one).rpartition("/")[2])
+def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
+    if right.startswith("jax"):
+        pytest.importorskip("jax")
+    found = run_of(right, files)
+    assert f"taken as {norm}: " in found.signature
+    assert text in found.signature
+    assert found.verdict == "PASS", found.mistakes
+    if wrong is not None:
+        assert run_of(wrong, files).verdict == "FAIL"
+
+
+@pytest.mark.slow
+def test_sources_of_a_kernel_of_the_hub_are_compiled(files, monkeypatch):
+    pytest.importorskip("tomllib")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(files / "compiled"))
+    hub = files / "hub_norm"
+    (hub / "build.toml").write_text(
+        '[general]\nname = "hub-norm"\n[torch]\nsrc = ["torch-ext/binding.cpp"]\n'
+        '[kernel.cpu]\nbackend = "cpu"\ninclude = ["cpu"]\nsrc = ["cpu/factor.h"]\n'
+    )
+    (hub / "cpu").mkdir()
+    (hub / "cpu" / "factor.h").write_text("#define FACTOR 2\n")
+    (hub / "torch-ext" / "binding.cpp").write_text(
+        '#include <torch/library.h>\n#include <ATen/ops/mul.h>\n#include "registration.h"\n#include "factor.h"\n'
+        "static at::Tensor twice(const at::Tensor& x) { return at::mul(x, FACTOR); }\n"
+        "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {\n"
+        '  ops.def("twice(Tensor x) -> Tensor");\n'
+        '  ops.impl("twice", c10::DispatchKey::CompositeImplicitAutograd, &twice);\n}\n'
+        "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n"
+    )
+    layers = hub / "torch-ext" / "hub_norm" / "layers.py"
+    text = layers.read_text().replace("add_op_namespace_prefix", "ops")
+    layers.write_text(
+        text.replace("hidden_states, self.weight.shape", "ops.twice(hidden_states) / 2, self.weight.shape")
+    )
+    assert run_of("hub:FILES/hub_norm:RMSNorm", files).verdict == "PASS"
+    (hub / "torch-ext" / "binding.cpp").write_text("#error not today\n")
+    with pytest.raises(BackendUnavailable, match=r"hub: it does not compile: .*not today"):
+        run_of("hub:FILES/hub_norm:RMSNorm", files)
+
+
+def test_what_a_forward_refuses_is_a_line_for_each_restriction():
+    found = run_of("forwards:Function", filter=None)
+    assert found.verdict == "FAIL" or found.verdict == "INCONCLUSIVE"
+    texts = {one.text: one.cases for one in found.restrictions}
+    assert texts["N not a multiple of 32"] >= 40
+    assert "gamma in another dtype than x" in texts
+    assert len(texts) <= 5, texts
+    assert sum(texts.values()) + 4 >= found.counts["skipped"]
+
+
+def test_a_script_shows_the_mistake_alone(tmp_path):
+    found = run_of("forwards:WrongFunction", filter="=64 by 64")
+    assert found.verdict == "FAIL"
+    mistake = next(one for one in found.mistakes if one.reproduction)
+    assert mistake.name
+    assert "lngrad" not in mistake.reproduction
+    words = [sys.executable, "-c", mistake.reproduction]
+    done = subprocess.run(words, cwd=KERNELS, capture_output=True, text=True, check=False)
+    assert "AssertionError: dx" in done.stderr
+    right = mistake.reproduction.replace("import WrongFunction as", "import Function as")
+    subprocess.run([sys.executable, "-c", right], cwd=KERNELS, check=True)
+
+
+@pytest.mark.parametrize(("name", "mistake"), [("Raises", "backward raises"), ("no_gradient", "no gradient")])
+def test_a_forward_without_a_gradient_has_a_name(name, mistake):
+    found = run_of(f"forwards:{name}", norm="rms_norm", filter="*3*")
+    assert {one.name for one in found.mistakes} == {mistake}
+
+
+def test_a_function_at_hand_gives_the_same_object(monkeypatch):
+    import forwards
+
+    by_name, at_hand = (run_of(one, filter="=small") if isinstance(one, str) else lngrad.check.run(one, filter="=small")
+                        for one in ("forwards:WrongNorm", forwards.WrongNorm))  # fmt: skip
+    assert by_name.verdict == at_hand.verdict == "FAIL"
+    assert [one.name for one in by_name.mistakes] == [one.name for one in at_hand.mistakes]
+    assert json.dumps(at_hand.to_json())
+
+
+def test_what_is_no_norm_is_told():
+    signature = find("forwards:Other").signature
+    assert "in a trial its forward was off by" in signature.text
+    assert signature.norms == ()
+    with pytest.raises(BackendUnavailable, match="expected a function with a parameter dy, or a forward of x"):
+        find("forwards:nothing")
+
+
+def test_layouts_are_handed_to_a_forward_in_this_process_too():
+    import forwards
+
+    found = lngrad.check.run(forwards.contiguous, fuzz=30, filter="fuzz*")
+    assert [one.text for one in found.restrictions] == ["x that is not contiguous"]
+    assert here("numpy_cpu").signature is None
+
+
+def test_json_and_sarif_tell_a_program_the_verdict(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(KERNELS)
+    words = "check", "--impl", "forwards.py:WrongNorm", "--filter", "=small"
+    result = run(*words, "--json", "-", "--sarif", str(tmp_path / "r.sarif"))
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert (told["format"], told["verdict"], told["counts"]["failed"]) == (1, "FAIL", 1)
+    assert told["failures"][0]["where"][0]["result"] == "dx"
+    assert told["failures"][0]["where"][0]["tolerances"] > 1
+    (one,) = json.loads((tmp_path / "r.sarif").read_text())["runs"][0]["results"]
+    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "forwards.py"
+    assert one["ruleId"] == told["mistakes"][0]["code"] == "LN-X03"
+
+
+TRANSFORMERS = {
+    "llama.modeling_llama:LlamaRMSNorm": "rms_norm",
+    "gemma.modeling_gemma:GemmaRMSNorm": "gemma_rms_norm",
+    "t5.modeling_t5:T5LayerNorm": "rms_norm",
+    "olmo.modeling_olmo:OlmoLayerNorm": "layer_norm",
+    "cohere.modeling_cohere:CohereLayerNorm": "layer_norm",
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_modules_of_transformers_need_no_wrapper(name):
+    pytest.importorskip("transformers")
+    found = run_of(f"transformers.models.{name}", filter="=small")
+    assert f"taken as {TRANSFORMERS[name]}: " in found.signature
+    assert found.verdict == "PASS", found.mistakes

@@ -172,14 +172,15 @@ def test_threads_get_memory_of_their_own():
         list(crew.map(repeat, variants, expected))
 
 
-@pytest.mark.parametrize("shape", [64.0, [64.0], (32,), ()])
-def test_a_shape_that_is_only_equal_to_a_known_one_is_checked(shape):
+@pytest.mark.parametrize("form", [int, lambda size: (size,)])
+@pytest.mark.parametrize("shape", [64.0, [64.0], (64.0,), (32,), ()])
+def test_a_shape_that_is_only_equal_to_a_known_one_is_checked(shape, form):
     x = np.ones((4, 64), np.float32)
     outcomes = []
     for known in (False, True):
         calls.forget()
         for _ in range(4 * known):
-            lngrad.layer_norm(x, x.shape[-1])
+            lngrad.layer_norm(x, form(x.shape[-1]))
         try:
             outcomes.append(lngrad.layer_norm(x, shape).y.shape)
         except Exception as reason:

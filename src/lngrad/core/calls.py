@@ -95,7 +95,7 @@ class BoundCall:
         inputs = addresses_of(arrays) if self._of_numpy else addresses_of_tensors(arrays, self._spans)
         if inputs is None or inputs.count(0) != self._absent:
             check_elements(self.plan.problem, arrays, out)
-            inputs = addresses_of(arrays)  # one has no elements
+            inputs = addresses_of(arrays)  # one has no elements, or is NumPy's beside torch's
         if out is None:
             results = [make and make() for make in self._makers]
             if self._of_numpy:
@@ -194,6 +194,8 @@ def key_of_call(
 ) -> Hashable | None:  # fmt: skip
     """What a call of a public function is found by; None if its arrays are not all plain ones of NumPy, or all of torch."""
     if type(normalized_shape) not in _SHAPES or type(mask) is not tuple:
+        return None
+    if type(normalized_shape) is tuple and set(map(type, normalized_shape)) != {int}:
         return None
     if type(offset) not in _NUMBERS or type(alpha) not in _NUMBERS:
         return None

@@ -1,7 +1,7 @@
 """What is decided about a call before it runs: the backend, how the work is cut, how much workspace it takes.
 
-A plan is a pure function of the problem, the backend that was asked for, the number of threads and, for a simulated device,
-which device it is. The number of threads changes how the work is cut, never the order of a sum.
+A plan is a pure function of the problem, the machine, the backend that was asked for, the number of threads and, for a
+simulated device, which device it is. The number of threads changes how the work is cut, never the order of a sum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""LayerNorm for PyTorch: functions, a module, and ways to bring lngrad into a model that knows nothing of it.
+"""LayerNorm and RMSNorm for PyTorch: functions, modules, and ways to bring lngrad into a model that knows nothing of it.
 
 >>> from lngrad.torch import override, patch            # doctest: +SKIP
->>> patch(model)                                        # every nn.LayerNorm of a model, in place
+>>> patch(model)                                        # the norms of a model, in place
 >>> with override():                                    # or torch's own kernels on the CPU, for whatever runs
 ...     train(model)
 """

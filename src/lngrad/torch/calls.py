@@ -1,4 +1,4 @@
-"""Calls of the core with dense CPU tensors, in as few steps as Python allows: what a call needs is looked up by its facts.
+"""Calls of the core with dense tensors, in as few steps as Python allows: what a call needs is looked up by its facts.
 
 Below the dispatcher's autograd keys. A plan runs on addresses; results are torch's own memory.
 """

@@ -373,10 +373,11 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
             inside = False
         if inside or (across and not sums_up):
             what = "inside a repeat" if inside else "across repeats"
+            others = ", ".join(one.name for one in OPERATIONS if one.accumulates)
             raise OverlapFault(
                 f"{operation.name}: {names('dst')} and {names(role)} overlap {what}; inside a repeat they must be the "
-                "same memory or none of each other's, and no repeat may read what an earlier one wrote (but Add, Sub, "
-                "Mul, Max and Min with dst as src1 and a repeat stride of 0)"
+                "same memory or none of each other's, and no repeat may read what an earlier one wrote (but with dst as "
+                f"src1 and a repeat stride of 0: {others})"
             )
         loop = loop or across
     return loop

@@ -19,7 +19,7 @@ from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import SLACK, Difference, Explanation, Fit, WrongOutput, nearly_all
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
-from lngrad.check.mistakes.places import in_places, left_of, nearest_of, some_rows
+from lngrad.check.mistakes.places import MAX_ROWS, in_places, left_of, nearest_of, some_rows
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
@@ -34,7 +34,6 @@ OVERFLOW = Difference(  # of which no finite number says where
     "and beyond their largest number. Keep it in float32.")  # fmt: skip
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
-MAX_ROWS = 128  # of dx that are looked at for other inputs, before all of them are
 # What has a free number for each row or column: a mistake without one says more.
 VAGUE = ("another rstd", "another mean", "dx times a factor a row", "dx times a factor a column",
          "another gamma in part of the columns")  # fmt: skip

@@ -72,7 +72,7 @@ Prepared& find(Kind kind, Switches switches, const Tensor& x, int64_t dims, cons
 
   py::gil_scoped_acquire gil;
   const py::object made = ask(python.prepare[kind], wrap(arguments)...);
-  if (table.size() >= MOST) table.clear();  // as core/bounded_cache.py does: many shapes mean shapes that do not come back
+  if (table.size() >= MOST) table.clear();  // as support/bounded_cache.py does: many shapes mean shapes that do not come back
   if (made.is_none()) return table[key] = Prepared();
   const py::tuple parts(made);
   return table[key] = Prepared(unwrap(parts[0].ptr()).scalar_type(), unwrap(parts[1].ptr()).const_data_ptr<int64_t>());

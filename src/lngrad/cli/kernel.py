@@ -88,7 +88,9 @@ def kernel_run(
     from lngrad.files.writing import check_place
 
     if (project is None) == (file is None) or (file is not None and not (kernel and arg)):
-        raise FileFormatError("kernel run: expected KERNEL.CPP with --kernel and --arg, or --project DIR")
+        raise FileFormatError(
+            "kernel run: expected KERNEL.CPP with --kernel and --arg, or --project DIR; see lngrad kernel run --help"
+        )
     arrays = dict(map(_array, arg or ()))
     targets = [_target(text, None if project else arrays) for text in save or ()]
     for path in filter(None, (*(path for path, _ in targets), timeline)):

@@ -190,8 +190,8 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
 
 @functools.cache
 def _tell() -> None:
-    print(
-        "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all ahead", file=sys.stderr
+    sys.stderr.write(  # at once: others may write beside it
+        "lngrad: compiling kernels for this processor, once; `lngrad info --warm` compiles all ahead\n"
     )
 
 

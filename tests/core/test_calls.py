@@ -168,8 +168,8 @@ def test_threads_get_memory_of_their_own():
             y = forward(variant).y
             check_same_bits((y,), (right,))
 
-    with ThreadPoolExecutor(len(variants)) as crew:
-        list(crew.map(repeat, variants, expected))
+    with ThreadPoolExecutor(len(variants)) as pool:
+        list(pool.map(repeat, variants, expected))
 
 
 @pytest.mark.parametrize("form", [int, lambda size: (size,)])

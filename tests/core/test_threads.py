@@ -178,7 +178,7 @@ def test_the_number_of_threads_is_checked():
     lngrad.set_num_threads(3)
     assert lngrad.get_num_threads() == 3
     lngrad.set_num_threads(1000)
-    assert lngrad.get_num_threads() == settings.MOST_THREADS
+    assert lngrad.get_num_threads() == settings.MAX_THREADS
     with pytest.raises(ValueError, match="n: expected at least 1 thread, got 0"):
         lngrad.set_num_threads(0)
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from distributed_world import check, mesh, placed, tensor
 from torch.distributed.tensor import DTensor, Shard
 
-import lngrad.torch as door
+import lngrad.torch as lngrad_torch
 from lngrad.support.addresses import as_numpy
 from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
 from norms import NORMS
@@ -107,7 +107,7 @@ def a_cut_inside_a_segment_is_right_up_to_roundings() -> None:
 def two_axes_cut_one_dimension_at_segments() -> None:
     inputs = make_inputs(Case((6,), (4096,)), "float32")
     arrays = inputs.x, inputs.gamma, inputs.beta
-    expected = door.layer_norm(*(tensor(arrays[0]), 4096, *map(tensor, arrays[1:])))
+    expected = lngrad_torch.layer_norm(*(tensor(arrays[0]), 4096, *map(tensor, arrays[1:])))
     on = mesh(2, 2)
     x, gamma, beta = (placed(array, on, [Shard(array.ndim - 1)] * 2) for array in arrays)
-    check_same_bits(door.layer_norm(x, 4096, gamma, beta).full_tensor(), expected)
+    check_same_bits(lngrad_torch.layer_norm(x, 4096, gamma, beta).full_tensor(), expected)

@@ -34,7 +34,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import lngrad
-import lngrad.torch as door
+import lngrad.torch as lngrad_torch
 from lngrad.core.problem import RMS_NORM
 from lngrad.errors import DtypeError, PeerError, ShapeError
 from lngrad.testing import Case, check_same_bits, make_inputs
@@ -65,7 +65,7 @@ def collectives_of(dtype: Any, dim: int, with_x: bool) -> tuple[list[int], list[
     x = distribute_tensor(torch.randn(6, 40).to(dtype), mesh(), [Shard(dim)]).requires_grad_(with_x)
     gamma = distribute_tensor(torch.randn(40).to(dtype), mesh(), [R]).requires_grad_()
     y: list[Any] = []
-    forward = received(lambda: y.append(door.layer_norm(x, 40, gamma)))
+    forward = received(lambda: y.append(lngrad_torch.layer_norm(x, 40, gamma)))
     dy = y[0].detach()
     return forward, received(lambda: torch.autograd.grad(y[0], (x, gamma) if with_x else gamma, dy))
 
@@ -102,25 +102,29 @@ def errors() -> None:
     on, x = mesh(), distribute_tensor(torch.randn(6, 8), mesh(), [Shard(1)])
     plain, weight = torch.ones(8), distribute_tensor(torch.ones(8), mesh(), [R])
     refuses(
-        DtypeError, "^gamma: expected a DTensor beside others on .*, got a Tensor", lambda: door.layer_norm(x, 8, plain)
+        DtypeError,
+        "^gamma: expected a DTensor beside others on .*, got a Tensor",
+        lambda: lngrad_torch.layer_norm(x, 8, plain),
     )
-    refuses(DtypeError, "^beta: expected a DTensor", lambda: door.layer_norm(x, 8, weight, plain))
-    refuses(DtypeError, "^x: expected a DTensor", lambda: door.layer_norm(torch.ones(2, 8), 8, weight))
+    refuses(DtypeError, "^beta: expected a DTensor", lambda: lngrad_torch.layer_norm(x, 8, weight, plain))
+    refuses(DtypeError, "^x: expected a DTensor", lambda: lngrad_torch.layer_norm(torch.ones(2, 8), 8, weight))
     other = init_device_mesh("cpu", (1, 2))
     elsewhere = distribute_tensor(torch.ones(8), other, [R, R])
-    refuses(DtypeError, "^gamma: expected a DTensor on .*, got one on", lambda: door.layer_norm(x, 8, elsewhere))
-    refuses(ShapeError, r"^normalized_shape: expected the last dimensions of x", lambda: door.layer_norm(x, 4))
+    refuses(
+        DtypeError, "^gamma: expected a DTensor on .*, got one on", lambda: lngrad_torch.layer_norm(x, 8, elsewhere)
+    )
+    refuses(ShapeError, r"^normalized_shape: expected the last dimensions of x", lambda: lngrad_torch.layer_norm(x, 4))
     refuses(ShapeError, r"^gamma: expected the normalized shape \(8,\)", lambda: torch.ops.lngrad.layer_norm(
         x, [8], distribute_tensor(torch.ones(4), on, [R]), None, 1e-5))  # fmt: skip
     uneven = DTensor.from_local(torch.randn(6, 5 - 2 * dist.get_rank()), on, [Shard(1)])  # says 10 here and 6 there
     refuses(ShapeError, r"^x: expected local shards with \d+ normalized elements together, got \[5, 3\]",
-            lambda: door.layer_norm(uneven, uneven.shape[1]))  # fmt: skip
+            lambda: lngrad_torch.layer_norm(uneven, uneven.shape[1]))  # fmt: skip
     n = 5 - 2 * dist.get_rank()  # torch cuts a replicated weight of 8 into 4 and 4
     x_5_3 = DTensor.from_local(torch.randn(6, n), on, [Shard(1)], shape=torch.Size((6, 8)), stride=(8, 1))
     refuses(ShapeError, rf"^gamma: expected a shard of shape \({n},\), as x has in this process, got \(4,\)",
-            lambda: door.layer_norm(x_5_3, 8, weight))  # fmt: skip
+            lambda: lngrad_torch.layer_norm(x_5_3, 8, weight))  # fmt: skip
     refuses(Exception, "rows cut among processes are computed in eager code only",
-            lambda: torch.compile(door.layer_norm, backend="aot_eager", fullgraph=True)(x, 8))  # fmt: skip
+            lambda: torch.compile(lngrad_torch.layer_norm, backend="aot_eager", fullgraph=True)(x, 8))  # fmt: skip
 
 
 # --- Column sums with the bits of one process -----------------------------------------------------------------------
@@ -232,7 +236,7 @@ def sequence_parallel() -> None:
     x, target = (torch.randn(2, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (2, 3))
     expected, parallel = model(), model()
     train(expected, x, target)
-    assert door.patch(parallel) == 2
+    assert lngrad_torch.patch(parallel) == 2
     sequence = Shard(1)
     for block in parallel:
         parallelize_module(block, on, {
@@ -241,7 +245,7 @@ def sequence_parallel() -> None:
             "down": RowwiseParallel(output_layouts=sequence, use_local_output=False),
         })  # fmt: skip
     train(parallel, *(distribute_tensor(t, on, [sequence]) for t in (x, target)))
-    assert type(parallel[0].norm) is door.LayerNorm
+    assert type(parallel[0].norm) is lngrad_torch.LayerNorm
     for (name, got), one in zip(parallel.named_parameters(), expected.parameters(), strict=True):
         near(whole(got), one)
         near(whole(got.grad), one.grad)
@@ -262,7 +266,7 @@ def a_missing_peer() -> None:
     if dist.get_rank() == 0:
         start = time.monotonic()
         refuses(PeerError, r"^all_gather of mean and centred squares: expected all 2 processes of the group, got no answer "
-                r"from one of them within \d+\.\d s \(the group's timeout", lambda: door.layer_norm(x, 8))  # fmt: skip
+                r"from one of them within \d+\.\d s \(the group's timeout", lambda: lngrad_torch.layer_norm(x, 8))  # fmt: skip
         assert time.monotonic() - start < 20  # it ends; no statement about speed
     dist.barrier()
 
@@ -276,4 +280,4 @@ def a_dead_peer() -> None:
     refuses(PeerError, "^all_gather of numbers of rows: expected all 2 processes",
             lambda: all_reduce_columns()(x, x, statistics, statistics))  # fmt: skip
     refuses(PeerError, r"^redistribution from \(Partial\(sum\),\) to \(Replicate\(\),\): expected all 2 processes",
-            lambda: door.layer_norm(summed, 8))  # fmt: skip
+            lambda: lngrad_torch.layer_norm(summed, 8))  # fmt: skip

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import lngrad
-import lngrad.torch as door
+import lngrad.torch as lngrad_torch
 from lngrad.core.problem import Forward, Grads
 from lngrad.support.addresses import as_numpy
 from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
@@ -39,7 +39,7 @@ def compare(
     x = placed(inputs.x, on, x_at).requires_grad_()
     gamma, beta = (placed(array, on, gamma_at) for array in (inputs.gamma, inputs.beta))
     wanted = [x] + [parameter.requires_grad_() for parameter in (gamma, beta) if parameter is not None]
-    y = door.layer_norm(x, case.normalized, gamma, beta, eps)
+    y = lngrad_torch.layer_norm(x, case.normalized, gamma, beta, eps)
     _, mean, rstd = torch.ops.lngrad.layer_norm(x, case.normalized, gamma, beta, eps)
     assert y.placements == x.placements, y.placements
     same_everywhere(whole(mean))
@@ -66,7 +66,7 @@ def compare(
 @check(2, 4)
 def the_rules_come_with_the_first_dtensor() -> None:
     assert "lngrad.torch.sharded.rules" not in sys.modules
-    y = door.LayerNorm(8, elementwise_affine=False)(distribute_tensor(torch.ones(4, 8), mesh(), [Shard(0)]))
+    y = lngrad_torch.LayerNorm(8, elementwise_affine=False)(distribute_tensor(torch.ones(4, 8), mesh(), [Shard(0)]))
     assert y.placements == (Shard(0),)
     assert "lngrad.torch.sharded.rules" in sys.modules
 
@@ -168,7 +168,7 @@ def dy_is_brought_to_where_x_lies() -> None:
 def partial_inputs_are_summed_first() -> None:
     inputs = make_inputs(Case((6,), (40,)), "float64")
     half = DTensor.from_local(tensor(inputs.x) / 2, mesh(), [Partial()]).requires_grad_()
-    y = door.layer_norm(half, 40)
+    y = lngrad_torch.layer_norm(half, 40)
     (dx,) = torch.autograd.grad(y, half, placed(inputs.dy, mesh(), [R]))
     expected = lngrad.layer_norm(inputs.x)
     check_same_bits(whole(y), expected.y)
@@ -183,7 +183,7 @@ def interleaved_shards_are_replicated_first() -> None:
     local = torch.randn(6, 4, generator=torch.Generator().manual_seed(dist.get_rank()))
     for dim, shape in ((1, (6, 8)), (0, (12, 4))):
         x = DTensor.from_local(local, mesh(), [_StridedShard(dim, split_factor=2)], shape=shape, stride=(shape[1], 1))
-        y = door.layer_norm(x, shape[1])
+        y = lngrad_torch.layer_norm(x, shape[1])
         assert y.placements == (R,)
         check_same_bits(whole(y), lngrad.layer_norm(x.full_tensor().numpy()).y)
 
@@ -206,9 +206,9 @@ def local_shards_of_any_strides() -> None:
 def only_what_is_wanted() -> None:
     inputs = make_inputs(Case((6,), (40,)), "float32")
     for x_at in ([Shard(0)], [Shard(1)]):
-        full = door.layer_norm_backward(*backward_arguments(inputs, x_at))
+        full = lngrad_torch.layer_norm_backward(*backward_arguments(inputs, x_at))
         for mask in ((True, False, False), (False, True, False), (False, False, True), (False, False, False)):
-            part = door.layer_norm_backward(*backward_arguments(inputs, x_at), output_mask=mask)
+            part = lngrad_torch.layer_norm_backward(*backward_arguments(inputs, x_at), output_mask=mask)
             check_same_bits(
                 tuple(whole(grad) for grad in part),
                 tuple(whole(grad) if wanted else None for grad, wanted in zip(full, mask, strict=True)),
@@ -231,12 +231,14 @@ def one_gradient_only() -> None:
         x, gamma = placed(inputs.x, mesh(), x_at), placed(inputs.gamma, mesh(), [R])
         dy = placed(inputs.dy, mesh(), x_at)
         both = torch.autograd.grad(
-            door.layer_norm(x.detach().requires_grad_(), 40, wanted := gamma.detach().requires_grad_()), wanted, dy
+            lngrad_torch.layer_norm(x.detach().requires_grad_(), 40, wanted := gamma.detach().requires_grad_()),
+            wanted,
+            dy,
         )
-        alone = torch.autograd.grad(door.layer_norm(x, 40, gamma.requires_grad_()), gamma, dy)
+        alone = torch.autograd.grad(lngrad_torch.layer_norm(x, 40, gamma.requires_grad_()), gamma, dy)
         check_same_bits(whole(alone[0]), whole(both[0]))
         x.requires_grad_()
-        (dx,) = torch.autograd.grad(door.layer_norm(x, 40, gamma.detach()), x, dy)
+        (dx,) = torch.autograd.grad(lngrad_torch.layer_norm(x, 40, gamma.detach()), x, dy)
         assert dx.placements == x.placements
 
 
@@ -246,7 +248,7 @@ def statistics_of_any_shape() -> None:
     for x_at in ([Shard(0)], [Shard(2)]):
         dy, x = placed(inputs.dy, mesh(), x_at), placed(inputs.x, mesh(), x_at)
         mean, rstd = (placed(array.reshape(12), mesh(), [R]) for array in (inputs.mean, inputs.rstd))
-        grads = door.layer_norm_backward(dy, x, mean, rstd, placed(inputs.gamma, mesh(), [R]))
+        grads = lngrad_torch.layer_norm_backward(dy, x, mean, rstd, placed(inputs.gamma, mesh(), [R]))
         check_grads(Grads(*map(whole, grads)), inputs)
 
 
@@ -255,7 +257,7 @@ def nothing_to_normalize() -> None:
     for shape in ((0, 8), (4, 0)):
         for dim in (0, 1):
             x = distribute_tensor(torch.zeros(shape), mesh(), [Shard(dim)]).requires_grad_()
-            y = door.layer_norm(x, shape[1])
+            y = lngrad_torch.layer_norm(x, shape[1])
             y.sum().backward()
             assert whole(y).shape == shape
             assert whole(x.grad).shape == shape
@@ -267,7 +269,7 @@ def a_mesh_without_this_rank() -> None:
     for dim in (0, 1):
         on = DeviceMesh("cpu", [0])
         x = placed(inputs.x, on, [Shard(dim)]).requires_grad_()
-        y = door.layer_norm(x, 40)
+        y = lngrad_torch.layer_norm(x, 40)
         (dx,) = torch.autograd.grad(y, x, placed(inputs.dy, on, [Shard(dim)]))
         assert (y.placements, dx.placements) == (x.placements, x.placements)
         assert (y.shape, dx.shape) == (x.shape, x.shape)
@@ -293,7 +295,7 @@ def second_derivatives() -> None:
         given = (
             placed(array, mesh(), at).requires_grad_() for array, at in zip(arrays, (x_at, w_at, w_at), strict=True)
         )
-        for got, one in zip(second(door.layer_norm, *given), expected, strict=True):
+        for got, one in zip(second(lngrad_torch.layer_norm, *given), expected, strict=True):
             near(whole(got), one)
 
 
@@ -302,7 +304,7 @@ def compiled_rows() -> None:
     inputs = make_inputs(Case((6,), (8,)), "float32")
     x, w = placed(inputs.x, mesh(), [Shard(0)]).requires_grad_(), placed(inputs.gamma, mesh(), [R]).requires_grad_()
     results = []
-    for one in (door.layer_norm, torch.compile(door.layer_norm, backend="aot_eager", fullgraph=True)):
+    for one in (lngrad_torch.layer_norm, torch.compile(lngrad_torch.layer_norm, backend="aot_eager", fullgraph=True)):
         results.append(
             tuple(map(whole, torch.autograd.grad(one(x, 8, w), (x, w), placed(inputs.dy, mesh(), [Shard(0)]))))
         )

@@ -80,8 +80,8 @@ def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
     parts = policy.parts_for(tiles, M)
     rows_of_tiles = -(-M // tiles.rows)
     assert 1 <= parts <= rows_of_tiles
-    assert -(-rows_of_tiles // parts) <= policy.MOST_TILES
-    assert parts <= max(132, tiles.most_parts, -(-rows_of_tiles // policy.MOST_TILES) + 131)
+    assert -(-rows_of_tiles // parts) <= policy.MAX_TILES
+    assert parts <= max(132, tiles.most_parts, -(-rows_of_tiles // policy.MAX_TILES) + 131)
     if M >= 2**16:
         assert parts >= min(132, rows_of_tiles)  # or the device would idle
 

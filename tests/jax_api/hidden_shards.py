@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import lngrad.jax as door
+import lngrad.jax as lngrad_jax
 from lngrad.errors import ShapeError
 from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
 from norms import NORMS
@@ -30,8 +30,8 @@ def norm_of(inputs: Inputs, **options: Any) -> Any:
     def norm(x: Any, gamma: Any, beta: Any, residual: Any) -> tuple[Any, ...]:
         parameters = (gamma, beta) if switches.centred else (gamma,)
         if residual is None:
-            return (getattr(door, name)(x, *parameters, **options),)
-        return getattr(door, f"add_{name}")(x, residual, *parameters, alpha=switches.alpha, **options)
+            return (getattr(lngrad_jax, name)(x, *parameters, **options),)
+        return getattr(lngrad_jax, f"add_{name}")(x, residual, *parameters, alpha=switches.alpha, **options)
 
     return norm
 
@@ -65,21 +65,21 @@ def same_bits(norm_name: str, dtype: str, parts: int, n: int, check_vma: bool, *
 
 
 def backwards(parts: int) -> None:
-    """The backward's own door, vmap, an eager call, and explicit axes."""
+    """The backward's own function, vmap, an eager call, and explicit axes."""
     inputs = make_inputs(Case((3,), (parts * 512,), offset=1e4, spread=1.0), "float32")
     given = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
-    expected = jax.jit(door.layer_norm_backward)(*given)
+    expected = jax.jit(lngrad_jax.layer_norm_backward)(*given)
     columns, rows = P(None, "hidden"), P()
     sharded = jax.shard_map(
-        partial(door.layer_norm_backward, axis_name="hidden"),
+        partial(lngrad_jax.layer_norm_backward, axis_name="hidden"),
         mesh=mesh_of(parts),
         in_specs=(columns, columns, rows, rows, P("hidden")),
         out_specs=type(expected)(columns, P("hidden"), P("hidden")),
     )
     check_same_bits(tuple(map(np.asarray, sharded(*map(jnp.asarray, given)))), tuple(map(np.asarray, expected)))
-    of_rows = jax.vmap(lambda x: door.layer_norm(x, inputs.gamma))(inputs.x)
+    of_rows = jax.vmap(lambda x: lngrad_jax.layer_norm(x, inputs.gamma))(inputs.x)
     inner = jax.shard_map(
-        lambda x, gamma: jax.vmap(lambda x: door.layer_norm(x, gamma, axis_name="hidden"))(x),
+        lambda x, gamma: jax.vmap(lambda x: lngrad_jax.layer_norm(x, gamma, axis_name="hidden"))(x),
         mesh=mesh_of(parts), in_specs=(columns, P("hidden")), out_specs=columns,
     )  # fmt: skip
     check_same_bits(np.asarray(inner(inputs.x, inputs.gamma)), np.asarray(of_rows))
@@ -87,13 +87,13 @@ def backwards(parts: int) -> None:
     x, dy = (jax.device_put(one, NamedSharding(mesh, columns)) for one in (inputs.x, inputs.dy))
     gamma = jax.device_put(inputs.gamma, NamedSharding(mesh, P("hidden")))
     with jax.set_mesh(mesh):
-        got = jax.jit(partial(results, door.layer_norm))((x, gamma), dy)
+        got = jax.jit(partial(results, lngrad_jax.layer_norm))((x, gamma), dy)
         assert got[0].sharding.spec == columns
         try:
-            door.layer_norm(x, inputs.gamma)
+            lngrad_jax.layer_norm(x, inputs.gamma)
         except ShapeError as error:
             print(error)
-    expected = jax.jit(partial(results, door.layer_norm))((inputs.x, inputs.gamma), inputs.dy)
+    expected = jax.jit(partial(results, lngrad_jax.layer_norm))((inputs.x, inputs.gamma), inputs.dy)
     check_same_bits(tuple(map(np.asarray, jax.tree.leaves(got))), tuple(map(np.asarray, jax.tree.leaves(expected))))
 
 
@@ -109,10 +109,10 @@ def derivatives(n: int) -> None:
 
         return of
 
-    expected = jax.jit(second(door.layer_norm, True))(x, inputs.gamma, v)
+    expected = jax.jit(second(lngrad_jax.layer_norm, True))(x, inputs.gamma, v)
     for check_vma in (True, False)[: 2 if n < 512 else 1]:
         inner = jax.shard_map(
-            partial(door.layer_norm, axis_name="hidden"),
+            partial(lngrad_jax.layer_norm, axis_name="hidden"),
             mesh=mesh_of(2), in_specs=(P(None, "hidden"), P("hidden")), out_specs=P(None, "hidden"), check_vma=check_vma,
         )  # fmt: skip
         got = jax.jit(second(inner, check_vma))(x, inputs.gamma, v)
@@ -132,7 +132,7 @@ if __name__ == "__main__":
     for n in (512, 96):
         derivatives(n)
     try:
-        door.layer_norm(np.ones((2, 8), np.float32), axis_name="hidden")
+        lngrad_jax.layer_norm(np.ones((2, 8), np.float32), axis_name="hidden")
     except ShapeError as error:
         print(error)
     print("done")

@@ -19,7 +19,7 @@ import jax.numpy as jnp  # noqa: E402  # jax may be missing
 from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
-import lngrad.jax as door  # noqa: E402
+import lngrad.jax as lngrad_jax  # noqa: E402
 from lngrad.core.calls import forget  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, ShapeError  # noqa: E402
@@ -51,7 +51,7 @@ def core(inputs):
     return forward, grads
 
 
-def pulled(inputs, f=door.layer_norm):
+def pulled(inputs, f=lngrad_jax.layer_norm):
     """y and the gradients of all that is there."""
     given = [array for array in (inputs.x, inputs.gamma, inputs.beta) if array is not None]
     y, pullback = jax.vjp(partial(f, normalized_shape=inputs.normalized_shape), *map(jnp.asarray, given))
@@ -67,7 +67,7 @@ def pulled(inputs, f=door.layer_norm):
 def test_forward_and_gradients_have_the_bits_of_the_core(case, dtype, jit):
     inputs = make_inputs(case, dtype)
     wrap = partial(jax.jit, static_argnames="normalized_shape") if jit else lambda f: f
-    y, grads = pulled(inputs, wrap(door.layer_norm))
+    y, grads = pulled(inputs, wrap(lngrad_jax.layer_norm))
     forward, expected = core(inputs)
     check_same_bits(y, forward.y)
     check_same_bits(grads, tuple(expected[: len(grads)]))
@@ -110,7 +110,7 @@ def test_parameters_of_any_dtype(x, gamma):
     check_same_bits(y, forward.y)
     check_same_bits(grads, tuple(expected))
     given = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    check_same_bits(numpy(tuple(door.layer_norm_backward(*given))), tuple(lngrad.layer_norm_backward(*given)))
+    check_same_bits(numpy(tuple(lngrad_jax.layer_norm_backward(*given))), tuple(lngrad.layer_norm_backward(*given)))
 
 
 def test_gamma_and_beta_of_two_dtypes():
@@ -136,7 +136,7 @@ def test_beta_alone_in_float64():
 
 def test_beta_alone():
     inputs = make_inputs(Case((9,), (5,)), "float32")
-    _, pullback = jax.vjp(lambda x, beta: door.layer_norm(x, None, beta), inputs.x, inputs.beta)
+    _, pullback = jax.vjp(lambda x, beta: lngrad_jax.layer_norm(x, None, beta), inputs.x, inputs.beta)
     dx, dbeta = numpy(pullback(jnp.asarray(inputs.dy)))
     expected = core(replace(inputs, gamma=None))[1]
     check_same_bits((dx, dbeta), (expected.dx, expected.dbeta))
@@ -144,7 +144,7 @@ def test_beta_alone():
 
 def test_eps_and_large_arrays():
     inputs = make_inputs(Case((4100,), (300,)), "float32")  # past HUGE_BYTES
-    y = jax.jit(partial(door.layer_norm, eps=0.25))(inputs.x, inputs.gamma, inputs.beta)
+    y = jax.jit(partial(lngrad_jax.layer_norm, eps=0.25))(inputs.x, inputs.gamma, inputs.beta)
     check_same_bits(numpy(y), lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, eps=0.25).y)
     check_same_bits(pulled(inputs)[1], tuple(core(inputs)[1]))
 
@@ -161,7 +161,7 @@ def test_rows_of_one_element_and_one_row():
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 0, 4)], ids=str)
 def test_empty(shape):
     x, gamma = np.ones(shape, np.float32), np.ones(shape[-1:], np.float32)
-    y, pullback = jax.vjp(door.layer_norm, x, gamma, gamma)
+    y, pullback = jax.vjp(lngrad_jax.layer_norm, x, gamma, gamma)
     grads = pullback(y)
     assert y.shape == shape
     assert [grad.shape for grad in grads] == [shape, shape[-1:], shape[-1:]]
@@ -172,7 +172,7 @@ def test_empty(shape):
 def test_backward_by_itself(mask):
     inputs = make_inputs(Case((2, 3, 2), (2, 5)), "float32")
     given = inputs.dy, inputs.x, inputs.mean.ravel(), inputs.rstd, inputs.gamma
-    grads = jax.jit(partial(door.layer_norm_backward, output_mask=mask))(*given)
+    grads = jax.jit(partial(lngrad_jax.layer_norm_backward, output_mask=mask))(*given)
     assert isinstance(grads, Grads)
     check_grads(Grads(*numpy(tuple(grads))), inputs, output_mask=mask)
     check_same_bits(numpy(tuple(grads)), tuple(lngrad.layer_norm_backward(*given, output_mask=mask)))
@@ -195,7 +195,7 @@ def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
     forget()
     gamma, beta = examples[0].gamma, examples[0].beta
-    batched = jax.vmap(door.layer_norm, (axis, None, None), axis)
+    batched = jax.vmap(lngrad_jax.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)
     check_same_bits(np.moveaxis(numpy(y), axis, 0), lngrad.layer_norm(x, None, gamma, beta).y)
     assert [problem.M for problem in problems] == [60]
@@ -205,7 +205,7 @@ def test_vmap_over_everything():
     examples, x, dy, gamma, beta = three()
 
     def grads(x, gamma, beta, dy):
-        return jax.vjp(door.layer_norm, x, gamma, beta)[1](dy)
+        return jax.vjp(lngrad_jax.layer_norm, x, gamma, beta)[1](dy)
 
     got = numpy(jax.jit(jax.vmap(grads))(x, gamma, beta, dy))
     for k, example in enumerate(examples):
@@ -215,7 +215,7 @@ def test_vmap_over_everything():
     alike = [replace(e, gamma=gamma[0], beta=beta[0]) for e in examples]
     for k, example in enumerate(alike):
         check_same_bits(tuple(part[k] for part in got), tuple(core(example)[1]))
-    twice = numpy(jax.vmap(jax.vmap(door.layer_norm, (0, None, None)), (0, 0, None))(x, gamma, beta[0]))
+    twice = numpy(jax.vmap(jax.vmap(lngrad_jax.layer_norm, (0, None, None)), (0, 0, None))(x, gamma, beta[0]))
     for k, example in enumerate(examples):
         check_same_bits(twice[k], core(replace(example, beta=beta[0]))[0].y)
     only_gamma = numpy(jax.vmap(grads, (None, 0, None, None))(x[0], gamma, beta[0], dy[0]))
@@ -225,7 +225,7 @@ def test_vmap_over_everything():
 
 def test_grad_of_jit_of_grad_of_vmap():
     examples, x, dy, gamma, beta = three()
-    loss = jax.jit(lambda x, gamma, beta: (jax.vmap(door.layer_norm, (0, None, None))(x, gamma, beta) * dy).sum())
+    loss = jax.jit(lambda x, gamma, beta: (jax.vmap(lngrad_jax.layer_norm, (0, None, None))(x, gamma, beta) * dy).sum())
     value, (dx, dgamma, dbeta) = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(x, gamma[0], beta[0])
     alike = [replace(e, gamma=gamma[0], beta=beta[0]) for e in examples]
     check_same_bits(numpy(dx), np.stack([core(e)[1].dx for e in alike]))
@@ -241,7 +241,7 @@ def test_pullbacks_of_one_jitted_function_do_not_mix():
     """jax shares what it knows of residuals among all uses of a jitted function."""
     inputs = make_inputs(Case((8,), (5,)), "float32")
     dy = jnp.asarray(inputs.dy)
-    f = jax.jit(door.layer_norm)
+    f = jax.jit(lngrad_jax.layer_norm)
     _, by_all = jax.vjp(f, inputs.x, inputs.gamma, inputs.beta)
     _, by_x = jax.vjp(lambda x: f(x, inputs.gamma, inputs.beta), inputs.x)
     _, by_gamma = jax.vjp(lambda gamma: f(inputs.x, gamma, inputs.beta), inputs.gamma)
@@ -254,7 +254,7 @@ def test_pullbacks_of_one_jitted_function_do_not_mix():
 @pytest.mark.parametrize("argument", [0, 1, 2])
 def test_only_what_is_asked_for_is_computed(argument):
     inputs = make_inputs(Case((8,), (5,)), "float32")
-    grad = jax.grad(lambda *given: (door.layer_norm(*given) * inputs.dy).sum(), argument)
+    grad = jax.grad(lambda *given: (lngrad_jax.layer_norm(*given) * inputs.dy).sum(), argument)
     program = str(jax.make_jaxpr(grad)(inputs.x, inputs.gamma, inputs.beta))
     flags = ", ".join(str(int(k == argument)) for k in range(3))
     assert f"array([1, 1, 1, 1, {flags}])" in program
@@ -267,7 +267,7 @@ def test_scan_over_layers_and_checkpoint():
     layers = [rng.standard_normal((4, 8)).astype(np.float32) for _ in range(2)]
 
     def block(x, layer):
-        return x + door.layer_norm(x, *layer), None
+        return x + lngrad_jax.layer_norm(x, *layer), None
 
     def scanned(step, x, layers):
         return (jax.lax.scan(step, x, layers)[0] * inputs.dy).sum()
@@ -293,7 +293,11 @@ def test_derivatives_by_differences_in_float64(shapes):
     shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
     weight = rng.standard_normal(shapes[0])
     check_by_differences(
-        lambda *a: door.layer_norm(*a, normalized_shape=shape) * weight, given, order=2, modes=["fwd", "rev"], eps=1e-4
+        lambda *a: lngrad_jax.layer_norm(*a, normalized_shape=shape) * weight,
+        given,
+        order=2,
+        modes=["fwd", "rev"],
+        eps=1e-4,
     )
 
 
@@ -302,7 +306,12 @@ def test_the_backward_is_differentiable_by_each_argument_in_float64(mask):
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(shape) for shape in ((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
     check_by_differences(
-        partial(door.layer_norm_backward, output_mask=mask), given, order=1, modes=["fwd", "rev"], eps=1e-4, rtol=1e-5
+        partial(lngrad_jax.layer_norm_backward, output_mask=mask),
+        given,
+        order=1,
+        modes=["fwd", "rev"],
+        eps=1e-4,
+        rtol=1e-5,
     )
 
 
@@ -348,7 +357,7 @@ def true_derivatives(order):
 def test_every_composition_of_forward_and_reverse_mode_in_float64(modes):
     """Forward mode over forward mode is where a rule can be silently 0."""
     got = derivatives(
-        modes, lambda x, gamma, beta, eps: door.layer_norm(x, gamma, jnp.broadcast_to(beta, (3,)), eps=eps)
+        modes, lambda x, gamma, beta, eps: lngrad_jax.layer_norm(x, gamma, jnp.broadcast_to(beta, (3,)), eps=eps)
     )
     truth = true_derivatives(len(modes))
     assert (abs(got - truth) <= 1e-12 * np.maximum(1, abs(truth))).all()
@@ -359,7 +368,10 @@ def test_jvp_of_jvp_in_float64(order):
     """Without vmap, from one function to the next: torch's recipe for the defect (pytorch#196700)."""
     gamma, beta = jnp.array([1.0, 2.0]), jnp.zeros(2)
     derivatives = []
-    for layer_norm in (lambda x: door.layer_norm(x, gamma, beta, eps=0.25), lambda x: formula(x, gamma, beta, 0.25)):
+    for layer_norm in (
+        lambda x: lngrad_jax.layer_norm(x, gamma, beta, eps=0.25),
+        lambda x: formula(x, gamma, beta, 0.25),
+    ):
 
         def f(t, layer_norm=layer_norm):
             return layer_norm(jnp.stack([t, -t * t])).sum()
@@ -379,7 +391,7 @@ def test_a_gradient_through_vmap_over_every_argument_in_float64():
     x, gamma, beta, dy = (jnp.stack([getattr(e, name) for e in examples]) for name in ("x", "gamma", "beta", "dy"))
     for axes in ((0, 0, 0), (0, None, 0), (None, 0, None)):
         given = [part if axis == 0 else part[0] for part, axis in zip((x, gamma, beta), axes, strict=True)]
-        f = jax.vmap(door.layer_norm, axes)
+        f = jax.vmap(lngrad_jax.layer_norm, axes)
         grads = numpy(jax.jit(jax.grad(lambda *given, f=f: (f(*given) * dy).sum(), (0, 1, 2)))(*given))
         for k, (grad, axis) in enumerate(zip(grads, axes, strict=True)):
             each = [
@@ -395,14 +407,14 @@ def test_a_gradient_through_vmap_over_every_argument_in_float64():
 def test_tangents_come_in_the_dtype_of_the_result(dtype):
     inputs = make_inputs(Case((9,), (16,)), dtype)
     given = [jnp.asarray(array) for array in (inputs.x, inputs.gamma, inputs.beta)]
-    y, tangent = jax.jvp(door.layer_norm, given, given)
+    y, tangent = jax.jvp(lngrad_jax.layer_norm, given, given)
     check_same_bits(numpy(y), core(inputs)[0].y)
     assert tangent.dtype == y.dtype
 
 
 def test_many_threads_at_once():
     inputs = make_inputs(Case((300,), (64,)), "float32")
-    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(door.layer_norm, x, gamma, beta)[1](dy))
+    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(lngrad_jax.layer_norm, x, gamma, beta)[1](dy))
     expected = tuple(core(inputs)[1])
     waiting = [grads(inputs.x, inputs.gamma, inputs.beta, inputs.dy) for _ in range(50)]  # dispatched, not awaited
     for result in waiting:
@@ -430,7 +442,7 @@ def test_formulas_have_the_numerics_of_the_kernels(case, dtype):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_lowered_for_another_platform_there_is_no_call_of_ours(platform):
-    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(door.layer_norm, x, gamma, beta)[1](dy))
+    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(lngrad_jax.layer_norm, x, gamma, beta)[1](dy))
     x, gamma = jax.ShapeDtypeStruct((6, 5), jnp.bfloat16), jax.ShapeDtypeStruct((5,), jnp.float32)
     program = grads.trace(x, gamma, gamma, x).lower(lowering_platforms=(platform,)).as_text()
     assert program.count("@lngrad_layer_norm") == (2 if platform == "cpu" else 0)
@@ -448,7 +460,7 @@ def test_symbolic_sizes():
     allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
     rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 5"), jnp.float32)
     row = jax.ShapeDtypeStruct((5,), jnp.float32)
-    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(door.layer_norm, x, gamma, beta)[1](dy))
+    grads = jax.jit(lambda x, gamma, beta, dy: jax.vjp(lngrad_jax.layer_norm, x, gamma, beta)[1](dy))
     exported = jax.export.export(grads, platforms=("cpu",), disabled_checks=allowed)(rows, row, row, rows)
     check_same_bits(numpy(exported.call(inputs.x, inputs.gamma, inputs.beta, inputs.dy)), tuple(core(inputs)[1]))
 
@@ -456,7 +468,7 @@ def test_symbolic_sizes():
 def test_exported_for_two_platforms():
     inputs = make_inputs(Case((6,), (5,)), "float32")
     allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
-    export = jax.export.export(jax.jit(door.layer_norm), platforms=("cpu", "cuda"), disabled_checks=allowed)
+    export = jax.export.export(jax.jit(lngrad_jax.layer_norm), platforms=("cpu", "cuda"), disabled_checks=allowed)
     exported = export(inputs.x, inputs.gamma, inputs.beta)
     y = exported.call(inputs.x, inputs.gamma, inputs.beta)
     check_same_bits(numpy(y), core(inputs)[0].y)
@@ -469,13 +481,13 @@ def test_errors_when_the_call_is_traced():
     x, gamma = jnp.ones((2, 3, 4)), jnp.ones((3,))
     for wrap in (lambda f: f, jax.jit):
         with pytest.raises(ShapeError, match=r"normalized_shape: expected the last dimensions of x.*got \(3,\)"):
-            wrap(door.layer_norm)(x, gamma)
+            wrap(lngrad_jax.layer_norm)(x, gamma)
         with pytest.raises(ShapeError, match=r"beta: expected the normalized shape \(4,\), got \(3,\)"):
-            wrap(door.layer_norm)(x, None, gamma)
+            wrap(lngrad_jax.layer_norm)(x, None, gamma)
         with pytest.raises(DtypeError, match=r"x: expected float16, bfloat16, float32 or float64, got int32"):
-            wrap(door.layer_norm)(x.astype(jnp.int32))
+            wrap(lngrad_jax.layer_norm)(x.astype(jnp.int32))
         with pytest.raises(ShapeError, match=r"mean: expected 6 elements"):
-            wrap(door.layer_norm_backward)(x, x, x, x)
+            wrap(lngrad_jax.layer_norm_backward)(x, x, x, x)
 
 
 @pytest.mark.parametrize(
@@ -484,8 +496,8 @@ def test_errors_when_the_call_is_traced():
 def test_eps_may_be_any_number(eps):
     inputs = make_inputs(SOME[0], "float32")
     expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, eps=0.25).y
-    check_same_bits(numpy(door.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=eps)), expected)
-    closed_over = jax.jit(lambda x: door.layer_norm(x, inputs.gamma, inputs.beta, eps=eps))
+    check_same_bits(numpy(lngrad_jax.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=eps)), expected)
+    closed_over = jax.jit(lambda x: lngrad_jax.layer_norm(x, inputs.gamma, inputs.beta, eps=eps))
     check_same_bits(numpy(closed_over(inputs.x)), expected)
 
 
@@ -494,7 +506,7 @@ def test_a_traced_eps_is_taken_and_differentiable_in_float64():
     x, gamma, beta = (rng.standard_normal(shape) for shape in ((4, 5), (5,), (5,)))
 
     def f(x, eps):
-        return (door.layer_norm(x, gamma, beta, eps=eps) ** 3).sum()
+        return (lngrad_jax.layer_norm(x, gamma, beta, eps=eps) ** 3).sum()
 
     def truth(x, eps):
         return (formula(x, gamma, beta, eps) ** 3).sum()
@@ -507,9 +519,9 @@ def test_a_traced_eps_is_taken_and_differentiable_in_float64():
 def test_eps_that_is_no_number():
     for eps in ("small", jnp.ones(2)):
         with pytest.raises(DtypeError, match="eps: expected a number, got"):
-            door.layer_norm(jnp.ones((3, 4)), eps=eps)
+            lngrad_jax.layer_norm(jnp.ones((3, 4)), eps=eps)
     with pytest.raises(DtypeError, match=r"eps: expected a float of no dimensions, got float32 of shape \(2,\)"):
-        jax.jit(lambda x, eps: door.layer_norm(x, eps=eps))(jnp.ones((3, 4)), jnp.ones(2))
+        jax.jit(lambda x, eps: lngrad_jax.layer_norm(x, eps=eps))(jnp.ones((3, 4)), jnp.ones(2))
 
 
 @pytest.mark.parametrize("reason", [ValueError("no"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
@@ -519,7 +531,7 @@ def test_what_a_handler_raises_ends_the_program(reason, monkeypatch):
 
     monkeypatch.setattr(calls.XlaCall, "run_buffers", broken)
     with pytest.raises(Exception, match=f"lngrad: {type(reason).__name__}"):
-        jax.block_until_ready(jax.jit(door.layer_norm)(jnp.ones((3, 4))))
+        jax.block_until_ready(jax.jit(lngrad_jax.layer_norm)(jnp.ones((3, 4))))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import jax.numpy as jnp  # noqa: E402  # jax may be missing
 from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
-import lngrad.jax as door  # noqa: E402
+import lngrad.jax as lngrad_jax  # noqa: E402
 from lngrad.core.problem import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.jax import operators  # noqa: E402
@@ -76,7 +76,7 @@ def function(norm, shape=None):
     static = {"eps": EPS, "offset": offset, "normalized_shape": shape} | ({"alpha": alpha} if residual else {})
 
     def call(arguments):
-        results = getattr(door, name)(**arguments, **static)
+        results = getattr(lngrad_jax, name)(**arguments, **static)
         return results if residual else (results,)
 
     return call
@@ -129,7 +129,7 @@ def test_results_and_gradients_have_the_bits_of_the_core(norm, dtype, case, jit)
     check_named(numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs))
 
 
-def backward(inputs, framework=door, **options):
+def backward(inputs, framework=lngrad_jax, **options):
     """The backward by itself, as a function of dy, x, statistics, gamma and dtotal, and these."""
     centred, offset, _ = inputs.normalization
     name = "layer_norm_backward" if centred else "rms_norm_backward"
@@ -199,7 +199,7 @@ def test_eps_of_none_is_the_cores():
     for dtype in ("bfloat16", "float32"):
         inputs = make_inputs(Case((9,), (16,)), dtype, normalization=Normalization(False))
         small = (inputs.x.astype(np.float32) * 1e-4).astype(inputs.x.dtype)
-        check_same_bits(numpy(door.rms_norm(small, inputs.gamma)), lngrad.rms_norm(small, None, inputs.gamma).y)
+        check_same_bits(numpy(lngrad_jax.rms_norm(small, inputs.gamma)), lngrad.rms_norm(small, None, inputs.gamma).y)
 
 
 @norms
@@ -369,7 +369,7 @@ def test_a_traced_eps_in_float64(norm):
     static = {"offset": offset} | ({"alpha": alpha} if residual else {})
 
     def mine(eps):
-        return (jax.tree.leaves(getattr(door, name)(**given(inputs), eps=eps, **static))[0] ** 3).sum()
+        return (jax.tree.leaves(getattr(lngrad_jax, name)(**given(inputs), eps=eps, **static))[0] ** 3).sum()
 
     def truth(eps):
         return (formula(norm, given(inputs), eps)[0] ** 3).sum()
@@ -394,21 +394,21 @@ def test_errors_when_the_call_is_traced():
     x, gamma = jnp.ones((2, 3, 4)), jnp.ones((3,))
     for wrap in (lambda f: f, jax.jit):
         with pytest.raises(ShapeError, match=r"residual: expected the shape of x, \(2, 3, 4\), got \(2, 3, 1\)"):
-            wrap(door.add_rms_norm)(x, x[..., :1])
+            wrap(lngrad_jax.add_rms_norm)(x, x[..., :1])
         with pytest.raises(DtypeError, match=r"residual: expected the dtype of x, float32, got bfloat16"):
-            wrap(door.add_layer_norm)(x, x.astype(jnp.bfloat16))
+            wrap(lngrad_jax.add_layer_norm)(x, x.astype(jnp.bfloat16))
         with pytest.raises(ShapeError, match=r"normalized_shape: expected the last dimensions of x.*got \(3,\)"):
-            wrap(door.rms_norm)(x, gamma)
+            wrap(lngrad_jax.rms_norm)(x, gamma)
     with pytest.raises(NumberError, match="offset: expected a finite number, got nan"):
-        door.rms_norm(x, offset=float("nan"))
+        lngrad_jax.rms_norm(x, offset=float("nan"))
     with pytest.raises(ShapeError, match=r"dtotal: expected the shape of x, \(2, 3, 4\), got \(4,\)"):
-        door.rms_norm_backward(x, x, jnp.ones((2, 3)), dtotal=jnp.ones(4))
+        lngrad_jax.rms_norm_backward(x, x, jnp.ones((2, 3)), dtotal=jnp.ones(4))
     with pytest.raises(ShapeError, match="output_mask: expected 2 booleans for dx, dgamma, got 3"):
-        door.rms_norm_backward(x, x, jnp.ones((2, 3)), output_mask=(True, True, True))
+        lngrad_jax.rms_norm_backward(x, x, jnp.ones((2, 3)), output_mask=(True, True, True))
     with pytest.raises(ShapeError, match="rstd: expected 6 elements"):
-        door.rms_norm_backward(x, x, jnp.ones(3))
+        lngrad_jax.rms_norm_backward(x, x, jnp.ones(3))
     with pytest.raises(DtypeError, match="residual: expected"):
-        door.add_rms_norm(x, None)
+        lngrad_jax.add_rms_norm(x, None)
 
 
 MESHES = """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import lngrad.torch as door
+import lngrad.torch as lngrad_torch
 from lngrad.testing import error_share
 
 F = torch.nn.functional
@@ -49,10 +49,10 @@ class Transformer(torch.nn.Module):
 
 def of(way: str) -> tuple[Transformer, Any]:
     """The model with our norms, and in which context it is compiled and called."""
-    model = Transformer(door if way == "module" else torch.nn)
+    model = Transformer(lngrad_torch if way == "module" else torch.nn)
     if way == "patch":
-        assert door.patch(model) == 3
-    return model, door.override(compiled=True) if way == "override" else nullcontext()
+        assert lngrad_torch.patch(model) == 3
+    return model, lngrad_torch.override(compiled=True) if way == "override" else nullcontext()
 
 
 def batch(rows: int = 3, columns: int = 7) -> torch.Tensor:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from native_ways import python_alone  # noqa: E402  # torch may be missing
 
 import lngrad  # noqa: E402
-import lngrad.torch as door  # noqa: E402
+import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
@@ -47,11 +47,11 @@ def overridden(x, shape, gamma, beta, eps):
 
 # The family: of x, residual, gamma, beta, shape; y, and the total where there is a residual.
 FAMILY = {
-    "rms_norm": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, gamma, 1e-5),
-    "without gamma": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, eps=1e-5),
-    "gemma": lambda x, r, gamma, beta, shape: door.rms_norm(x, shape, gamma, 1e-5, offset=1.0),
-    "add_rms_norm": lambda x, r, gamma, beta, shape: door.add_rms_norm(x, r, shape, gamma, 1e-5),
-    "add_layer_norm": lambda x, r, gamma, beta, shape: door.add_layer_norm(x, r, shape, gamma, beta),
+    "rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5),
+    "without gamma": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, eps=1e-5),
+    "gemma": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5, offset=1.0),
+    "add_rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_rms_norm(x, r, shape, gamma, 1e-5),
+    "add_layer_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_layer_norm(x, r, shape, gamma, beta),
     "F.rms_norm": lambda x, r, gamma, beta, shape: torch.nn.functional.rms_norm(x, shape, gamma, 1e-5),
 }
 each = pytest.mark.parametrize("name", FAMILY)
@@ -77,10 +77,10 @@ def family_step(name, case, dtype):
 @pytest.mark.parametrize("override", [False, True])
 def test_the_bits_are_those_of_the_way_through_python(lead, shape, dtype, override):
     inputs = make_inputs(Case(lead, shape), dtype)
-    call = overridden if override else door.layer_norm
-    with door.override():
+    call = overridden if override else lngrad_torch.layer_norm
+    with lngrad_torch.override():
         first, again = step(call, inputs, shape), step(call, inputs, shape)
-    with python_alone(), door.override():
+    with python_alone(), lngrad_torch.override():
         expected = step(call, inputs, shape)
     check_same_bits(first, expected)
     check_same_bits(again, expected)
@@ -88,13 +88,13 @@ def test_the_bits_are_those_of_the_way_through_python(lead, shape, dtype, overri
 
 def test_a_call_that_was_seen_asks_python_nothing(seen):
     inputs = make_inputs(Case((64,), (64,)), "float32")
-    step(door.layer_norm, inputs, (64,))
+    step(lngrad_torch.layer_norm, inputs, (64,))
     assert seen == ["prepare_forward", "prepare_backward"]
-    with door.override():
+    with lngrad_torch.override():
         step(overridden, inputs, (64,))
         assert seen[2:] == ["prepare_aten_forward", "prepare_aten_backward"]
         step(overridden, inputs, (64,))
-    step(door.layer_norm, inputs, (64,))
+    step(lngrad_torch.layer_norm, inputs, (64,))
     assert len(seen) == 4
 
 
@@ -103,9 +103,9 @@ def test_a_call_that_was_seen_asks_python_nothing(seen):
 @pytest.mark.parametrize(("lead", "shape"), [((64,), (64,)), ((300,), (512,)), ((130,), (3,)), ((5, 7), (3, 11))])
 def test_the_bits_of_the_family_are_those_of_the_way_through_python(name, lead, shape, dtype):
     case = Case(lead, shape)
-    with door.override():
+    with lngrad_torch.override():
         first, again = family_step(name, case, dtype), family_step(name, case, dtype)
-    with python_alone(), door.override():
+    with python_alone(), lngrad_torch.override():
         expected = family_step(name, case, dtype)
     check_same_bits(first, expected)
     check_same_bits(again, expected)
@@ -114,7 +114,7 @@ def test_the_bits_of_the_family_are_those_of_the_way_through_python(name, lead, 
 @each
 def test_a_call_of_the_family_that_was_seen_asks_python_nothing(seen, name):
     case = Case((64,), (64,))
-    with door.override():
+    with lngrad_torch.override():
         family_step(name, case, "float32")
         assert seen == ["prepare_forward", "prepare_backward"]
         family_step(name, case, "float32")
@@ -144,7 +144,7 @@ def test_gradients_through_one_result_and_to_one_input(used, wanted):
     def grads():
         leaves, (dy, dtotal) = family_leaves(Case((64,), (64,)), "float32")
         given = [leaf.detach().requires_grad_(at in wanted) for at, leaf in enumerate(leaves)]
-        y, total = door.add_rms_norm(given[0], given[1], 64, given[2])
+        y, total = lngrad_torch.add_rms_norm(given[0], given[1], 64, given[2])
         uses = {"y": ((y,), (dy,)), "total": ((total,), (dtotal,)), "both": ((y, total), (dy, dtotal))}[used]
         return torch.autograd.grad(uses[0], [given[at] for at in wanted], uses[1], allow_unused=True)
 
@@ -158,33 +158,33 @@ def test_gradients_through_one_result_and_to_one_input(used, wanted):
 
 def test_a_result_of_a_megabyte_comes_from_the_pool(seen):
     inputs = make_inputs(Case((1024,), (256,)), "float32")
-    step(door.layer_norm, inputs, (256,))
+    step(lngrad_torch.layer_norm, inputs, (256,))
     assert seen.count("empty") == 2  # y and dx
 
 
 def test_an_absent_parameter_and_a_frozen_input():
     inputs = make_inputs(Case((70,), (33,)), "float32")
     x, gamma, dy = tensor(inputs.x), tensor(inputs.gamma).requires_grad_(), tensor(inputs.dy)
-    (dgamma,) = torch.autograd.grad(door.layer_norm(x, 33, gamma), gamma, dy)
+    (dgamma,) = torch.autograd.grad(lngrad_torch.layer_norm(x, 33, gamma), gamma, dy)
     x.requires_grad_()
-    (dx,) = torch.autograd.grad(door.layer_norm(x, 33, gamma.detach()), x, dy)
+    (dx,) = torch.autograd.grad(lngrad_torch.layer_norm(x, 33, gamma.detach()), x, dy)
     check_grads(Grads(dx, dgamma, None), inputs, output_mask=(True, True, False))
 
 
 def test_what_is_not_plain_is_left_to_python(seen):
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     gamma = torch.ones(8)
-    expected = door.layer_norm(x, 8, gamma)
+    expected = lngrad_torch.layer_norm(x, 8, gamma)
     del seen[:]
     wide = torch.empty(6, 16)[:, ::2].copy_(x)
-    check_same_bits((door.layer_norm(wide, 8, gamma),), (expected,))
-    check_same_bits((torch.func.vmap(lambda row: door.layer_norm(row, 8, gamma))(x),), (expected,))
+    check_same_bits((lngrad_torch.layer_norm(wide, 8, gamma),), (expected,))
+    check_same_bits((torch.func.vmap(lambda row: lngrad_torch.layer_norm(row, 8, gamma))(x),), (expected,))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        y, tangent = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, 8, gamma))
+        y, tangent = torch.autograd.forward_ad.unpack_dual(lngrad_torch.layer_norm(dual, 8, gamma))
     assert tangent is not None
     check_same_bits((y,), (expected,))
-    check_same_bits((door.layer_norm(x, 8, gamma, None, 1),), (lngrad.layer_norm(x, 8, gamma, eps=1).y,))
+    check_same_bits((lngrad_torch.layer_norm(x, 8, gamma, None, 1),), (lngrad.layer_norm(x, 8, gamma, eps=1).y,))
     assert seen == []
 
 
@@ -200,34 +200,34 @@ def test_what_is_not_plain_is_left_to_python(seen):
 )
 def test_errors_are_the_same(arguments, error):
     with pytest.raises(error) as ours:
-        door.layer_norm(*arguments)
+        lngrad_torch.layer_norm(*arguments)
     with python_alone(), pytest.raises(error) as pythons:
-        door.layer_norm(*arguments)
+        lngrad_torch.layer_norm(*arguments)
     assert str(ours.value) == str(pythons.value)
 
 
 @pytest.mark.parametrize("override", [False, True])
 def test_memory_that_was_freed_is_refused(override):
     x, gamma = torch.randn(64, 64), torch.ones(64)
-    door.layer_norm(x, 64, gamma)
+    lngrad_torch.layer_norm(x, 64, gamma)
     x.untyped_storage().resize_(0)
-    with door.override(), pytest.raises(ShapeError, match=r"(x|input): expected 16384 bytes of storage, got 0"):
-        (overridden if override else door.layer_norm)(x, (64,), gamma, None, 1e-5)
+    with lngrad_torch.override(), pytest.raises(ShapeError, match=r"(x|input): expected 16384 bytes of storage, got 0"):
+        (overridden if override else lngrad_torch.layer_norm)(x, (64,), gamma, None, 1e-5)
 
 
 def test_a_gradient_in_another_dtype_than_gammas():
     inputs = make_inputs(Case((64,), (64,)), "bfloat16")
     x, gamma = tensor(inputs.x).requires_grad_(), tensor(inputs.gamma).requires_grad_()
     beta = tensor(inputs.beta).float().requires_grad_()
-    grads = torch.autograd.grad(door.layer_norm(x, 64, gamma, beta), (x, gamma, beta), tensor(inputs.dy))
+    grads = torch.autograd.grad(lngrad_torch.layer_norm(x, 64, gamma, beta), (x, gamma, beta), tensor(inputs.dy))
     assert [grad.dtype for grad in grads] == [torch.bfloat16, torch.bfloat16, torch.float32]
 
 
 def test_derivatives_of_any_order():
     generator = torch.Generator().manual_seed(0)
     x, gamma, beta = (torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in ((3, 5), 5, 5))
-    assert torch.autograd.gradcheck(door.layer_norm, (x, 5, gamma, beta))
-    assert torch.autograd.gradgradcheck(door.layer_norm, (x, 5, gamma, beta))
+    assert torch.autograd.gradcheck(lngrad_torch.layer_norm, (x, 5, gamma, beta))
+    assert torch.autograd.gradgradcheck(lngrad_torch.layer_norm, (x, 5, gamma, beta))
 
 
 @each
@@ -235,34 +235,34 @@ def test_derivatives_of_the_family_of_any_order(name):
     generator = torch.Generator().manual_seed(0)
     shapes = (3, 5), (3, 5), 5, 5
     leaves = [torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in shapes]
-    with door.override():
+    with lngrad_torch.override():
         assert torch.autograd.gradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
         assert torch.autograd.gradgradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
 
 
 def test_what_is_not_plain_in_the_family_is_left_to_python(seen):
     x, r = torch.randn(6, 8), torch.randn(6, 8)
-    expected = door.add_rms_norm(x, r, 8)
+    expected = lngrad_torch.add_rms_norm(x, r, 8)
     del seen[:]
     wide = torch.empty(6, 16)[:, ::2].copy_(r)
-    check_same_bits(door.add_rms_norm(x, wide, 8), expected)
-    check_same_bits(torch.func.vmap(lambda x, r: door.add_rms_norm(x, r, 8))(x, r), expected)
-    check_same_bits((door.rms_norm(x, 8, eps=1),), (lngrad.rms_norm(x, 8, eps=1).y,))
+    check_same_bits(lngrad_torch.add_rms_norm(x, wide, 8), expected)
+    check_same_bits(torch.func.vmap(lambda x, r: lngrad_torch.add_rms_norm(x, r, 8))(x, r), expected)
+    check_same_bits((lngrad_torch.rms_norm(x, 8, eps=1),), (lngrad.rms_norm(x, 8, eps=1).y,))
     with pytest.raises(ShapeError, match="residual: expected"):
-        door.add_rms_norm(x, r[0], 8)
+        lngrad_torch.add_rms_norm(x, r[0], 8)
     with pytest.raises(DtypeError, match="residual: expected"):
-        door.add_rms_norm(x, r.double(), 8)
+        lngrad_torch.add_rms_norm(x, r.double(), 8)
     with pytest.raises(NumberError, match="offset: expected a finite number, got inf"):
-        door.rms_norm(x, 8, offset=float("inf"))
+        lngrad_torch.rms_norm(x, 8, offset=float("inf"))
     r.untyped_storage().resize_(0)
     with pytest.raises(ShapeError, match="residual: expected 192 bytes of storage, got 0"):
-        door.add_rms_norm(x, r, 8)
+        lngrad_torch.add_rms_norm(x, r, 8)
     assert set(seen) <= {"prepare_forward"}
 
 
 def test_gradients_of_a_batch_of_gradients():
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    y = door.layer_norm(x, 6)
+    y = lngrad_torch.layer_norm(x, 6)
     batch = torch.eye(24).reshape(24, 4, 6)
     (together,) = torch.autograd.grad(y, x, batch, is_grads_batched=True, retain_graph=True)
     alone = torch.stack([torch.autograd.grad(y, x, dy, retain_graph=True)[0] for dy in batch])
@@ -271,7 +271,7 @@ def test_gradients_of_a_batch_of_gradients():
 
 def test_an_input_changed_in_place_is_noticed():
     x = torch.randn(4, 6, requires_grad=True) * 1
-    y = door.layer_norm(x, 6)
+    y = lngrad_torch.layer_norm(x, 6)
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
@@ -281,19 +281,19 @@ def test_hooks_of_saved_tensors_are_asked():
     kept = []
     x = torch.randn(4, 6, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
-        door.layer_norm(x, 6, torch.ones(6))
+        lngrad_torch.layer_norm(x, 6, torch.ones(6))
     assert kept == [(4, 6), (4, 1), (4, 1), (6,)]
 
 
 def test_many_threads_at_once(threads):
     inputs = make_inputs(Case((512,), (128,)), "float32")
-    expected = step(door.layer_norm, inputs, (128,))
+    expected = step(lngrad_torch.layer_norm, inputs, (128,))
     failed = []
 
     def repeat():
         try:
             for _ in range(50):
-                check_same_bits(step(door.layer_norm, inputs, (128,)), expected)
+                check_same_bits(step(lngrad_torch.layer_norm, inputs, (128,)), expected)
         except BaseException as reason:
             failed.append(reason)
 
@@ -301,7 +301,7 @@ def test_many_threads_at_once(threads):
     for thread in crew:
         thread.start()
     lngrad.set_num_threads(1)
-    check_same_bits(step(door.layer_norm, inputs, (128,)), expected)
+    check_same_bits(step(lngrad_torch.layer_norm, inputs, (128,)), expected)
     for thread in crew:
         thread.join()
     assert not failed
@@ -311,12 +311,12 @@ def test_many_threads_at_once(threads):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python's: the process has threads
 def test_a_forked_child_computes():
     inputs = make_inputs(Case((64,), (64,)), "float32")
-    expected = step(door.layer_norm, inputs, (64,))
+    expected = step(lngrad_torch.layer_norm, inputs, (64,))
     child = os.fork()
     if not child:
         code = 1
         try:
-            check_same_bits(step(door.layer_norm, inputs, (64,)), expected)
+            check_same_bits(step(lngrad_torch.layer_norm, inputs, (64,)), expected)
             code = 0
         finally:
             os._exit(code)
@@ -326,9 +326,9 @@ def test_a_forked_child_computes():
 def test_a_profiler_sees_the_calls():
     x = torch.randn(64, 64, requires_grad=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        door.layer_norm(x, 64).sum().backward()
+        lngrad_torch.layer_norm(x, 64).sum().backward()
     names = {event.name for event in profile.events()}
     assert {"lngrad::layer_norm", "lngrad::layer_norm_backward"} <= names
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        door.rms_norm(x, 64).sum().backward()
+        lngrad_torch.rms_norm(x, 64).sum().backward()
     assert {"lngrad::norm", "lngrad::norm_backward"} <= {event.name for event in profile.events()}

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from native_ways import python_alone  # noqa: E402  # torch may be missing
 
-import lngrad.torch as door  # noqa: E402
+import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, LngradError, NumberError, ShapeError  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
@@ -310,7 +310,7 @@ def test_a_scripted_call():
         return torch.ops.lngrad.layer_norm(x, [8], gamma, None, 1e-5)[0]
 
     x, gamma = torch.randn(6, 8), torch.randn(8)
-    check_same_bits((scripted(x, gamma),), (door.layer_norm(x, 8, gamma),))
+    check_same_bits((scripted(x, gamma),), (lngrad_torch.layer_norm(x, 8, gamma),))
 
 
 def test_python_alone_has_no_native_kernel(seen):

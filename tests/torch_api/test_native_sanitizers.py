@@ -33,16 +33,16 @@ import sys, threading
 import torch
 from torch.nn import functional as F
 import lngrad
-import lngrad.torch as door
+import lngrad.torch as lngrad_torch
 from lngrad.torch import native
 
 native.module = native._loaded(sys.argv[1])
 SHAPES = (64, 64), (130, 3), (300, 512), (1024, 256)  # the last one's results are pooled
 CALLS = {
     "F.layer_norm": lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b),
-    "layer_norm": lambda x, w, b: door.layer_norm(x, x.shape[1:], w, b),
+    "layer_norm": lambda x, w, b: lngrad_torch.layer_norm(x, x.shape[1:], w, b),
     "F.rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[1:], w) + b,
-    "add_rms_norm": lambda x, w, b: sum(door.add_rms_norm(x, x, x.shape[1:], w)) + b,
+    "add_rms_norm": lambda x, w, b: sum(lngrad_torch.add_rms_norm(x, x, x.shape[1:], w)) + b,
 }
 random = torch.Generator().manual_seed(1)
 GIVEN = {one: (torch.randn(one, generator=random), *torch.randn((2, one[1]), generator=random)) for one in SHAPES}
@@ -69,12 +69,12 @@ def change():
     while not over.wait(0.01):
         number += 1
         lngrad.set_num_threads(1 + number % 3)
-        with door.override():
+        with lngrad_torch.override():
             lngrad.empty_cache()
 
 
 wrong, over = [], threading.Event()
-with door.override():
+with lngrad_torch.override():
     expected = {key: bits(*key) for key in KEYS}
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     changing = threading.Thread(target=change)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch_classes import ALIKE, Gemma, Llama, Same  # noqa: E402
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
@@ -31,7 +31,7 @@ def model():
     torch.manual_seed(0)
     model = Model()
     torch.nn.init.normal_(model.norm.weight)
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     return model
 
 
@@ -47,20 +47,20 @@ def same(model, other):
 
 def test_fx_traces_it_as_one_call(model):
     traced = torch.fx.symbolic_trace(model)
-    assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [door.layer_norm]
+    assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [lngrad_torch.layer_norm]
     same(model, traced)
 
 
 def test_fx_traces_the_function():
-    traced = torch.fx.symbolic_trace(lambda x, w: door.layer_norm(x, 8, w) + 1)
+    traced = torch.fx.symbolic_trace(lambda x, w: lngrad_torch.layer_norm(x, 8, w) + 1)
     x, w = torch.randn(3, 8), torch.randn(8)
-    check_same_bits(traced(x, w), door.layer_norm(x, 8, w) + 1)
+    check_same_bits(traced(x, w), lngrad_torch.layer_norm(x, 8, w) + 1)
 
 
 def test_features_are_extracted_by_fx(model):
     """As torchvision's create_feature_extractor does: a traced graph cut at a node, and printed as Python."""
     traced = torch.fx.symbolic_trace(model)
-    node = next(node for node in traced.graph.nodes if node.target is door.layer_norm)
+    node = next(node for node in traced.graph.nodes if node.target is lngrad_torch.layer_norm)
     next(node for node in traced.graph.nodes if node.op == "output").replace_input_with(node, node.args[0])
     traced.recompile()
     assert traced(torch.randn(3, 8)).shape == (3, 8)
@@ -74,13 +74,13 @@ def test_fx_quantization_leaves_it_in_floating_point(model):
 
     x = torch.randn(64, 8)
     theirs = copy.deepcopy(model)
-    assert door.unpatch(theirs) == 1
+    assert lngrad_torch.unpatch(theirs) == 1
     made, exact = [], model(x)
     for one in (model, theirs):
         prepared = prepare_fx(one.eval(), get_default_qconfig_mapping("x86"), (x,))
         prepared(x)  # observers see what there is to quantize
         made.append(convert_fx(prepared))
-    assert [node.target for node in made[0].graph.nodes].count(door.layer_norm) == 1
+    assert [node.target for node in made[0].graph.nodes].count(lngrad_torch.layer_norm) == 1
     assert type(made[0].linear) is type(made[1].linear) is not torch.nn.Linear
     error, of_theirs = ((one(x) - exact).norm() / exact.norm() for one in made)
     assert error <= of_theirs * 1.5
@@ -115,7 +115,7 @@ def test_turned_classes_of_others_go_where_torchs_own_goes(name, way):
     model = torch.nn.Sequential(make())
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     x = torch.randn(shape)
     made = GRAPHS[way](model, x)
     assert "layer_norm" in str(made.inlined_graph if isinstance(made, torch.jit.ScriptModule) else made.graph)
@@ -124,7 +124,7 @@ def test_turned_classes_of_others_go_where_torchs_own_goes(name, way):
 
 def test_a_trace_takes_the_sizes_of_a_tensor():
     def call(x, w):
-        return door.layer_norm(x, x.shape[-1:], w) + door.layer_norm(x, x.shape[-1], w)
+        return lngrad_torch.layer_norm(x, x.shape[-1:], w) + lngrad_torch.layer_norm(x, x.shape[-1], w)
 
     given = torch.randn(3, 8), torch.randn(8)
     traced = torch.jit.trace(call, given)
@@ -158,7 +158,7 @@ def test_onnx_has_its_own_layer_normalization(model, dynamo):
 def test_onnx_of_turned_classes_of_others(name, dynamo):
     make, shape = ALIKE[name]
     model = torch.nn.Sequential(make()).eval()
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     found = operators(model, torch.randn(shape), dynamo)
     assert [kind for kind in found if kind not in ("Constant", "Transpose")] == ["LayerNormalization"]
 
@@ -171,7 +171,7 @@ RMS_IN_PIECES = ["Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Mul"]
 def test_onnx_of_rms_normalization(kind):
     """Its own operator where the opset has it; elsewhere what torch's own becomes."""
     model = torch.nn.Sequential(kind(8)).eval()
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     x = torch.randn(3, 8)
     assert operators(model, x, True, opset_version=23) == ["RMSNormalization"]
     assert operators(model, x, True) == RMS_IN_PIECES
@@ -188,7 +188,7 @@ def test_override_leaves_exports_as_they_are():
 
     exported = torch.export.export(model, (x,))
     whole, pieces = names(exported), names(exported.run_decompositions())
-    with door.override():
+    with lngrad_torch.override():
         assert names(torch.export.export(model, (x,))) == whole
         assert names(exported.run_decompositions()) == pieces
         assert not any("rms_norm" in name for name in pieces)
@@ -196,7 +196,7 @@ def test_override_leaves_exports_as_they_are():
         kept.pop(torch.ops.aten.rms_norm.default)
         assert "aten.rms_norm.default" in names(exported.run_decompositions(kept))
     assert names(exported.run_decompositions()) == pieces
-    with door.override():
+    with lngrad_torch.override():
         assert operators(model, x, True) == [*RMS_IN_PIECES, "LayerNormalization"]
         assert operators(model, x, True, opset_version=23) == ["RMSNormalization", "LayerNormalization"]
 
@@ -208,13 +208,13 @@ def test_checkpoints_are_torchs(model):
     file.seek(0)
     theirs = Model()
     theirs.load_state_dict(torch.load(file, weights_only=True))
-    assert door.patch(theirs) == 1
+    assert lngrad_torch.patch(theirs) == 1
     same(model, theirs)
 
 
 def test_a_whole_module_loads_where_its_class_is_allowed_as_torchs_own():
     """torch refuses whole modules by default, its own too; both load once their class is named as safe."""
-    for kind in (torch.nn.LayerNorm, door.LayerNorm):
+    for kind in (torch.nn.LayerNorm, lngrad_torch.LayerNorm):
         file = io.BytesIO()
         torch.save(kind(8), file)
         file.seek(0)
@@ -225,11 +225,11 @@ def test_a_whole_module_loads_where_its_class_is_allowed_as_torchs_own():
 
 def test_a_whole_module_of_another_class_is_saved_after_unpatch():
     model, file = Same(8), io.BytesIO()
-    assert door.patch(model) == 1
-    assert door.unpatch(model) == 1
+    assert lngrad_torch.patch(model) == 1
+    assert lngrad_torch.unpatch(model) == 1
     torch.save(model, file)
     file.seek(0)
     with torch.serialization.safe_globals([Same]):
         loaded = torch.load(file, weights_only=True)
     assert type(loaded) is Same
-    assert door.patch(loaded) == 1
+    assert lngrad_torch.patch(loaded) == 1

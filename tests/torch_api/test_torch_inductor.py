@@ -15,7 +15,7 @@ from native_ways import python_alone  # noqa: E402  # torch may be missing
 from torch._inductor import config  # noqa: E402
 from torch._inductor.utils import run_and_get_code  # noqa: E402
 
-import lngrad.torch as door  # noqa: E402
+import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
 from lngrad.testing import Case, Normalization, check_grads, check_same_bits, make_inputs  # noqa: E402
@@ -60,12 +60,12 @@ def grads_of(call, inputs):
 def test_a_training_step_with_any_number_of_rows():
     """One compilation, the bits of eager code, and so float64's gradients in the suite's tolerance."""
     compiled = torch.compile(normalized, fullgraph=True, dynamic=True)
-    with door.override(compiled=True), torch._dynamo.config.patch(error_on_recompile=True):
+    with lngrad_torch.override(compiled=True), torch._dynamo.config.patch(error_on_recompile=True):
         assert calls_ours(compiled, *tensors(make_inputs(Case((9,), (24,)), "float32")))
         for rows in (33, 300):
             inputs = make_inputs(Case((rows,), (24,)), "float32")
             y, grads = grads_of(compiled, inputs)
-            plain = grads_of(lambda x, w, b: door.layer_norm(x, 24, w, b), inputs)
+            plain = grads_of(lambda x, w, b: lngrad_torch.layer_norm(x, 24, w, b), inputs)
             check_same_bits((y, *grads), (plain[0], *plain[1]))
             check_grads(grads, inputs)
 
@@ -88,7 +88,7 @@ def test_a_training_step_of_rms_norm(name):
     function, eps = RMS[name]
     compiled, mine, formula = (
         torch.compile(one, fullgraph=True, dynamic=True)
-        for one in (function, lambda x, w: door.rms_norm(x, w.shape, w, eps), llama)
+        for one in (function, lambda x, w: lngrad_torch.rms_norm(x, w.shape, w, eps), llama)
     )
 
     def grads(call, inputs, *more):
@@ -99,10 +99,10 @@ def test_a_training_step_of_rms_norm(name):
     for rows in (9, 300):
         inputs = make_inputs(Case((rows,), (24,)), "float32", normalization=Normalization(centred=False))
         inputs = replace(inputs, beta=inputs.gamma)  # for tensors
-        with door.override(compiled=True):
+        with lngrad_torch.override(compiled=True):
             assert calls_ours(compiled, *tensors(inputs)[:2])
             got = grads(compiled, inputs)
-        check_same_bits(got, grads(lambda x, w: door.rms_norm(x, 24, w, eps), inputs))
+        check_same_bits(got, grads(lambda x, w: lngrad_torch.rms_norm(x, 24, w, eps), inputs))
     check_same_bits(grads(mine, inputs), got)
     for one, other in zip(
         grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True
@@ -141,7 +141,7 @@ def small():
 def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch):
     """Where it can; else the operators, with the same bits."""
     given = small()
-    with door.override():
+    with lngrad_torch.override():
         leaves = [one.clone().requires_grad_() for one in given]
         expected = torch.autograd.grad(both_norms(*leaves).sum(), leaves)
     if why_not == "torch has no hook":
@@ -149,7 +149,7 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
     with (
         python_alone() if why_not == "no native code" else nullcontext(),
         config.patch(cpp_wrapper=why_not == "a wrapper in C++"),
-        door.override(compiled=True),
+        lngrad_torch.override(compiled=True),
     ):
         got, code = code_of(torch.compile(both_norms, fullgraph=True), *given)
     check_same_bits(got, expected)
@@ -162,7 +162,7 @@ def test_inputs_are_asserted_where_others_read_them(native_code):
     """What the native code checks needs no line of Inductor's, unless a loop depends on it too."""
 
     def asserted(call):
-        with door.override(compiled=True):
+        with lngrad_torch.override(compiled=True):
             _, code = code_of(torch.compile(call, fullgraph=True, dynamic=False), *small())
         if "assert_size_stride_grouped" in code:
             pytest.skip("this torch asserts all inputs in one call")
@@ -181,7 +181,7 @@ def test_an_operator_that_is_called_by_names(native_code):
         return torch.ops.lngrad.layer_norm(x=x, normalized_shape=[8], eps=1e-5, gamma=w, beta=b)[0]
 
     given = small()
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         got, code = code_of(torch.compile(by_names, fullgraph=True, dynamic=True), *given)
     assert LINES[True][0] in code
     leaves = [one.clone().requires_grad_() for one in given]
@@ -197,7 +197,7 @@ def test_a_result_that_there_is_not(used, native_code):
         return results[0], results[used]
 
     x, w, _ = small()
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         call = torch.compile(norm, fullgraph=True)
         _, code = run_and_get_code(call, x.requires_grad_(), w)
         got = call(x, w)
@@ -205,7 +205,7 @@ def test_a_result_that_there_is_not(used, native_code):
     assert LINES[True][2] not in code[0]
     assert got[1].shape == (0,)
     check_same_bits(got, norm(x, w))
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         _, code = code_of(torch.compile(lambda x, w: norm(x, w)[0], fullgraph=True, dynamic=False), x, w)
     assert re.search(r"lngrad_norm_backward\(\w+, \w+, \[8\], None, ", code)
 
@@ -221,10 +221,10 @@ def test_norms_in_a_part_of_a_graph(native_code):
         return region(region(x, w, b) * 2, w, b)
 
     given = small()
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         got, code = code_of(torch.compile(both, fullgraph=True), *given)
     leaves = [one.clone().requires_grad_() for one in given]
-    twice = door.layer_norm(door.layer_norm(leaves[0], 8, *leaves[1:]) * 2, 8, *leaves[1:])
+    twice = lngrad_torch.layer_norm(lngrad_torch.layer_norm(leaves[0], 8, *leaves[1:]) * 2, 8, *leaves[1:])
     check_same_bits(got, torch.autograd.grad(twice.sum(), leaves))
     assert code.count("lngrad.torch.inductor.direct('layer_norm')") == 1
 
@@ -233,22 +233,22 @@ def test_nests_and_ends_with_the_last():
     x, w, b = torch.randn(4, 8), torch.ones(8), torch.zeros(8)
     compiled = torch.compile(normalized, fullgraph=True)
     assert not calls_ours(compiled, x, w, b)
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         assert calls_ours(compiled, x, w, b)  # although it was compiled before
-        with door.override(), door.override(compiled=True):
+        with lngrad_torch.override(), lngrad_torch.override(compiled=True):
             compiled(x, w, b)
-        door.enable()
-        door.disable()
+        lngrad_torch.enable()
+        lngrad_torch.disable()
         torch.compiler.reset()
         assert calls_ours(compiled, x, w, b)
-    with door.override():
+    with lngrad_torch.override():
         assert not calls_ours(compiled, x, w, b)
 
 
 def test_what_is_compiled_afterwards_has_torchs_own_derivative():
     """torch's tracers do not go on with a kernel that is gone: without a warning, and right."""
     x, w, _ = small()
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         code_of(torch.compile(lambda x, w: torch.nn.functional.rms_norm(x * 1, (8,), w)), x, w)
 
     def grads(call):
@@ -266,7 +266,7 @@ def test_what_is_compiled_afterwards_has_torchs_own_derivative():
 def test_a_pass_of_somebody_else_stays():
     seen = []
     with config.patch(pre_grad_custom_pass=seen.append, fx_graph_cache=False):
-        with door.override(compiled=True):
+        with lngrad_torch.override(compiled=True):
             assert calls_ours(torch.compile(normalized), torch.randn(4, 8), torch.ones(8), torch.zeros(8))
         assert seen
         assert config.pre_grad_custom_pass == [seen.append]
@@ -279,11 +279,11 @@ def test_a_model_in_other_dtypes(dtype):
     model = wide.to(getattr(torch, dtype))
     compiled = torch.compile(model, fullgraph=True)
     x = torch.randn(70, 16).to(getattr(torch, dtype))
-    with door.override(compiled=True):
+    with lngrad_torch.override(compiled=True):
         assert calls_ours(compiled, x)
         compiled(x).square().sum().backward()
     got = tuple(parameter.grad for parameter in model[3].parameters())
     model.zero_grad()
-    assert door.patch(model) == 2
+    assert lngrad_torch.patch(model) == 2
     model(x).square().sum().backward()
     check_same_bits(got, tuple(parameter.grad for parameter in model[3].parameters()))

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 
@@ -17,7 +17,7 @@ def same(model, x, turned):
     """Values and gradients of torch's own and of the patched model, in float64 and so without dropout."""
     theirs = model.double().eval()
     ours = copy.deepcopy(theirs)
-    assert door.patch(ours) == turned
+    assert lngrad_torch.patch(ours) == turned
     results = []
     for one in (theirs, ours):
         y = one(x.double())
@@ -49,7 +49,7 @@ def test_timm(name):
 def test_timms_group_normalizations_stay(capsys):
     """Over channels and positions together: something else, and so reported."""
     timm = pytest.importorskip("timm")
-    door.patch(timm.create_model("poolformerv2_s12", pretrained=False), verbose=True)
+    lngrad_torch.patch(timm.create_model("poolformerv2_s12", pretrained=False), verbose=True)
     rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[1:]]
     assert {kind.rpartition(".")[2]: turned[:3] for _, kind, turned in rows} == {
         "LayerNorm2dNoBias": "yes",
@@ -135,7 +135,7 @@ def test_a_model_of_transformers_trains_with_patch(name, dtype, capsys):
     _, turned, variant = TRANSFORMERS[name]
     theirs = of_transformers(name).to(dtype)
     ours = copy.deepcopy(theirs)
-    assert door.patch(ours, verbose=True) == turned
+    assert lngrad_torch.patch(ours, verbose=True) == turned
     rows = [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [variant] * turned
     expected, got = losses(theirs), losses(ours)
@@ -150,7 +150,7 @@ def test_a_llama_of_torchs_own_norms_trains_with_override():
     """override() reaches torch.nn.RMSNorm, and not the formula that transformers' own class writes out."""
     model = of_transformers("LlamaForCausalLM")
     before = operators_of(copy.deepcopy(model))
-    with door.override():
+    with lngrad_torch.override():
         assert operators_of(copy.deepcopy(model)) == before
     for name, module in list(model.named_modules()):
         if type(module).__name__ == "LlamaRMSNorm":
@@ -159,7 +159,7 @@ def test_a_llama_of_torchs_own_norms_trains_with_override():
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, norm)
     expected = losses(copy.deepcopy(model))
-    with door.override():
+    with lngrad_torch.override():
         got, ran = losses(copy.deepcopy(model)), operators_of(copy.deepcopy(model))
     assert got == pytest.approx(expected, rel=1e-5)
     assert "aten::rsqrt" in before
@@ -169,7 +169,7 @@ def test_a_llama_of_torchs_own_norms_trains_with_override():
 def test_the_rms_normalization_of_diffusers(capsys):
     normalization = pytest.importorskip("diffusers.models.normalization")
     model = torch.nn.Sequential(normalization.RMSNorm(8, 1e-6), normalization.FP32LayerNorm(8))
-    assert door.patch(model, verbose=True) == 2
+    assert lngrad_torch.patch(model, verbose=True) == 2
     assert [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()[1:]] == [TWICE, "yes"]
 
 
@@ -185,8 +185,8 @@ def test_torchvision_extracts_features(name, module, size):
     torch.manual_seed(0)
     model, x, found = getattr(models, name)(weights=None).eval(), torch.randn(1, 3, size, size), []
     for patched in (False, True):
-        assert bool(patched and door.patch(model)) == patched
+        assert bool(patched and lngrad_torch.patch(model)) == patched
         extractor = create_feature_extractor(model, [module])
-        assert any(node.target is door.layer_norm for node in extractor.graph.nodes) == patched
+        assert any(node.target is lngrad_torch.layer_norm for node in extractor.graph.nodes) == patched
         found.append(extractor(x)[module])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from at_every_line import at_every_line  # noqa: E402
 from lngrad.torch import memory  # noqa: E402
 
@@ -21,9 +21,9 @@ SHAPE = (512, 384)  # 768 KiB in float32
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    door.empty_cache()
+    lngrad_torch.empty_cache()
     yield
-    door.empty_cache()
+    lngrad_torch.empty_cache()
 
 
 def large():
@@ -127,11 +127,11 @@ def test_small_results_are_left_to_the_allocator():
 def test_results_of_a_model_stay_as_they_are_while_more_are_made():
     generator = torch.Generator().manual_seed(3)
     inputs = [torch.randn(SHAPE, generator=generator) for _ in range(4)]
-    results = [door.layer_norm(x, SHAPE[-1:]) for x in inputs]
+    results = [lngrad_torch.layer_norm(x, SHAPE[-1:]) for x in inputs]
     kept = copy.deepcopy(results)
     for _ in range(3):
         for x in inputs:
-            door.layer_norm(x, SHAPE[-1:])
+            lngrad_torch.layer_norm(x, SHAPE[-1:])
     for result, copied in zip(results, kept, strict=True):
         torch.testing.assert_close(result, copied, rtol=0, atol=0)
 
@@ -162,7 +162,7 @@ def test_a_result_inside_a_result(monkeypatch, clear):
     def inside():
         held.append(large())
         if clear:
-            door.empty_cache()
+            lngrad_torch.empty_cache()
 
     with at_every_line(memory, inside) as lines:
         for _ in range(2):

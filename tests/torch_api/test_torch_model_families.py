@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
 
@@ -178,7 +178,7 @@ def battery(names, make, capsys):
             continue
         compared.append(name)
         capsys.readouterr()
-        door.patch(ours, verbose=True)
+        lngrad_torch.patch(ours, verbose=True)
         for line in capsys.readouterr().out.splitlines()[1:]:
             _, kind, reason = line.split(maxsplit=2)
             (turned if reason.startswith("yes") else left)[f"{kind.rpartition('.')[2]}: {reason}"] += 1
@@ -194,7 +194,7 @@ def battery(names, make, capsys):
     with capsys.disabled():
         print(f"\n{len(compared)} models; {sum(turned.values())} norms turned, {sum(left.values())} left:")
         print("\n".join(f"{count:5} {row}" for row, count in (*turned.most_common(), *left.most_common())))
-        print("fallbacks:", door.fallbacks())
+        print("fallbacks:", lngrad_torch.fallbacks())
     assert not bad
     return len(compared), sum(turned.values()), left
 

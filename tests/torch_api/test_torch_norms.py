@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from native_ways import python_alone  # noqa: E402
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from frames import second_and_third  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import check_same_bits  # noqa: E402
@@ -24,27 +24,27 @@ def gemma(x, w=None):
 
 # Of each member: ours, the same in torch's own functions, and how many of x, residual, weight, bias of C it takes.
 NORMS = {
-    "rms": (lambda x, w: door.rms_norm(x, w.shape, w), lambda x, w: F.rms_norm(x, w.shape, w), "xw"),
-    "rms without weight": (lambda x: door.rms_norm(x, C, eps=0.1), lambda x: F.rms_norm(x, (C,), eps=0.1), "x"),
-    "gemma": (lambda x, w: door.rms_norm(x, C, w, offset=1.0), gemma, "xw"),
-    "gemma without weight": (lambda x: door.rms_norm(x, C, offset=1.0), gemma, "x"),
+    "rms": (lambda x, w: lngrad_torch.rms_norm(x, w.shape, w), lambda x, w: F.rms_norm(x, w.shape, w), "xw"),
+    "rms without weight": (lambda x: lngrad_torch.rms_norm(x, C, eps=0.1), lambda x: F.rms_norm(x, (C,), eps=0.1), "x"),
+    "gemma": (lambda x, w: lngrad_torch.rms_norm(x, C, w, offset=1.0), gemma, "xw"),
+    "gemma without weight": (lambda x: lngrad_torch.rms_norm(x, C, offset=1.0), gemma, "x"),
     "add rms": (
-        lambda x, r, w: door.add_rms_norm(x, r, C, w, 1e-6),
+        lambda x, r, w: lngrad_torch.add_rms_norm(x, r, C, w, 1e-6),
         lambda x, r, w: (F.rms_norm(x + r, (C,), w, 1e-6), x + r),
         "xrw",
     ),
     "add gemma": (
-        lambda x, r, w: door.add_rms_norm(x, r, C, w, offset=1.0),
+        lambda x, r, w: lngrad_torch.add_rms_norm(x, r, C, w, offset=1.0),
         lambda x, r, w: (gemma(x + r, w), x + r),
         "xrw",
     ),
     "add layer": (
-        lambda x, r, w, b: door.add_layer_norm(x, r, C, w, b),
+        lambda x, r, w, b: lngrad_torch.add_layer_norm(x, r, C, w, b),
         lambda x, r, w, b: (F.layer_norm(x + r, (C,), w, b), x + r),
         "xrwb",
     ),
     "add layer without parameters": (
-        lambda x, r: door.add_layer_norm(x, r, C),
+        lambda x, r: lngrad_torch.add_layer_norm(x, r, C),
         lambda x, r: (F.layer_norm(x + r, (C,)), x + r),
         "xr",
     ),
@@ -219,7 +219,7 @@ def test_operators_keep_torchs_contract(residual, centred):
     "options", [{}, {"elementwise_affine": False}, {"eps": 1e-6, "dtype": torch.bfloat16}], ids=str
 )
 def test_module_is_torchs_but_for_the_arithmetic(options):
-    mine, theirs = door.RMSNorm((2, 4), **options), torch.nn.RMSNorm((2, 4), **options)
+    mine, theirs = lngrad_torch.RMSNorm((2, 4), **options), torch.nn.RMSNorm((2, 4), **options)
     assert repr(mine) == repr(theirs)
     assert list(mine.state_dict()) == list(theirs.state_dict())
     mine.load_state_dict(theirs.state_dict())
@@ -229,7 +229,7 @@ def test_module_is_torchs_but_for_the_arithmetic(options):
 
 
 def test_module_with_an_offset_is_traced_scripted_and_exported():
-    module, x = door.RMSNorm(8, offset=1.0), torch.randn(4, 8)
+    module, x = lngrad_torch.RMSNorm(8, offset=1.0), torch.randn(4, 8)
     assert repr(module) == "RMSNorm((8,), eps=None, elementwise_affine=True, offset=1.0)"
     assert not module.weight.any()  # stored around zero
     torch.testing.assert_close(module(x), F.rms_norm(x, (8,)))
@@ -247,16 +247,16 @@ def test_module_with_an_offset_is_traced_scripted_and_exported():
 def test_errors_name_the_argument():
     x = torch.ones(2, 3)
     with pytest.raises(ShapeError, match="normalized_shape: expected the last dimensions of x"):
-        door.rms_norm(x, 4)
+        lngrad_torch.rms_norm(x, 4)
     with pytest.raises(ShapeError, match="residual: expected"):
-        door.add_rms_norm(x, torch.ones(3), 3)
+        lngrad_torch.add_rms_norm(x, torch.ones(3), 3)
     with pytest.raises(DtypeError, match="residual: expected"):
-        door.add_layer_norm(x, x.double(), 3)
+        lngrad_torch.add_layer_norm(x, x.double(), 3)
     with pytest.raises(NumberError, match="offset: expected a finite number, got nan"):
-        door.rms_norm(x, 3, offset=float("nan"))
+        lngrad_torch.rms_norm(x, 3, offset=float("nan"))
     x.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="x: expected"):
-        door.rms_norm(x, 3)
+        lngrad_torch.rms_norm(x, 3)
 
 
 @pytest.mark.parametrize("wants_gradients", [False, True])
@@ -280,5 +280,5 @@ def test_a_second_call_without_native_code_is_the_third(name, wants_gradients):
 @pytest.mark.parametrize("function", ["layer_norm", "rms_norm"])
 def test_a_second_call_under_override_is_the_third(function):
     x, gamma = torch.randn(64, C), torch.randn(C)
-    with python_alone(), door.override():
+    with python_alone(), lngrad_torch.override():
         assert len(second_and_third(lambda: getattr(F, function)(x, (C,), gamma))) <= 30

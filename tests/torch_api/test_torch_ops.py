@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import lngrad  # noqa: E402  # torch may be missing
-import lngrad.torch as door  # noqa: E402
+import lngrad.torch as lngrad_torch  # noqa: E402
 import norms  # noqa: E402
 from lngrad.core import reference  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
@@ -49,7 +49,7 @@ def test_gradients_through_autograd(case, dtype):
     inputs = make_inputs(case, dtype)
     x, gamma, beta = (tensor(array) for array in (inputs.x, inputs.gamma, inputs.beta))
     wanted = [t.requires_grad_() for t in (x, gamma, beta) if t is not None]
-    y = door.layer_norm(x, case.normalized, gamma, beta)
+    y = lngrad_torch.layer_norm(x, case.normalized, gamma, beta)
     grads = torch.autograd.grad(y, wanted, tensor(inputs.dy))
     check_same_bits(y.detach(), lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta).y)
     mean, rstd = lngrad.layer_norm(inputs.x, case.normalized)[1:]
@@ -59,7 +59,9 @@ def test_gradients_through_autograd(case, dtype):
     check_same_bits(tuple(grads), tuple(expected[: len(grads)]))
 
 
-@pytest.mark.parametrize("layer_norm", [door.layer_norm, torch.compile(door.layer_norm, backend="aot_eager")])
+@pytest.mark.parametrize(
+    "layer_norm", [lngrad_torch.layer_norm, torch.compile(lngrad_torch.layer_norm, backend="aot_eager")]
+)
 def test_errors_do_not_grow_with_the_offset(layer_norm):
     """torch's own dgamma is off by 5e-4 here."""
     inputs = make_inputs(Case((130,), (768,), offset=1e4, spread=1.0), "float32")
@@ -79,7 +81,7 @@ def test_a_float32_bias_beside_16_bits_gets_a_float32_gradient(with_weight):
     x, gamma = tensor(inputs.x).requires_grad_(), tensor(inputs.gamma)
     bias = torch.randn(20, requires_grad=True)
     wanted = [x, bias] if gamma is None else [x, bias, gamma.requires_grad_()]
-    dx, dbias, *dgamma = torch.autograd.grad(door.layer_norm(x, (20,), gamma, bias), wanted, tensor(inputs.dy))
+    dx, dbias, *dgamma = torch.autograd.grad(lngrad_torch.layer_norm(x, (20,), gamma, bias), wanted, tensor(inputs.dy))
     mean, rstd = lngrad.layer_norm(inputs.x)[1:]
     wide = np.ones(20, np.float32) if gamma is None else inputs.gamma.astype(np.float32)
     expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, mean, rstd, wide)
@@ -91,7 +93,7 @@ def test_a_float32_bias_beside_16_bits_gets_a_float32_gradient(with_weight):
 @pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)])
 def test_only_what_is_wanted(mask):
     inputs = make_inputs(CASES[5], "float32")
-    grads = door.layer_norm_backward(
+    grads = lngrad_torch.layer_norm_backward(
         *(tensor(a) for a in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)), output_mask=mask
     )
     assert isinstance(grads, Grads)
@@ -102,8 +104,10 @@ def test_only_what_is_wanted(mask):
 def test_gradcheck_and_gradgradcheck(shapes):
     given = leaves(*shapes)
     shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
-    assert torch.autograd.gradcheck(lambda *a: door.layer_norm(a[0], shape, *a[1:]), given, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(lambda *a: door.layer_norm(a[0], shape, *a[1:]), given)
+    assert torch.autograd.gradcheck(
+        lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), given, check_forward_ad=True
+    )
+    assert torch.autograd.gradgradcheck(lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), given)
 
 
 def test_statistics_are_differentiable():
@@ -114,8 +118,8 @@ def test_statistics_are_differentiable():
 
 def test_backward_is_differentiable_by_each_argument():
     given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
-    assert torch.autograd.gradcheck(lambda *a: tuple(door.layer_norm_backward(*a)), given)
-    assert torch.autograd.gradgradcheck(lambda *a: tuple(door.layer_norm_backward(*a)), given)
+    assert torch.autograd.gradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given)
+    assert torch.autograd.gradgradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given)
 
 
 def cubed(layer_norm):
@@ -138,7 +142,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name):
     given = [leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,))]
-    close(TRANSFORMS[name](door.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
+    close(TRANSFORMS[name](lngrad_torch.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
 
 
 def formula(x, shape, w, b, eps=1e-5):
@@ -178,7 +182,7 @@ def compositions(orders):
 )
 def test_every_composition_of_forward_and_reverse_mode(modes, parameters):
     """Forward over forward was silently 0."""
-    mine, expected = (composed(modes, along_a_curve(one, parameters)) for one in (door.layer_norm, formula))
+    mine, expected = (composed(modes, along_a_curve(one, parameters)) for one in (lngrad_torch.layer_norm, formula))
     times = torch.tensor([0.7, 0.2, -0.4], dtype=torch.float64)
     for t, got, truth in ((times[0], mine, expected), (times, f.vmap(mine), f.vmap(expected))):
         exact = truth(t)
@@ -193,8 +197,10 @@ def test_override_keeps_torchs_own_wrong_derivatives_and_patch_is_the_recipe(par
     t, found = torch.tensor(0.7, dtype=torch.float64), set()
     for modes in compositions((1, 2)):
         exact = composed(modes, along_a_curve(formula, parameters))(t)
-        with door.override():
-            theirs, mine = (composed(modes, along_a_curve(one, parameters))(t) for one in (plain, door.layer_norm))
+        with lngrad_torch.override():
+            theirs, mine = (
+                composed(modes, along_a_curve(one, parameters))(t) for one in (plain, lngrad_torch.layer_norm)
+            )
         assert abs(mine - exact) < 1e-12 * max(1, abs(exact))
         if abs(theirs - exact) < 1e-10 * max(1, abs(exact)):
             found.add("-".join(modes))
@@ -215,7 +221,7 @@ def test_forward_over_forward_of_the_recipe():
         return f.jvp(inner, (t,), (torch.ones_like(t),))[1].item()
 
     assert abs(twice(formula)) > 0.1
-    assert abs(twice(door.layer_norm) - twice(formula)) < 1e-12
+    assert abs(twice(lngrad_torch.layer_norm) - twice(formula)) < 1e-12
 
 
 def test_forward_over_forward_of_the_backward():
@@ -233,7 +239,7 @@ def test_forward_over_forward_of_the_backward():
         return f.jacfwd(f.jacfwd(along))(torch.tensor(0.1).double()).item()
 
     truth = twice(expected)
-    mine = twice(lambda *a: door.layer_norm_backward(*a, output_mask=(True, False, False)).dx)
+    mine = twice(lambda *a: lngrad_torch.layer_norm_backward(*a, output_mask=(True, False, False)).dx)
     assert abs(mine - truth) <= 1e-12 * abs(truth)
 
 
@@ -245,10 +251,10 @@ def test_forward_mode_over_the_backward(mode):
     every = (0, 1, 2)
     expected = f.jacrev(f.jacrev(cubed(formula), every), every)(*given)
     if mode == "forward over reverse":
-        close(f.hessian(cubed(door.layer_norm), every)(*given), expected)
+        close(f.hessian(cubed(lngrad_torch.layer_norm), every)(*given), expected)
     else:
         tangents = tuple(torch.cos(3 * tensor) for tensor in given)
-        got = f.jvp(f.grad(cubed(door.layer_norm), every), given, tangents)[1]
+        got = f.jvp(f.grad(cubed(lngrad_torch.layer_norm), every), given, tangents)[1]
         along = [
             sum(torch.tensordot(block, t, t.dim()) for block, t in zip(row, tangents, strict=True)) for row in expected
         ]
@@ -258,14 +264,14 @@ def test_forward_mode_over_the_backward(mode):
 def test_forward_mode_over_the_backward_operator():
     given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
     assert torch.autograd.gradcheck(
-        lambda *a: tuple(door.layer_norm_backward(*a)), given, check_forward_ad=True, check_backward_ad=False
+        lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given, check_forward_ad=True, check_backward_ad=False
     )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_whole_and_keeps_the_bits(dynamic):
     def loss(x, w, b):
-        return (door.layer_norm(x, (8,), w, b) * x).sum()
+        return (lngrad_torch.layer_norm(x, (8,), w, b) * x).sum()
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (5, 7, 9):
@@ -276,7 +282,7 @@ def test_compiles_whole_and_keeps_the_bits(dynamic):
 
 def test_exports():
     exported = torch.export.export(
-        door.LayerNorm(8), (torch.randn(4, 8),), dynamic_shapes=({0: torch.export.Dim("rows")},)
+        lngrad_torch.LayerNorm(8), (torch.randn(4, 8),), dynamic_shapes=({0: torch.export.Dim("rows")},)
     )
     assert "lngrad.layer_norm.default" in [str(node.target) for node in exported.graph.nodes]
     x = torch.randn(9, 8)
@@ -297,21 +303,21 @@ def test_autocast_on_the_cpu_leaves_dtypes_alone():
     x, w = torch.randn(4, 8), torch.ones(8)
     with torch.autocast("cpu", torch.bfloat16):
         for given in (x, x.bfloat16()):
-            assert door.layer_norm(given, 8, w).dtype == plain(given, (8,), w).dtype == given.dtype
+            assert lngrad_torch.layer_norm(given, 8, w).dtype == plain(given, (8,), w).dtype == given.dtype
 
 
 def test_errors_name_the_argument():
     with pytest.raises(ShapeError, match="normalized_shape: expected the last dimensions of x"):
-        door.layer_norm(torch.ones(2, 3), 4)
+        lngrad_torch.layer_norm(torch.ones(2, 3), 4)
     with pytest.raises(DtypeError, match="x: expected float16, bfloat16, float32 or float64, got int64"):
-        door.layer_norm(torch.ones(2, 3, dtype=torch.int64), 3)
+        lngrad_torch.layer_norm(torch.ones(2, 3, dtype=torch.int64), 3)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False}, {"elementwise_affine": False}, {"dtype": torch.bfloat16}], ids=str
 )
 def test_module_is_torchs_but_for_the_arithmetic(options):
-    mine, theirs = door.LayerNorm((2, 4), **options), torch.nn.LayerNorm((2, 4), **options)
+    mine, theirs = lngrad_torch.LayerNorm((2, 4), **options), torch.nn.LayerNorm((2, 4), **options)
     assert repr(mine) == repr(theirs)
     assert list(mine.state_dict()) == list(theirs.state_dict())
     mine.load_state_dict(theirs.state_dict())
@@ -329,8 +335,8 @@ def test_forward_mode_is_heard_without_gradients_too():
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, tangent)
         with torch.no_grad():
-            quiet = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
-        loud = torch.autograd.forward_ad.unpack_dual(door.layer_norm(dual, [8], gamma, beta)).tangent
+            quiet = torch.autograd.forward_ad.unpack_dual(lngrad_torch.layer_norm(dual, [8], gamma, beta)).tangent
+        loud = torch.autograd.forward_ad.unpack_dual(lngrad_torch.layer_norm(dual, [8], gamma, beta)).tangent
     assert quiet is not None
     check_same_bits((quiet,), (loud,))
 
@@ -342,7 +348,7 @@ def test_inductor_gives_the_gradients_of_eager_code():
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.LayerNorm(64)
     )
-    assert door.patch(model.bfloat16()) == 2
+    assert lngrad_torch.patch(model.bfloat16()) == 2
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for rows in (33, 70, 512):
@@ -362,10 +368,10 @@ def test_autocast_on_a_gpu_trains():
     x, gamma, beta, dy = (tensor(a).cuda() for a in (inputs.x, inputs.gamma, inputs.beta, inputs.dy))
     leaves = [leaf.requires_grad_() for leaf in (x, gamma, beta)]
     grads = {}
-    for layer_norm in (door.layer_norm, plain):
+    for layer_norm in (lngrad_torch.layer_norm, plain):
         with torch.autocast("cuda", torch.bfloat16):
             y = layer_norm(x, (256,), gamma, beta)
         assert y.dtype is torch.float32
         grads[layer_norm] = torch.autograd.grad(y, leaves, dy.float())
-    assert [g.dtype for g in grads[door.layer_norm]] == [g.dtype for g in grads[plain]]
-    close(grads[door.layer_norm], grads[plain])
+    assert [g.dtype for g in grads[lngrad_torch.layer_norm]] == [g.dtype for g in grads[plain]]
+    close(grads[lngrad_torch.layer_norm], grads[plain])

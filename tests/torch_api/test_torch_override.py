@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 import norms  # noqa: E402
 from lngrad.core import reference  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
@@ -39,9 +39,9 @@ def clean():
 
 def ours():
     """Whether ours are in place: a refused call is counted only then."""
-    before = sum(door.fallbacks().values())
+    before = sum(lngrad_torch.fallbacks().values())
     forward(torch.empty(0, 3), [3], None, None, 1e-5)
-    return sum(door.fallbacks().values()) > before
+    return sum(lngrad_torch.fallbacks().values()) > before
 
 
 def tensor(array):
@@ -72,17 +72,17 @@ def test_gradients_are_right(case, dtype):
     own = dtype in ("float32", "float64")  # 16 bits hold no mean that is completed
     if own:
         inputs = replace(inputs, mean=norms.forward(inputs).mean)  # rounded once
-    before = door.fallbacks()
-    with door.override():
+    before = lngrad_torch.fallbacks()
+    with lngrad_torch.override():
         grads = grads_of(inputs)
     check_grads(grads, norms.with_own_means(inputs) if own else inputs)
-    assert door.fallbacks() == before
+    assert lngrad_torch.fallbacks() == before
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mixed_gradients_are_right(dtype):
     inputs = make_inputs(Case((130,), (37,), gamma_dtype="float32"), dtype)
-    with door.override():
+    with lngrad_torch.override():
         grads = grads_of(inputs)
     assert [grad.dtype for grad in grads] == [DTYPES[dtype], torch.float32, torch.float32]
     check_grads(grads, inputs)
@@ -93,7 +93,7 @@ def test_bfloat16_sums_do_not_saturate():
     x, dy, w = torch.randn(1024, 8).bfloat16(), torch.ones(1024, 8).bfloat16(), torch.ones(8).bfloat16()
     _, mean, rstd = forward(x, [8], w, w, 1e-5)
     assert backward(dy, x, [8], mean, rstd, w, w, ALL)[2].float().max() < 1024
-    with door.override():
+    with lngrad_torch.override():
         assert (backward(dy, x, [8], mean, rstd, w, w, ALL)[2] == 1024).all()
 
 
@@ -172,20 +172,20 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_layouts_dtypes_and_errors_are_atens(name):
     expected = conduct(CALLS[name])
-    with door.override():
+    with lngrad_torch.override():
         assert conduct(CALLS[name]) == expected
         assert conduct(CALLS[name]) == expected  # the second call finds what the first has remembered
 
 
 def test_what_is_not_taken_is_counted_with_its_reason():
-    before = door.fallbacks().get("native_layer_norm: x is empty", 0)
-    with door.override():
+    before = lngrad_torch.fallbacks().get("native_layer_norm: x is empty", 0)
+    with lngrad_torch.override():
         forward(some(0, 8), [8], None, None, 1e-5)
-    assert door.fallbacks()["native_layer_norm: x is empty"] == before + 1
+    assert lngrad_torch.fallbacks()["native_layer_norm: x is empty"] == before + 1
 
 
 def test_large_results_can_be_resized_like_torchs_own():
-    with door.override():
+    with lngrad_torch.override():
         y = forward(torch.randn(1025, 1024), [1024], None, None, 1e-5)[0]
     assert y.untyped_storage().resizable()
 
@@ -224,7 +224,7 @@ def test_samples_of_torch(samples, name, dtype):
     op, count = samples[name], 0
     for sample in op.sample_inputs("cpu", dtype, requires_grad=True):
         expected, exact = outputs_and_gradients(op, sample, dtype), outputs_and_gradients(op, sample, torch.float64)
-        with door.override():
+        with lngrad_torch.override():
             got = outputs_and_gradients(op, sample, dtype)
         for one, other, truth in zip(got, expected, exact, strict=True):
             assert one.stride() == other.stride()
@@ -243,7 +243,7 @@ def test_samples_of_torch(samples, name, dtype):
 def test_error_inputs_of_torch(samples, name):
     inputs = list(samples[name].error_inputs("cpu"))
     assert len(inputs) >= 4
-    with door.override():
+    with lngrad_torch.override():
         for given in inputs:
             with pytest.raises(given.error_type, match=given.error_regex):
                 samples[name](given.sample_input.input, *given.sample_input.args, **given.sample_input.kwargs)
@@ -251,7 +251,7 @@ def test_error_inputs_of_torch(samples, name):
 
 def test_gradients_of_gradients():
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 5), (5,), (5,))]
-    with door.override():
+    with lngrad_torch.override():
         assert torch.autograd.gradcheck(lambda x, w, b: torch.nn.functional.layer_norm(x, (5,), w, b), leaves)
         assert torch.autograd.gradgradcheck(lambda x, w, b: torch.nn.functional.layer_norm(x, (5,), w, b), leaves)
 
@@ -260,28 +260,28 @@ def test_gradients_of_gradients():
 
 
 def test_nests_and_ends_with_the_last():
-    with door.override():
-        with door.override():
+    with lngrad_torch.override():
+        with lngrad_torch.override():
             assert ours()
         assert ours()
     assert not ours()
 
 
 def test_enable_and_disable_are_counted():
-    door.enable()
-    door.enable()
-    door.disable()
+    lngrad_torch.enable()
+    lngrad_torch.enable()
+    lngrad_torch.disable()
     assert ours()
-    door.disable()
+    lngrad_torch.disable()
 
 
 def test_disable_without_enable():
     with pytest.raises(RuntimeError, match=r"disable: expected an enable\(\) before it, got none"):
-        door.disable()
+        lngrad_torch.disable()
 
 
 def test_an_exception_leaves_it_clean():
-    with pytest.raises(ZeroDivisionError), door.override():
+    with pytest.raises(ZeroDivisionError), lngrad_torch.override():
         raise ZeroDivisionError
 
 
@@ -289,13 +289,13 @@ def test_threads_switch_and_compute_at_once():
     """Bits do not depend on who computes, hence on which kernel: both are checked, each against its own."""
     x, w = torch.randn(64, 64), torch.randn(64)
     theirs = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
-    with door.override():
+    with lngrad_torch.override():
         expected = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
     wrong = []
 
     def switch_and_compute():
         for _ in range(100):
-            with door.override():
+            with lngrad_torch.override():
                 got = as_numpy(torch.nn.functional.layer_norm(x, (64,), w))
             if (got != expected).any() and (got != theirs).any():
                 wrong.append(got)
@@ -327,13 +327,13 @@ def test_a_child_forked_while_another_thread_enables():
         signal.alarm(30)
         code = 1
         try:
-            with door.override():
+            with lngrad_torch.override():
                 code = 0
         finally:
             os._exit(code)
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
-    with door.override():
+    with lngrad_torch.override():
         pass
 
 
@@ -349,7 +349,7 @@ def test_same_bits_with_any_number_of_threads(threads):
 
     inputs = make_inputs(Case((3000,), (129,)), "float32")
     results = []
-    with door.override():
+    with lngrad_torch.override():
         for count in (1, 3):
             lngrad.set_num_threads(count)
             results.append(tuple(grads_of(inputs)))
@@ -373,6 +373,6 @@ def test_bfloat16_module_against_float64():
         return abs(as_numpy(module.weight.grad).astype("float64") - truth).max() / abs(truth).max()
 
     theirs = error()
-    with door.override():
+    with lngrad_torch.override():
         mine = error()
     assert mine < 0.01 < theirs

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  # torch may be missing
 
-import lngrad.torch as door  # noqa: E402
+import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core import fallbacks  # noqa: E402
 from lngrad.testing import check_same_bits  # noqa: E402
 
@@ -43,13 +43,13 @@ def step(x, w, rms_norm=F.rms_norm):
 def test_eager_code_gets_our_kernels_and_their_bits(dtype, weight, counted):
     x, w = given(dtype, weight)
     theirs = step(x, w)
-    with door.override():
+    with lngrad_torch.override():
         mine = step(x, w)
         with torch.no_grad():
             check_same_bits(F.rms_norm(x, (70,), w), mine[0].detach())
         with torch.inference_mode():
-            check_same_bits(torch.nn.RMSNorm(70, dtype=dtype)(x.detach()), door.rms_norm(x.detach(), 70))
-    check_same_bits(tuple(mine), tuple(step(x, w, door.rms_norm)))
+            check_same_bits(torch.nn.RMSNorm(70, dtype=dtype)(x.detach()), lngrad_torch.rms_norm(x.detach(), 70))
+    check_same_bits(tuple(mine), tuple(step(x, w, lngrad_torch.rms_norm)))
     for one, other in zip(mine, theirs, strict=True):
         assert one.dtype is other.dtype
         assert (one - other).abs().max() <= 16 * torch.finfo(one.dtype).eps * other.abs().max()
@@ -68,7 +68,7 @@ def test_second_derivatives_and_forward_mode():
         return *torch.autograd.grad(dx.pow(2).sum(), (x, w)), tangent.detach()
 
     expected = both()
-    with door.override():
+    with lngrad_torch.override():
         torch.testing.assert_close(both(), expected)
 
 
@@ -102,7 +102,7 @@ def test_what_takes_rms_norm_in_pieces_gets_torchs_own(name, counted):
     torch.compiler.reset()
     expected = PIECES[name](x, w)
     torch.compiler.reset()
-    with door.override():
+    with lngrad_torch.override():
         torch.testing.assert_close(PIECES[name](x, w), expected)
     assert set(counted()) <= {"rms_norm: a trace, a transform, a mode or a subclass takes it in pieces"}
 
@@ -117,7 +117,7 @@ def test_errors_are_torchs_and_counted(counted):
         return found
 
     expected = errors()
-    with door.override():
+    with lngrad_torch.override():
         assert errors() == expected
         assert F.rms_norm(torch.ones(0, 70), (70,)).shape == (0, 70)
     assert sum(counted().values()) == 3
@@ -126,5 +126,5 @@ def test_errors_are_torchs_and_counted(counted):
 def test_freed_memory_is_refused():
     x = torch.ones(2, 70)
     x.untyped_storage().resize_(0)
-    with door.override(), pytest.raises(ValueError, match="expected"):
+    with lngrad_torch.override(), pytest.raises(ValueError, match="expected"):
         F.rms_norm(x, (70,))

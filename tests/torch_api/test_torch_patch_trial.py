@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch_classes import BOTH, LEFT, T5, TURNED, Llama, Same, form, rms  # noqa: E402
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from lngrad.core import fallbacks  # noqa: E402
 from lngrad.testing import check_same_bits  # noqa: E402
 
@@ -34,7 +34,7 @@ def drawn(module):
 
 def patched(module):
     ours = copy.deepcopy(module)
-    assert door.patch(ours) == 1
+    assert lngrad_torch.patch(ours) == 1
     return ours
 
 
@@ -68,7 +68,7 @@ def test_forms_that_are_turned(name, capsys):
     make, shape = TURNED[name]
     theirs = drawn(make())
     ours = copy.deepcopy(theirs)
-    assert door.patch(ours, verbose=True) == 1
+    assert lngrad_torch.patch(ours, verbose=True) == 1
     assert "  yes" in capsys.readouterr().out
     for of_x, of_tensors, autocast, training in itertools.product(DTYPES, DTYPES, (False, True), (False, True)):
         modules = [copy.deepcopy(one).to(of_tensors).train(training) for one in (theirs, ours)]
@@ -77,7 +77,7 @@ def test_forms_that_are_turned(name, capsys):
             same(*modules, torch.randn(shape).to(of_x), 0.1 if narrow else 1e-4)
     fallbacks._counts.clear()
     same(theirs, ours, torch.randn(shape))
-    assert not door.fallbacks()
+    assert not lngrad_torch.fallbacks()
     check_same_bits(copy.deepcopy(ours)(torch.ones(shape)).detach(), ours(torch.ones(shape)).detach())
 
 
@@ -108,7 +108,7 @@ def test_ranks_are_those_that_it_takes(name):
 @pytest.mark.parametrize("name", LEFT)
 def test_forms_that_are_left_have_a_reason(name, capsys):
     make, reason = LEFT[name]
-    assert door.patch(torch.nn.Sequential(make()), verbose=True) == 0
+    assert lngrad_torch.patch(torch.nn.Sequential(make()), verbose=True) == 0
     assert capsys.readouterr().out.splitlines()[1].split(maxsplit=2)[2] == f"no: {reason}"
 
 
@@ -127,7 +127,7 @@ def test_a_forward_keeps_its_arguments():
     fallbacks._counts.clear()
     torch.testing.assert_close(ours(hidden_states=x), theirs(x))
     torch.testing.assert_close(ours(x, None), theirs(x))
-    assert not door.fallbacks()
+    assert not lngrad_torch.fallbacks()
     for given in (((x, gate), {}), ((x,), {"gate": gate}), ((), {"hidden_states": x, "scale": 2.0})):
         check_same_bits(ours(*given[0], **given[1]), theirs(*given[0], **given[1]))
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -154,7 +154,7 @@ def test_a_class_whose_axis_the_shape_decides_stays(capsys):
 
     theirs = drawn(form(forward, **BOTH, eps=1e-5))
     ours = copy.deepcopy(theirs)
-    door.patch(ours)
+    lngrad_torch.patch(ours)
     for shape in ((2, 3, 8), (2, 8, 3), (2, 8, 8), (2, 8, 8, 8), (2, 3, 8, 8)):
         same(theirs, ours, torch.randn(shape))
 
@@ -174,7 +174,7 @@ def test_a_setting_that_changes_later_gives_the_class_back():
         module.doubled = True
     assert type(ours) is type(theirs)
     check_same_bits(ours(x), theirs(x))
-    assert any("doubled was changed" in reason for reason in door.fallbacks())
+    assert any("doubled was changed" in reason for reason in lngrad_torch.fallbacks())
 
 
 def hooked(module):
@@ -195,14 +195,14 @@ def test_a_forward_that_hooks_set_on_the_instance(kind):
     for patch_first in (True, False):
         one = copy.deepcopy(module)
         if patch_first:
-            assert door.patch(one) == 1
+            assert lngrad_torch.patch(one) == 1
         hooked(one)
         if not patch_first:
-            assert door.patch(one) == 1
+            assert lngrad_torch.patch(one) == 1
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             torch.testing.assert_close(one(x), expected)
         assert not {"aten::rsqrt", "aten::native_layer_norm"} & {event.name for event in profile.events()}
-        assert door.unpatch(one) == 1
+        assert lngrad_torch.unpatch(one) == 1
         check_same_bits(one(x), expected)
 
 
@@ -210,7 +210,7 @@ def test_a_forward_that_is_set_on_the_instance_and_calls_something_else_is_repor
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), Llama(8))
     for module in model:
         module.forward = types.MethodType(lambda self, x: x, module)
-    assert door.patch(model, verbose=True) == 0
+    assert lngrad_torch.patch(model, verbose=True) == 0
     rows = [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == ["no: its forward is set on the instance"] * 2
 
@@ -244,7 +244,7 @@ def test_a_model_is_patched_in_any_context(name):
     state = torch.random.get_rng_state()
     with CONTEXTS[name]():
         model = torch.nn.Sequential(torch.nn.LayerNorm(8), Llama(8), Same(8))
-        assert door.patch(model) == 3
+        assert lngrad_torch.patch(model) == 3
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -268,7 +268,7 @@ def test_what_torch_alone_takes_goes_torchs_way(kind, name):
     theirs, x = drawn(kind(8)), NOT_OURS[name]()
     fallbacks._counts.clear()
     expected, got = tried(theirs, x), tried(patched(theirs), x)
-    assert sum(door.fallbacks().values()) >= 1 or kind is Llama
+    assert sum(lngrad_torch.fallbacks().values()) >= 1 or kind is Llama
     if isinstance(expected, type):
         assert got is expected
     elif expected.is_nested:
@@ -302,9 +302,9 @@ def test_a_checkpoint_recomputes_with_what_its_forward_had(inside, way):
     )
     dy = torch.randn(3, 8)
     (expected,) = torch.autograd.grad(module(x), x, dy)
-    with door.override() if inside[0] else contextlib.nullcontext():
+    with lngrad_torch.override() if inside[0] else contextlib.nullcontext():
         y = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
-    with door.override() if inside[1] else contextlib.nullcontext():
+    with lngrad_torch.override() if inside[1] else contextlib.nullcontext():
         (got,) = torch.autograd.grad(y, x, dy)
     torch.testing.assert_close(got, expected)
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch_classes import ALIKE, T5, Gemma, Llama, Same  # noqa: E402
 
-import lngrad.torch as door  # noqa: E402  # torch may be missing
+import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
 
 F = torch.nn.functional
@@ -28,7 +28,7 @@ def test_others_that_compute_the_same_are_turned(name):
     kind, state = type(module), {key: value.clone() for key, value in model.state_dict().items()}
     x, dy = torch.randn(2, *shape)
     before, grads = run(model, x, dy)
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     assert isinstance(module, kind)
     assert type(module) is not kind
     for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301  # our own bytes
@@ -36,8 +36,8 @@ def test_others_that_compute_the_same_are_turned(name):
         torch.testing.assert_close(after, before)
         torch.testing.assert_close(new_grads, grads, rtol=1e-4, atol=1e-5)
         assert list(twin.state_dict()) == list(state)
-    assert door.patch(model) == 0
-    assert door.unpatch(model) == 1
+    assert lngrad_torch.patch(model) == 0
+    assert lngrad_torch.unpatch(model) == 1
     assert type(module) is kind
     check_same_bits(run(model, x, dy)[0], before)
 
@@ -82,7 +82,7 @@ UNLIKE = {
 def test_what_computes_something_else_stays_and_says_why(kind, capsys):
     model = torch.nn.Sequential(kind(8))
     before = copy.deepcopy(dict(vars(model[0])))
-    assert door.patch(model, verbose=True) == 0
+    assert lngrad_torch.patch(model, verbose=True) == 0
     assert type(model[0]) is kind
     row = capsys.readouterr().out.splitlines()[1].split(maxsplit=2)
     assert row[1].endswith(kind.__qualname__)
@@ -106,7 +106,7 @@ def test_rms_normalizations_are_turned_and_their_variant_is_named(kind, capsys):
     model = torch.nn.Sequential(kind(8))
     torch.nn.init.normal_(model[0].weight)
     twin = copy.deepcopy(model)
-    assert door.patch(model, verbose=True) == 1
+    assert lngrad_torch.patch(model, verbose=True) == 1
     assert capsys.readouterr().out.splitlines()[1].endswith(f"  yes{RMS[kind]}")
     assert isinstance(model[0], kind)
     x, dy = torch.randn(2, 5, 8)
@@ -117,15 +117,15 @@ def test_rms_normalizations_are_turned_and_their_variant_is_named(kind, capsys):
             torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
     for other in (torch.jit.script(model), torch.fx.symbolic_trace(model)):
         torch.testing.assert_close(other(x.bfloat16()), model(x.bfloat16()))
-    assert door.patch(model) == 0
-    assert door.unpatch(model) == 1
+    assert lngrad_torch.patch(model) == 0
+    assert lngrad_torch.unpatch(model) == 1
     assert type(model[0]) is kind
 
 
 def test_no_hook_hears_of_the_trial_and_all_hear_of_calls():
     model, calls = torch.nn.Sequential(Same(8)), []
     model[0].register_forward_hook(lambda *_: calls.append(1))
-    assert door.patch(model) == 1
+    assert lngrad_torch.patch(model) == 1
     assert not calls
     model(torch.randn(3, 8))
     assert len(calls) == 1
@@ -133,12 +133,12 @@ def test_no_hook_hears_of_the_trial_and_all_hear_of_calls():
 
 def test_a_table_of_the_modules(capsys):
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), Same(8), Conditioned(8))
-    assert door.patch(model, verbose=True) == 2
+    assert lngrad_torch.patch(model, verbose=True) == 2
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["module", "class", "turned"]
     assert [line[0] for line in lines[1:]] == ["0", "2", "3"]
     assert [line[2] for line in lines[1:]] == ["yes", "yes", "no:"]
-    assert door.patch(torch.nn.Linear(3, 3), verbose=True) == 0
+    assert lngrad_torch.patch(torch.nn.Linear(3, 3), verbose=True) == 0
     assert "no layer normalization found" in capsys.readouterr().out
 
 
@@ -146,11 +146,11 @@ def test_torchs_own_class_becomes_ours_and_back():
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Sequential(torch.nn.LayerNorm(8)))
     x = torch.randn(3, 8)
     before, parameters = model(x), list(model.parameters())
-    assert door.patch(model) == 2
-    assert [type(m) for m in (model[0], model[1][0])] == [door.LayerNorm] * 2
+    assert lngrad_torch.patch(model) == 2
+    assert [type(m) for m in (model[0], model[1][0])] == [lngrad_torch.LayerNorm] * 2
     assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
     torch.testing.assert_close(copy.deepcopy(model)(x), before)
-    assert door.patch(model) == 0
-    assert door.unpatch(model) == 2
+    assert lngrad_torch.patch(model) == 0
+    assert lngrad_torch.unpatch(model) == 2
     check_same_bits(model(x).detach(), before.detach())
-    assert door.patch(torch.nn.LayerNorm(8)) == 1
+    assert lngrad_torch.patch(torch.nn.LayerNorm(8)) == 1

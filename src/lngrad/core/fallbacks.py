@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lngrad.support.cache_folder import cache_folder, write_whole
 
-MOST_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
+MAX_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
 
 _counts: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ def _keep(process: int) -> None:
     kept = {
         "program": Path(sys.argv[0]).name or "python",
         "ended": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "counts": dict(_counts.most_common(MOST_TOLD)),
+        "counts": dict(_counts.most_common(MAX_TOLD)),
     }
     with contextlib.suppress(OSError, RuntimeError):
         write_whole(_file(), json.dumps(kept).encode())

@@ -462,7 +462,7 @@ def check_elements(problem: Problem, arrays: Sequence[Any], out: Sequence[Any] |
         require_memory(f"out.{name}", array)
 
 
-_MOST_WORK = 1000  # of numpy.shares_memory; a pair too entangled to be told apart is refused
+_MAX_WORK = 1000  # of numpy.shares_memory; a pair too entangled to be told apart is refused
 
 
 def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Sequence[AnyArray | None]) -> None:
@@ -512,7 +512,7 @@ def shares_memory(one: Array, other: Array) -> bool:
     if not np.may_share_memory(one, other):
         return False
     try:
-        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type]  # any int is taken
+        return bool(np.shares_memory(one, other, max_work=_MAX_WORK))  # type: ignore[arg-type]  # any int is taken
     except Exception as reason:  # numpy.exceptions.TooHardError since 1.25, elsewhere before
         if type(reason).__name__ != "TooHardError":
             raise

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-MOST_THREADS = 64
+MAX_THREADS = 64
 
 chosen = ctypes.c_int64(0)  # what set_num_threads was given; 0: nobody chose. Compiled code looks there too
 
@@ -31,7 +31,7 @@ def set_num_threads(n: int) -> None:
     """
     if n < 1:
         raise ValueError(f"n: expected at least 1 thread, got {n}")
-    chosen.value = min(int(n), MOST_THREADS)
+    chosen.value = min(int(n), MAX_THREADS)
 
 
 def get_num_threads() -> int:
@@ -42,7 +42,7 @@ def get_num_threads() -> int:
 @cache
 def granted_threads() -> int:
     """The least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota, as they were when first asked."""
-    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS]
+    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MAX_THREADS]
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if wanted.isdigit() and int(wanted) > 0:
         limits.append(int(wanted))

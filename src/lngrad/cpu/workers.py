@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.core.threads import MOST_THREADS, lent_parallel_for
+from lngrad.core.threads import MAX_THREADS, lent_parallel_for
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import (
     ASLEEP,
@@ -170,7 +170,7 @@ class _Workers:
     """
 
     def __init__(self) -> None:
-        memory = np.full((MOST_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
+        memory = np.full((MAX_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
         self._slots = memory[-address_of(memory) % SLOT_BYTES // 8 :]
         self._slots[WORKER :: SLOT_BYTES // 8] = self._slots[PAUSES :: SLOT_BYTES // 8] = 0
         self.slots = address_of(self._slots)

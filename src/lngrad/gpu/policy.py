@@ -195,7 +195,7 @@ _SUMS_CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
 # A program gets at least so many rows, if the others still keep every multiprocessor busy.
 _FEWEST_ROWS = 8
 # A program adds up to this many tiles to one sum, so that errors of dgamma and dbeta grow with log M and not with M.
-MOST_TILES = 256
+MAX_TILES = 256
 # By columns: a warp reads 64 columns, 128 bytes in 16 bits, and 64 columns make 256 programs even of 16384 columns.
 _COLUMNS = {4: (32, 64, 4, 2), 8: (16, 64, 4, 2)}
 
@@ -258,7 +258,7 @@ def parts_for(regime: Tiles, M: int) -> int:
     tiles = -(-M // regime.rows)
     turns = max(1, M // _FEWEST_ROWS // _MULTIPROCESSORS)
     parts = min(regime.most_parts, turns * _MULTIPROCESSORS)
-    needed = -(-tiles // (MOST_TILES * _MULTIPROCESSORS)) * _MULTIPROCESSORS
+    needed = -(-tiles // (MAX_TILES * _MULTIPROCESSORS)) * _MULTIPROCESSORS
     return min(tiles, max(parts, needed))
 
 

@@ -15,7 +15,7 @@ from lngrad.core.problem import Grads
 from lngrad.torch import native, operators
 from lngrad.typing import Tensor
 
-_MOST_DIMENSIONS = 8  # of the core's arrays
+_MAX_DIMENSIONS = 8  # of the core's arrays
 
 
 def layer_norm(
@@ -184,8 +184,8 @@ def _is_torchs(name: str, x: Tensor) -> bool:
     compiling = torch.compiler.is_compiling()
     if x.is_nested or x.layout is not torch.strided:
         reason = "x is nested, sparse or in another layout"
-    elif x.ndim > _MOST_DIMENSIONS:
-        reason = f"x has more than {_MOST_DIMENSIONS} dimensions"
+    elif x.ndim > _MAX_DIMENSIONS:
+        reason = f"x has more than {_MAX_DIMENSIONS} dimensions"
     elif not compiling and operators.transforms("Functionalize"):
         reason = "torch.func.functionalize is under way"
     else:

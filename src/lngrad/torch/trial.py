@@ -28,7 +28,7 @@ _EPS = 0.37  # so large that a forward which does not use the attribute gives it
 _CLOSE, _CLOSE_NARROW = 1e-4, 0.1
 _SAME_BITS = 0.9  # of RMS results in 16 bits; a float32 that is summed in another order is seldom rounded otherwise
 _LARGE = 30.0  # samples in which no eps matters
-_MOST_ELEMENTS = 1 << 16  # of a weight of several dimensions, which is seldom a norm's
+_MAX_ELEMENTS = 1 << 16  # of a weight of several dimensions, which is seldom a norm's
 _DIFFERENT = "computes something else"
 
 
@@ -89,7 +89,7 @@ def _no_candidate(module: torch.nn.Module, tensors: dict[str, Tensor], is_torchs
         return "its weight and bias have two shapes"
     if any(value.numel() == 1 for value in tensors.values()):
         return "its weight is one number"
-    if any(max(value.shape) < value.numel() > _MOST_ELEMENTS for value in tensors.values()) and not is_torchs:
+    if any(max(value.shape) < value.numel() > _MAX_ELEMENTS for value in tensors.values()) and not is_torchs:
         return "its weight has several dimensions"
     if not tensors and not hinted and not any(isinstance(value, float) for value in vars(module).values()):
         return "has no weight"

@@ -73,11 +73,11 @@ class Prepared {
       if (places_[k] >= 0) chain[places_[k]] = arguments[k];
     for (size_t k = 0; k < jobs_.size(); k += 2) {
       const int64_t job = reinterpret_cast<int64_t>(chain + jobs_[k]);
-      const int64_t crew = jobs_[k + 1];
-      begin_(job, crew);
-      if (crew > 1 && parallel_for) {
+      const int64_t threads = jobs_[k + 1];
+      begin_(job, threads);
+      if (threads > 1 && parallel_for) {
         Shared shared{share_, job};
-        parallel_for(0, crew, 1, &Shared::part, &shared);
+        parallel_for(0, threads, 1, &Shared::part, &shared);
       } else {
         share_(0, 1, job);
       }

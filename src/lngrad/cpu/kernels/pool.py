@@ -94,12 +94,9 @@ def promised_mode(builder):
     """
     if _CONTROL is None:
         return ir.Constant(_I64, 0)
-    promised, bits = _CONTROL
     had = _control(builder)
-    with builder.if_then(
-        builder.icmp_unsigned("!=", builder.and_(had, ir.Constant(_I64, bits)), ir.Constant(_I64, promised))
-    ):
-        _set_control(builder, ir.Constant(_I64, promised))
+    with _if_other_than_promised(builder, had):
+        _set_control(builder, ir.Constant(_I64, _CONTROL[0]))
     return had
 
 
@@ -107,11 +104,13 @@ def promised_mode(builder):
 def mode_again(builder, had):
     """Give this thread back the floating-point mode that it had."""
     if _CONTROL is not None:
-        promised, bits = _CONTROL
-        with builder.if_then(
-            builder.icmp_unsigned("!=", builder.and_(had, ir.Constant(_I64, bits)), ir.Constant(_I64, promised))
-        ):
+        with _if_other_than_promised(builder, had):
             _set_control(builder, had)
+
+
+def _if_other_than_promised(builder, mode):
+    promised, bits = (ir.Constant(_I64, number) for number in _CONTROL)
+    return builder.if_then(builder.icmp_unsigned("!=", builder.and_(mode, bits), promised))
 
 
 def _control(builder):

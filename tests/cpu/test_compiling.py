@@ -85,3 +85,28 @@ def test_halves_are_streamed_in_the_widest_stores(processor, widest):
         assert widths.count(widest) >= 1
         assert len(widths) - widths.count(widest) <= 2, line
     assert len(done.stdout.splitlines()) == 2
+
+
+DISABLED = """
+import numpy as np
+import numba
+import lngrad
+
+rng = np.random.default_rng(3)
+x = rng.standard_normal((5, 37), dtype=np.float32)
+gamma = rng.standard_normal(37, dtype=np.float32)
+y = lngrad.layer_norm(x, gamma=gamma, backend="numba_cpu").y
+wide = x.astype(np.float64)
+centred = wide - wide.mean(1, keepdims=True)
+expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gamma
+assert abs(y - expected).max() < 1e-5
+assert numba.config.DISABLE_JIT and not hasattr(numba.njit(lambda a: a), "py_func")
+print("right")
+"""
+
+
+def test_kernels_are_compiled_where_numbas_jit_is_disabled(tmp_path):
+    """NUMBA_DISABLE_JIT lets somebody debug functions of their own; an empty cache, so that ours are compiled."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", DISABLED], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr

@@ -40,6 +40,18 @@ def test_memory_is_used_again_once_nobody_holds_it():
     assert again.is_contiguous()
 
 
+def test_memory_that_numpy_looked_at_is_not_used_again():
+    """torch lets nobody resize such a storage, and the next result would be it."""
+    tensor = large()
+    tensor.numpy()
+    del tensor
+    again = large()
+    again.resize_(2 * SHAPE[0], SHAPE[1])
+    again.untyped_storage().resize_(0)
+    assert again.untyped_storage().nbytes() == 0
+    assert all(storage.resizable() for storage in memory._storages)
+
+
 HOLDERS = {
     "a view": lambda tensor: tensor[3:, 5:],
     "a NumPy array": lambda tensor: tensor.numpy(),

@@ -9,6 +9,8 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -147,7 +149,8 @@ def _load(kernel: str, name: str) -> Address | None:
         if suffix == cache.LIBRARY:
             address = _open(file, symbol)
         else:
-            from lngrad.cpu.compiling import load_by_llvm
+            with _numba_compiles():
+                from lngrad.cpu.compiling import load_by_llvm
 
             address = load_by_llvm(symbol, content)
         if address:
@@ -155,10 +158,22 @@ def _load(kernel: str, name: str) -> Address | None:
     return None
 
 
+@contextmanager
+def _numba_compiles() -> Iterator[None]:
+    """Let Numba compile although NUMBA_DISABLE_JIT is set: that is for functions whose Python somebody debugs."""
+    config = import_module("numba").config
+    disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = disabled
+
+
 def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
     """Compile a kernel and keep it: as a library where that can be linked and opened, else as an object file."""
     try:
-        from lngrad.cpu.compiling import compile_kernel, load_by_llvm
+        with _numba_compiles():
+            from lngrad.cpu.compiling import compile_kernel, load_by_llvm
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("numba", "llvmlite"):
             raise
@@ -168,7 +183,8 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
     symbol = cache.symbol(kernel, name)
     (late := Timer(2.0, _tell)).start()
     try:
-        code = compile_kernel(symbol, name, dtype, accumulator)
+        with _numba_compiles():
+            code = compile_kernel(symbol, name, dtype, accumulator)
     finally:
         late.cancel()
     library, address = _link(code), None

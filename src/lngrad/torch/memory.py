@@ -2,7 +2,7 @@
 
 glibc gives large freed blocks back to the system, and the next result's fresh pages cost more than the arithmetic. So
 storages are remembered here, and one that nobody else refers to any more serves the next result of its size: as torch's
-own caching allocator does for CUDA, with torch's own storages, which can be resized like any other.
+own caching allocator does for CUDA, with torch's own storages, which can be resized like any other. (A weak pointer of `torch.multiprocessing` holds none of them.)
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ def _taken(storages: list[Any], nbytes: int) -> Any:
     for at in range(len(storages)):
         # Neither a tensor nor a variable refers to it, and no other process may read it because it was shared.
         if storages[at].nbytes() == nbytes and _references(storages, at) == _ALONE and not storages[at].is_shared():
+            if not storages[at].resizable():  # since an array of NumPy's, which is gone too, was a view of it
+                del storages[at]
+                break
             storages.append(storages.pop(at))
             return storages[-1]
     storage = _new(nbytes)

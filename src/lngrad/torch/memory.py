@@ -2,7 +2,8 @@
 
 glibc gives large freed blocks back to the system, and the next result's fresh pages cost more than the arithmetic. So
 storages are remembered here, and one that nobody else refers to any more serves the next result of its size: as torch's
-own caching allocator does for CUDA, with torch's own storages, which can be resized like any other. (A weak pointer of `torch.multiprocessing` holds none of them.)
+own caching allocator does for CUDA, with torch's own storages, which can be resized like any other. A weak pointer of
+`torch.multiprocessing` holds none of them.
 """
 
 from __future__ import annotations

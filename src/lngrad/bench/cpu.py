@@ -137,9 +137,9 @@ class CpuBench:
         for name, peer in peers.items():
             if name in NEED_OUTPUTS and scope not in ("kernel", "forward"):
                 continue
-            if peer.set_threads is not None:
-                peer.set_threads(get_num_threads())
             try:
+                if peer.set_threads is not None:
+                    peer.set_threads(get_num_threads())
                 calls[name] = prepared(peer, job, a)
                 versions |= peer.versions()
             except NotApplicable as reason:

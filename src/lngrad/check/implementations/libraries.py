@@ -203,6 +203,13 @@ def _onednn_backward(a: Arguments) -> PreparedCall:
     return call
 
 
+def _onednn_threads(threads: int) -> None:
+    try:
+        onednn.set_num_threads(threads)
+    except onednn.OneDnnError as error:
+        raise NotApplicable(f"oneDNN: {error}") from None
+
+
 def _onednn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     if case.dtype not in ("float32", "bfloat16", "float16"):
         return f"oneDNN takes float32, bfloat16 and float16, not {case.dtype}"
@@ -248,7 +255,7 @@ LIBRARIES = (
     Implementation("jax", _jax_backward, _jax_forward, NORMS, takes=(_jax_float64,), needs="jax", package="jax"),
     Implementation(
         "onednn", _onednn_backward, takes=(_onednn_takes, dx_as_x, takes_variance("oneDNN")), missing=onednn.why_not,
-        package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=onednn.set_num_threads,
+        package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=_onednn_threads,
     ),
     Implementation(
         "mindspore", _mindspore_backward, needs="mindspore", package="mindspore", title="MindSpore",

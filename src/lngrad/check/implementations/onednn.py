@@ -1,9 +1,9 @@
 """oneDNN's layer normalization on the CPU, through ctypes.
 
-The library comes with the wheel onednn-cpu-gomp (the extra `bench`); no compiler is needed. This file marshals
-arrays into oneDNN's C interface (version 3) and knows nothing else; an argument that
-is no int has its C type at the call. Constants are those of oneDNN's
-dnnl_types.h and dnnl_common_types.h.
+The library comes with a wheel; no compiler is needed. `onednn` is today's, and runs on Intel's SYCL and TBB; `onednn-cpu-gomp`
+(the extra `bench`) is of 2023, and runs on OpenMP. This file marshals arrays into oneDNN's C interface (version 3) and knows
+nothing else; an argument that is no int has its C type at the call. Constants are those of oneDNN's dnnl_types.h and
+dnnl_common_types.h.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -19,10 +20,17 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from lngrad.support.bounded_cache import cached_property
 from lngrad.typing import Array
 
-DISTRIBUTION = "onednn-cpu-gomp"
+DISTRIBUTIONS = ("onednn", "onednn-cpu-gomp")  # the first that is installed
 LIBRARY = "libdnnl.so.3"
+# What today's needs of its own folder, callees first; the device, and its threads, by environment variables.
+NEEDED = (
+    "libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libtbb.so.12", "libhwloc.so.15", "libumf.so.1",
+    "libur_loader.so.0", "libsycl.so.9",
+)  # fmt: skip
+DEVICE, DEVICE_LIBRARY, DEVICE_THREADS = "OCL_ICD_FILENAMES", "libintelocl.so", "DPCPP_CPU_NUM_CUS"
 
 DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3}
 STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last implementation", "runtime error")
@@ -73,11 +81,29 @@ class _OneDnn:
     """The library, its engine for the CPU and a stream. One for the process, and never destroyed."""
 
     def __init__(self, path: Path) -> None:
+        if (path.parent / DEVICE_LIBRARY).exists():
+            os.environ.setdefault(DEVICE, str(path.parent / DEVICE_LIBRARY))
+            for name in NEEDED:
+                ctypes.CDLL(str(path.parent / name), mode=ctypes.RTLD_GLOBAL)
         # The library binds to its own OpenMP before that of any other package.
         self.library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
         self.library.dnnl_version.restype = POINTER(_Version)
-        self.engine = self.made("dnnl_engine_create", CPU, c_size_t(0))
-        self.stream = self.made("dnnl_stream_create", self.engine, IN_ORDER)
+
+    @cached_property
+    def engine(self) -> c_void_p:
+        return self.made("dnnl_engine_create", CPU, c_size_t(0))
+
+    @cached_property
+    def stream(self) -> c_void_p:
+        return self.made("dnnl_stream_create", self.engine, IN_ORDER)
+
+    def set_num_threads(self, threads: int) -> None:
+        if hasattr(self.library, "omp_set_num_threads"):
+            self.library.omp_set_num_threads(threads)
+        elif "engine" not in vars(self):
+            os.environ[DEVICE_THREADS] = str(threads)
+        elif os.environ.get(DEVICE_THREADS) != str(threads):
+            raise OneDnnError(f"set_num_threads: SYCL's engine keeps its first number of threads, got {threads} now")
 
     def call(self, name: str, *arguments: Any) -> None:
         status = getattr(self.library, name)(*arguments)
@@ -140,7 +166,7 @@ class _OneDnn:
 def _onednn() -> _OneDnn:
     path = _path()
     if path is None:
-        raise OneDnnError(f"{DISTRIBUTION} is not installed")
+        raise OneDnnError(f"{' or '.join(DISTRIBUTIONS)} is not installed")
     try:
         return _OneDnn(path)
     except OSError as error:
@@ -148,11 +174,12 @@ def _onednn() -> _OneDnn:
 
 
 def _path() -> Path | None:
-    try:
-        files = distribution(DISTRIBUTION).files or []
-    except PackageNotFoundError:
-        return None
-    return next((Path(str(file.locate())).resolve() for file in files if file.name == LIBRARY), None)
+    for name in DISTRIBUTIONS:
+        with suppress(PackageNotFoundError):
+            for file in distribution(name).files or []:
+                if file.name == LIBRARY:
+                    return Path(str(file.locate())).resolve()
+    return None
 
 
 def why_not() -> str | None:
@@ -171,8 +198,12 @@ def version() -> str:
 
 
 def set_num_threads(threads: int) -> None:
-    """Let the calling thread's primitives use so many threads. Call it before they are made."""
-    _onednn().library.omp_set_num_threads(threads)
+    """Let the calling thread's primitives use so many threads. Call it before they are made.
+
+    Raises:
+        OneDnnError: The library runs on SYCL, which had another number of threads in this process.
+    """
+    _onednn().set_num_threads(threads)
 
 
 def forward(x: Array, gamma: Array, beta: Array, y: Array, mean: Array, variance: Array, eps: float = 1e-5) -> Run:

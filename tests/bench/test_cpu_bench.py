@@ -8,7 +8,12 @@ import pytest
 
 import lngrad
 from lngrad.bench import cpu
+from lngrad.bench.cases import Job
+from lngrad.bench.peers import CPU_PEERS
+from lngrad.bench.runner import first_rows, random_arguments
+from lngrad.core.problem import Forward
 from lngrad.cpu.jobs import THREADS, TRIAD_BLOCK
+from lngrad.testing import check_forward
 
 
 @pytest.mark.usefixtures("threads")
@@ -26,3 +31,13 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
         lngrad.set_num_threads(threads)
         bench._roofline()
     assert ran == [1, 2, 3, 1]
+
+
+def test_onnx_runtime_is_called_right() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    given = random_arguments(Job(64, 96, "float32", "forward"))
+    forward = CPU_PEERS["onnxruntime"].forward
+    assert forward is not None
+    rows = first_rows(given)
+    check_forward(Forward(*(result[: len(rows.x)] for result in forward(given)())), rows, eps=given.eps)

@@ -156,6 +156,44 @@ def _quack_backward(a: Arguments) -> PreparedCall:
     return lambda: tuple(backward(a.x, gamma, a.dy, rstd, mean)[:3])
 
 
+def _ort_forward(a: Arguments) -> PreparedCall:
+    """ONNX's LayerNormalization with its statistics, bound to memory of its own: nothing is copied."""
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    if a.x.dtype.name not in ("float16", "float32"):
+        raise NotApplicable(f"ONNX Runtime: no {a.x.dtype.name} on the CPU")
+    kind = helper.np_dtype_to_tensor_dtype(a.x.dtype)
+    arrays = {"x": a.x, "gamma": a.gamma.astype(a.x.dtype), "beta": a.beta.astype(a.x.dtype)}
+    results = {"y": _like(a.x), "mean": np.empty((a.M, 1), np.float32), "rstd": np.empty((a.M, 1), np.float32)}
+    node = helper.make_node("LayerNormalization", list(arrays), list(results), axis=-1, epsilon=a.eps)
+    inputs = [helper.make_tensor_value_info(name, kind, array.shape) for name, array in arrays.items()]
+    outputs = [
+        helper.make_tensor_value_info(name, kind if name == "y" else TensorProto.FLOAT, array.shape)
+        for name, array in results.items()
+    ]
+    graph = helper.make_graph([node], "norm", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = get_num_threads()
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for name, array in arrays.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    for name, array in results.items():
+        binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+
+    def call() -> tuple[Any, ...]:
+        session.run_with_iobinding(binding)
+        return tuple(results.values())
+
+    return call
+
+
+def _ort_backward(a: Arguments) -> PreparedCall:
+    raise NotApplicable("ONNX Runtime: its wheel has no gradients")
+
+
 _TORCH = IMPLEMENTATIONS["torch"]
 _COMPILE = replace(_TORCH, name="compile", backward=_compiled_backward, forward=_compiled_forward)
 
@@ -165,6 +203,9 @@ CPU_PEERS = {
     "compile": replace(_COMPILE, missing=_no_compiler),
     "jax": replace(IMPLEMENTATIONS["jax"], backward=_jax_backward, forward=_jax_forward),
     "mindspore": IMPLEMENTATIONS["mindspore"],
+    "onnxruntime": Implementation(
+        "onnxruntime", _ort_backward, _ort_forward, needs="onnxruntime", package="onnxruntime", title="ONNX Runtime"
+    ),
 }
 CUDA_PEERS = {
     "torch": _TORCH,

@@ -44,7 +44,7 @@ def bench(
     peers: Annotated[
         str,
         Option(
-            help="Some of torch,onednn,compile,jax,mindspore; with cuda, of torch,compile,liger,quack.",
+            help="Some of torch,onednn,compile,jax,mindspore,onnxruntime; with cuda, of torch,compile,liger,quack.",
             show_default="torch, and onednn where its wheel is installed",
         ),
     ] = "",

@@ -10,6 +10,9 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
+import lngrad
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import BACKWARD, describe
 from lngrad.cpu import jobs
 from lngrad.cpu.jobs import (
     ARGUMENTS,
@@ -26,6 +29,8 @@ from lngrad.cpu.jobs import (
     new_job,
     writer,
 )
+from lngrad.cpu.run import CpuSteps
+from lngrad.testing import check_same_bits
 
 Record = namedtuple("Record", "one two three", defaults=(0, 0, 0))
 RECORDS = [value for value in vars(jobs).values() if hasattr(value, "_fields") and value is not jobs.Entry]
@@ -87,6 +92,9 @@ def test_how_much_help_a_job_is_worth(tasks, elements, threads, wakes, batch):
 
 WITH_ANOTHER_FIELD = """
 from collections import namedtuple
+import lngrad
+from lngrad.core.plan import make_plan
+from lngrad.core.problem import BACKWARD, describe
 from lngrad.cpu import jobs
 for name, value in list(vars(jobs).items()):
     if hasattr(value, "_fields"):
@@ -120,3 +128,38 @@ def test_no_record_is_without_defaults():
     assert len(RECORDS) >= 6
     for record in RECORDS:
         assert record() == (0,) * len(record._fields)
+
+
+def backward_steps(M: int, N: int, threads: int) -> CpuSteps:
+    rng = np.random.default_rng(5)
+    dy, x = rng.standard_normal((2, M, N), dtype=np.float32)
+    _, mean, rstd = lngrad.layer_norm(x)
+    gamma = rng.standard_normal(N, dtype=np.float32)
+    problem, _ = describe(BACKWARD, (dy, x, mean, rstd, gamma), None, (True,) * 3, None)
+    return make_plan(problem, "numba_cpu", threads).steps
+
+
+def test_few_long_rows_are_cut_so_that_most_threads_work() -> None:
+    """By columns there are four tasks for 16,384, by chunks of 64 rows as many as chunks."""
+    assert backward_steps(64, 16384, 16).main.threads == 4
+    assert backward_steps(640, 16384, 16).main.threads == 10
+
+
+def test_many_threads_share_the_last_sum() -> None:
+    few, many = backward_steps(4096, 768, 2), backward_steps(4096, 768, 32)
+    assert few.jobs[-1].tasks == 2
+    assert many.jobs[-1].tasks == 6
+
+
+@pytest.mark.usefixtures("threads")
+def test_both_cuts_have_the_same_bits() -> None:
+    rng = np.random.default_rng(6)
+    dy, x = rng.standard_normal((2, 200, 8192), dtype=np.float32)
+    gamma = rng.standard_normal(8192, dtype=np.float32)
+    results = []
+    for threads in (1, 2, 3, 16, 64):
+        lngrad.set_num_threads(threads)
+        _, mean, rstd = lngrad.layer_norm(x, gamma=gamma)
+        results.append(lngrad.layer_norm_backward(dy, x, mean, rstd, gamma))
+    for result in results[1:]:
+        check_same_bits(result, results[0])

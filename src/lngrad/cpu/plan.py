@@ -61,7 +61,8 @@ TASK_ELEMENTS = 1 << 13  # below, drawing a ticket costs more than it shares out
 TABLE_BYTES = 1 << 16  # of how a tensor's rows lie that a plan keeps: two tables took 40 µs of a call of 115
 SCRATCH_CHUNKS = 8  # of packed rows at most; more are not copied faster
 BY_COLUMNS_FROM = 2 * BLOCK_SEGMENTS * SEGMENT  # columns from which on threads may share a row
-COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up
+COMBINE_ELEMENTS = 1 << 16  # of partial sums that one combine task adds up, at the most
+LEAST_COMBINED = 1 << 14  # and at the least, where more threads share them
 
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 
@@ -333,10 +334,12 @@ def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
     N, chunks = problem.N, -(-problem.M // CHUNK)
     together = rows_together("backward", N, itemsize, machine)  # though fewer may be streamed side by side
     few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine)
-    if wants_dx and not builder.tables and N >= BY_COLUMNS_FROM and few_rows:
+    column_tasks = -(-(N // SEGMENT) // BLOCK_SEGMENTS)
+    busy_by_columns = min(threads, column_tasks) >= min(threads, chunks)
+    if wants_dx and not builder.tables and N >= BY_COLUMNS_FROM and few_rows and busy_by_columns:
         group_rows = power_of_two(min(CHUNK, group_bytes(threads, machine) // (2 * N * itemsize)))
         rows_at_once = side_by_side(rows_by_columns(N, itemsize, machine), streamed, "backward", N, itemsize, machine)
-        return _Cut(-(-(N // SEGMENT) // BLOCK_SEGMENTS), 1, chunks.bit_length() + 1, 1, rows_at_once, 0, group_rows)
+        return _Cut(column_tasks, 1, chunks.bit_length() + 1, 1, rows_at_once, 0, group_rows)
     chunks_per_task = 1
     while chunks_per_task < chunks and (
         chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
@@ -401,7 +404,8 @@ def _main_task(wants: int, N: int, by_columns: bool) -> str:
 def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: int) -> None:
     """A job that adds up all tasks' slots and rounds dgamma and dbeta; two only if their dtypes differ."""
     problem, N = builder.problem, builder.problem.N
-    columns = max(1, COMBINE_ELEMENTS // (2 * parts * MIXED_COLUMNS)) * MIXED_COLUMNS
+    elements = min(COMBINE_ELEMENTS, max(LEAST_COMBINED, 2 * parts * N // builder.threads))
+    columns = max(1, elements // (2 * parts * MIXED_COLUMNS)) * MIXED_COLUMNS
     outputs = {
         name: output
         for name, output in zip(problem.out, problem.outputs(), strict=True)

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from lngrad.api import execute  # noqa: E402
-from lngrad.bench import cuda, peers  # noqa: E402
+from lngrad.bench import cuda, family, peers  # noqa: E402
 from lngrad.bench.cases import Job, Settings  # noqa: E402
 from lngrad.bench.runner import plan_of, prepared, run  # noqa: E402
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable  # noqa: E402
@@ -123,7 +124,7 @@ def test_the_cases_are_those_of_the_options() -> None:
     assert len(jobs) > len(large)  # and some for latency
     assert settings.peers == ("torch",)
     quick = plan_of(bench, settings_of("", "", "", "", True))
-    assert len(quick) <= 12
+    assert len(quick) <= 16
     assert {job.op for _, _, job in quick} == {"backward", "forward"}
     with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
         settings_of("call", "", "float32", "jax", True)
@@ -133,7 +134,7 @@ def test_the_cases_are_those_of_the_options() -> None:
 
 
 def test_a_scope_without_a_meaning_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="scopes: expected some of call, forward, got 'kernel'"):
+    with pytest.raises(ValueError, match="scopes: expected some of call, forward, overhead, got 'kernel'"):
         settings_of("call,kernel", "", "", "torch", True)
 
 
@@ -193,6 +194,34 @@ def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPa
     job = Job(3, 20, "float32")
     peers.CUDA_PEERS["compile"].backward(cuda.tensors(job, "cpu"))
     assert made == ["reset", {"dynamic": False}]
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "add_rms_norm", "add_layer_norm"])
+def test_the_family(norm: str) -> None:
+    clock, said = FakeClock(), []
+    bench = cuda.CudaFamilyBench(norm, clock, "cpu", 1 << 20)
+    bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
+    settings = Settings(bench.scopes, ("torch", "llama", "liger"), ("float32",), ((6, 40),), rounds=1)
+    lines = list(run(bench, settings, said.append))
+    assert [(line["scope"], line["M"]) for line in lines] == [("forward", 6), ("autograd", 6), ("overhead", 64)]
+    for line in lines:
+        assert set(line["ratio"]) == {"torch", "llama"}
+        assert line["norm"] == norm
+        assert line["roofline"] > 0
+    assert len(said) == 3
+    assert all("liger" in text and "No module named" in text for text in said)
+    # Ours and two peers; the copy once; the host's time many times.
+    assert sorted(clock.turns) == [1] * 3 + [cuda.REPEATS] * 6 + [cuda.HOST_REPEATS] * 3
+
+
+def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = family._ours
+    monkeypatch.setattr(family, "_ours", lambda a: lambda x, w, b, r: (1.01 * right(a)(x, w, b, r)[0],))
+    clock = FakeClock()
+    settings = Settings(("autograd",), (), ("float32",), ((6, 40),), rounds=1)
+    with pytest.raises(GradientError, match="dx"):
+        list(run(cuda.CudaFamilyBench("rms_norm", clock, "cpu", 1 << 20), settings, print))
+    assert not clock.turns
 
 
 @pytest.mark.parametrize("has_backward", [False, True])

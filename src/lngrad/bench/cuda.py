@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 import lngrad
 from lngrad.bench.cases import Job, Settings
+from lngrad.bench.family import FamilyBench
 from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
@@ -37,10 +41,13 @@ SHAPES = tuple((-(-(1 << 26) // N), N) for N in (*_WIDTHS, 32768, 65536, 131072)
 # Where launching takes as long as the work.
 LATENCY = ((64, 768), (512, 1024), (512, 4096), (2048, 2048), (16, 16384), (4, 131072))
 QUICK = ((1 << 16, 1024), (16384, 5120), (512, 131072))
+FAMILY = ((64, 768), (512, 1024), (1 << 16, 1024), (16384, 4096), (8192, 8192), (4096, 16384))
+OVERHEAD = (64, 64)
 
 COPY_BYTES = 512 << 20
 SMALL = 1 << 22  # elements: they fit L2 anyway, and what counts is a call with its launches
 REPEATS = 20  # of a small job in a turn
+HOST_REPEATS = 200  # where the host's time is taken
 QUICK_ROUNDS = 5
 WARM_CALLS = 3  # compile, and fill the allocator's cache
 FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch
@@ -50,7 +57,7 @@ _END = (
     1 << 16
 )  # elements of the first rows, and of the last, that the reference takes: it computes in float64 on the CPU
 
-_OPS = {"call": "backward", "forward": "forward"}
+_OPS = {"call": ("backward",), "forward": ("forward",), "overhead": ("forward", "backward")}
 
 
 class EventClock:
@@ -58,10 +65,15 @@ class EventClock:
 
     Before a single call, much is written, and then enough is read to empty L2: that keeps the
     device busy while the host launches what is timed, and leaves no line that would be written back
-    meanwhile.
+    meanwhile. What a peer has let persist in L2 is given back first.
     """
 
     def __init__(self) -> None:
+        self._forget: Callable[[], int]
+        try:
+            self._forget = ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
+        except (OSError, AttributeError):  # ROCm, or an old driver
+            self._forget = lambda: 0
         self._written = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self._read = torch.zeros(READ_BYTES // 4, device="cuda")
         self._total = torch.zeros((), device="cuda")
@@ -69,6 +81,7 @@ class EventClock:
     def __call__(self, call: PreparedCall, repeats: int) -> float:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if repeats == 1:
+            self._forget()
             self._written.zero_()
             torch.sum(self._read, 0, out=self._total)
         start.record()
@@ -79,6 +92,17 @@ class EventClock:
         return float(start.elapsed_time(stop)) / 1e3 / repeats
 
 
+def host_seconds(call: PreparedCall, repeats: int) -> float:
+    """The host's time of a call: it goes on before the device is done."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    seconds = time.perf_counter() - start
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return seconds / repeats
+
+
 def ours(job: Job, t: Arguments) -> PreparedCall:
     """The public functions, as a user calls them."""
     if job.op == "forward":
@@ -86,12 +110,49 @@ def ours(job: Job, t: Arguments) -> PreparedCall:
     return lambda: tuple(lngrad.layer_norm_backward(t.dy, t.x, t.mean, t.rstd, t.gamma))
 
 
-class CudaBench:
-    """Scopes of a CUDA device: call (backward) and forward, both through the public functions.
+class OnDevice:
+    """What all scopes of a CUDA device share: the clocks, and a copy as the roofline.
 
     Args:
-        clock, device, prepare, copy_bytes: For tests: another clock, the CPU, our kernels under the
-            interpreter.
+        clock, device, copy_bytes: For tests: another clock, the CPU.
+    """
+
+    def __init__(self, clock: DeviceClock | None = None, device: str = "cuda", copy_bytes: int = COPY_BYTES) -> None:
+        self._clock, self._host_clock = clock or EventClock(), clock or host_seconds
+        self._device, self._copy_bytes = device, copy_bytes
+        self._copied = tuple(torch.empty(copy_bytes // 2, dtype=torch.uint8, device=device) for _ in range(2))
+
+    def timed(
+        self, settings: Settings, scope: str, job: Job, calls: dict[str, PreparedCall], versions: dict[str, str],
+        facts: dict[str, Any],
+    ) -> Contest:  # fmt: skip
+        """All contestants, warm, and how they are timed."""
+        source, target = self._copied
+        calls = {**calls, ROOFLINE: lambda: target.copy_(source)}
+        for call in calls.values():
+            for _ in range(WARM_CALLS):
+                call()
+        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        device = torch.cuda.get_device_name() if self._device == "cuda" else self._device
+        of_host = scope == "overhead"
+        repeats = HOST_REPEATS if of_host else REPEATS if job.M * job.N < SMALL else 1
+
+        def clock(name: str, call: PreparedCall) -> float:
+            if name == ROOFLINE:
+                return self._clock(call, 1)
+            return (self._host_clock if of_host else self._clock)(call, repeats)
+
+        facts = {"backend": "triton_gpu", **facts}
+        versions = {"triton": version("triton"), **versions}
+        return Contest(calls, clock, rounds, versions, roofline_bytes=self._copy_bytes, facts=facts, device=device)
+
+
+class CudaBench(OnDevice):
+    """Scopes of layer normalization, through the public functions: call (backward), forward, and the host's time of both.
+
+    Args:
+        clock, device, copy_bytes: As for OnDevice.
+        prepare: For tests: our kernels under the interpreter.
     """
 
     scopes = tuple(_OPS)
@@ -107,14 +168,14 @@ class CudaBench:
         prepare: Prepare = ours,
         copy_bytes: int = COPY_BYTES,
     ) -> None:
-        self._clock = clock or EventClock()
-        self._device, self._prepare, self._copy_bytes = device, prepare, copy_bytes
-        self._copied = tuple(torch.empty(copy_bytes // 2, dtype=torch.uint8, device=device) for _ in range(2))
+        super().__init__(clock, device, copy_bytes)
+        self._prepare = prepare
 
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope: every shape in every dtype."""
         shapes = settings.shapes or (QUICK if settings.quick else (*SHAPES, *LATENCY))
-        return [Job(M, N, dtype, _OPS[scope]) for M, N in shapes for dtype in settings.dtypes]
+        shapes = (OVERHEAD,) if scope == "overhead" else shapes
+        return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes for op in _OPS[scope]]
 
     def contest(
         self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
@@ -123,9 +184,8 @@ class CudaBench:
         t = tensors(job, self._device)
         our_call = self._prepare(job, t)
         errors = {LNGRAD: errors_of(job, t, our_call(), strict=True)}
-        source, target = self._copied
-        calls: dict[str, PreparedCall] = {LNGRAD: our_call, ROOFLINE: lambda: target.copy_(source)}
-        versions = {"triton": version("triton")}
+        calls: dict[str, PreparedCall] = {LNGRAD: our_call}
+        versions: dict[str, str] = {}
         for name, peer in peers.items():
             try:
                 call = prepared(peer, job, t)
@@ -133,22 +193,47 @@ class CudaBench:
                 calls[name] = call
                 versions |= peer.versions()
             except Exception as reason:  # a peer's limits on N, registers or memory are its own
-                say(f"{name} {job.M}x{job.N} {job.dtype} {job.op}: {type(reason).__name__}: {str(reason)[:120]}")
-        for call in calls.values():
-            for _ in range(WARM_CALLS):
-                call()
-        repeats = REPEATS if job.M * job.N < SMALL else 1
-        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
-        device = torch.cuda.get_device_name() if self._device == "cuda" else self._device
-        return Contest(
-            calls,
-            lambda name, call: self._clock(call, 1 if name == ROOFLINE else repeats),
-            rounds,
-            versions,
-            roofline_bytes=self._copy_bytes,
-            facts={"backend": "triton_gpu", "error": errors},
-            device=device,
-        )
+                say(_refusal(name, job, reason))
+        return self.timed(settings, scope, job, calls, versions, {"error": errors})
+
+
+class CudaFamilyBench(OnDevice, FamilyBench):
+    """Scopes of a norm of the family: forward, autograd (forward and backward), and the host's time of autograd.
+
+    Args:
+        norm: By its name in lngrad.check.case.NORMS.
+        clock, device, copy_bytes: As for OnDevice.
+    """
+
+    scopes: tuple[str, ...] = ("forward", "autograd", "overhead")
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    known_peers: Mapping[str, Implementation] = {
+        **FamilyBench.known_peers,
+        **{name: replace(CUDA_PEERS[name], name=name) for name in ("liger", "quack")},
+    }
+
+    def __init__(
+        self, norm: str, clock: DeviceClock | None = None, device: str = "cuda", copy_bytes: int = COPY_BYTES
+    ) -> None:
+        FamilyBench.__init__(self, norm)
+        OnDevice.__init__(self, clock, device, copy_bytes)
+
+    def jobs(self, settings: Settings, scope: str) -> list[Job]:
+        """The jobs of a scope."""
+        shapes = settings.shapes or (FAMILY[:2] if settings.quick else FAMILY)
+        shapes = (OVERHEAD,) if scope == "overhead" else shapes
+        return FamilyBench.jobs(self, replace(settings, shapes=shapes), scope)
+
+    def contest(
+        self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
+    ) -> Contest:
+        """Check the gradients of a job's first rows and prepare all contestants; see lngrad.bench.runner.Bench."""
+        calls, versions = self.contestants(job, peers, lambda name, reason: say(_refusal(name, job, reason)))
+        return self.timed(settings, scope, job, calls, versions, {})
+
+
+def _refusal(name: str, job: Job, reason: Exception) -> str:
+    return f"{name} {job.M}x{job.N} {job.dtype} {job.op}: {type(reason).__name__}: {str(reason)[:120]}"
 
 
 def tensors(job: Job, device: str) -> Arguments:

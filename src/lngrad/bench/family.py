@@ -20,7 +20,7 @@ from lngrad.core.problem import Grads, RmsGrads
 from lngrad.core.threads import get_num_threads
 from lngrad.support.dtypes import to_torch
 from lngrad.testing import check_grads
-from lngrad.typing import Tensor
+from lngrad.typing import Array, Tensor
 
 EPS = 1e-5
 # What lngrad.torch has a function for.
@@ -106,9 +106,43 @@ def _llama(a: Arguments) -> Norm:
     return _added(norm)
 
 
+def _liger(a: Arguments) -> Norm:
+    """Liger's kernels; there is one for the sum with RMSNorm, and none for the sum with LayerNorm."""
+    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    casting = "gemma" if a.offset else "llama"
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        if bias is not None:
+            return _added(lambda h, weight, bias: LigerLayerNormFunction.apply(h, weight, bias, EPS))(
+                x, weight, bias, residual
+            )
+        if residual is None:
+            return (LigerRMSNormFunction.apply(x, weight, EPS, a.offset, casting, False),)
+        y, total = LigerFusedAddRMSNormFunction.apply(x, residual, weight, EPS, a.offset, casting, False)
+        return y, total
+
+    return norm
+
+
+def _quack(a: Arguments) -> Norm:
+    """quack's RMSNorm, which adds a residual itself; its layer normalization has no backward."""
+    if a.normalization.centred or a.offset:
+        raise NotApplicable("quack: it has RMSNorm alone")
+    from quack.rmsnorm import rmsnorm
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        found = rmsnorm(x, weight, residual=residual, eps=EPS, prenorm=residual is not None)
+        return (found,) if residual is None else tuple(found)
+
+    return norm
+
+
 FORMULAS = {
     "layer_norm": _layer_norm, "separate": _separate, "torch": _torch, "llama": _llama, "compile": _torch,
-    "compile_llama": _llama,
+    "compile_llama": _llama, "liger": _liger, "quack": _quack,
 }  # fmt: skip
 
 
@@ -124,8 +158,10 @@ class FamilyBench:
     dtypes: tuple[str, ...] = DTYPES
     peers: tuple[str, ...] = ("torch", "llama")
     known_peers: Mapping[str, Implementation] = {
-        name: replace(CPU_PEERS["compile" if name.startswith("compile") else "torch"], name=name) for name in FORMULAS
+        name: replace(CPU_PEERS["compile" if name.startswith("compile") else "torch"], name=name)
+        for name in ("layer_norm", "separate", "torch", "llama", "compile", "compile_llama")
     }
+    _device = "cpu"
     drawn = "autograd"
 
     def __init__(self, norm: str) -> None:
@@ -141,43 +177,58 @@ class FamilyBench:
         self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
     ) -> Contest:
         """Check the gradients of a job's first rows and prepare all contestants; see lngrad.bench.runner.Bench."""
+        calls, versions = self.contestants(job, peers, lambda name, reason: say(f"{name}: {reason}"))
+        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        return Contest(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
+
+    def contestants(
+        self, job: Job, peers: Mapping[str, Implementation], refused: Callable[[str, Exception], None]
+    ) -> tuple[dict[str, PreparedCall], dict[str, str]]:
+        """Calls and versions; `refused` hears of a peer that does not take the job. Our gradients are checked first."""
         import torch
 
         if find_spec("torch") is None:
             raise NotApplicable("peers: torch is not installed")
-        a = random_arguments(job)
+        a, forward = random_arguments(job), job.op == "forward"
         inputs = first_rows(a)
         truth = reference.layer_norm(inputs.total, eps=EPS, normalization=a.normalization)
         inputs = replace(inputs, mean=truth.mean.astype(np.float32), rstd=truth.rstd.astype(np.float32))
-        grads = _step(_ours(a), a, inputs.x.shape[0], forward=False)()
+        grads = [grad.cpu() for grad in self._step(_ours(a), a, inputs.x.shape[0], forward=False)()]
         check_grads(Grads(*grads[:3]) if inputs.normalization.centred else RmsGrads(*grads[:2]), inputs)
         torch.set_num_threads(get_num_threads())
         torch._dynamo.reset()
-        calls, forward = {LNGRAD: _step(_ours(a), a, job.M, job.op == "forward")}, job.op == "forward"
+        calls = {LNGRAD: self._step(_ours(a), a, job.M, forward)}
         versions: dict[str, str] = {}
         for name, peer in peers.items():
-            norm = FORMULAS[name](a)
-            norm = torch.compile(norm, dynamic=False) if name.startswith("compile") else norm
-            calls[name] = _step(norm, a, job.M, forward)
+            try:
+                norm = FORMULAS[name](a)
+                norm = torch.compile(norm, dynamic=False) if name.startswith("compile") else norm
+                call = self._step(norm, a, job.M, forward)
+                call()
+            except Exception as reason:  # a peer's limits are its own
+                refused(name, reason)
+                continue
+            calls[name] = call
             versions |= peer.versions()
-        rounds = QUICK_ROUNDS if settings.quick else settings.rounds
-        return Contest(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
+        return calls, versions
 
+    def _step(self, norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
+        """A forward without derivatives of the first rows, or forward and backward with all gradients."""
+        import torch
 
-def _step(norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
-    """A forward without derivatives of the first rows, or forward and backward with all gradients."""
-    import torch
+        def tensor(array: Array) -> Tensor:
+            return to_torch(array).to(self._device)
 
-    beta = a.beta if a.normalization.centred else None
-    arrays = (a.x[:rows], a.gamma, beta, None if a.residual is None else a.residual[:rows])
-    given = [None if one is None else to_torch(one).requires_grad_(not forward) for one in arrays]
-    wanted = [one for one in given if one is not None]
-    into = [to_torch(one[:rows]) for one in (a.dy, a.dtotal) if one is not None]
-    if not forward:
-        return lambda: torch.autograd.grad(norm(*given), wanted, into)
+        beta = a.beta if a.normalization.centred else None
+        arrays = (a.x[:rows], a.gamma, beta, None if a.residual is None else a.residual[:rows])
+        given = [None if one is None else tensor(one).requires_grad_(not forward) for one in arrays]
+        wanted = [one for one in given if one is not None]
+        into = [tensor(one[:rows]) for one in (a.dy, a.dtotal) if one is not None]
+        if not forward:
+            return lambda: torch.autograd.grad(norm(*given), wanted, into)
 
-    def call() -> Results:
-        with torch.no_grad():
-            return norm(*given)
+        def call() -> Results:
+            with torch.no_grad():
+                return norm(*given)
 
-    return call
+        return call

@@ -33,7 +33,7 @@ def bench(
     scopes: Annotated[
         str,
         Option(
-            help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call; with cuda, of call,forward.",
+            help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call; with cuda, of call,forward,overhead.",
             show_default="all",
         ),
     ] = "",
@@ -56,7 +56,7 @@ def bench(
         str,
         Option(
             help="layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
-            "and the peers separate,torch,llama,compile,compile_llama.",
+            "and the peers separate,torch,llama,compile,compile_llama; with cuda, overhead, and liger,quack too.",
             autocompletion=completing(_norms),
         ),
     ] = "layer_norm",
@@ -119,7 +119,9 @@ def _bench_of(device: str, norm: str) -> Bench:
 
         one_of("--norm", norm, _norms())
         if device == "cuda":
-            fail(f"--norm: expected layer_norm with --device cuda, got {norm!r}", REFUSED)
+            from lngrad.bench.cuda import CudaFamilyBench
+
+            return CudaFamilyBench(norm)
         return FamilyBench(norm)
     if device == "cuda":
         from lngrad.bench.cuda import CudaBench

@@ -128,7 +128,10 @@ def test_bench_goes_on_where_it_stopped(tmp_path):
         (("--resume",), "resume: needs --json FILE, which has the records so far"),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
         (("--scopes", "forward", "--plot", "none.svg"), "plot: expected kernel among the scopes, since it is what is"),
-        (("--peers", "nobody"), "peers: expected some of torch, onednn, compile, jax, mindspore, onnxruntime, got 'nobody'"),
+        (
+            ("--peers", "nobody"),
+            "peers: expected some of torch, onednn, compile, jax, mindspore, onnxruntime, got 'nobody'",
+        ),
     ],
 )
 def test_bench_refuses_in_one_line(arguments, text):

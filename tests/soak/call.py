@@ -19,7 +19,10 @@ from lngrad.typing import Array, Mask, Shape
 from soak.entries import ENTRIES
 from soak.faults import FAULTS
 
-SPECIALS = ("", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny")
+SPECIALS = (
+    "", "zeros", "inf in x", "nan in x", "inf in dy", "nan in dy", "offset", "tiny", "ones as dy", "positive dy", "x as dy",
+    "one row of dy",
+)  # fmt: skip
 ENTRY_POINTS = tuple(ENTRIES)
 """The ways into lngrad: two backends from NumPy, lngrad.torch's functions, torch's own under override(), lngrad.jax, aclnn."""
 
@@ -142,7 +145,8 @@ def _with_fault(call: Call, rng: Random) -> Call:
         "fork",
         "signal handler",
         "finalizer",
-        *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ()),
+        *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ("resized storages",)),
+        *(("other mode",) if call.entry_point != "numpy_cpu" else ()),  # NumPy itself computes in the caller's
     )
     if call.entry_point == "aclnn":  # a stream that is waited for inside itself refuses
         choices = ("fork",)
@@ -199,6 +203,14 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
         x = x + 100
     elif call.special == "tiny":
         x = x * 1e-3
+    elif call.special == "ones as dy":
+        dy = np.ones(shape)
+    elif call.special == "positive dy":
+        dy = np.abs(dy)
+    elif call.special == "x as dy":
+        dy = x.copy()
+    elif call.special == "one row of dy" and shape:
+        dy[1:] = 0
     for name, array in (("x", x), ("dy", dy)):
         if call.special.endswith(f" in {name}") and shape and 0 not in shape:
             array.flat[int(rng.integers(array.size))] = np.inf if call.special.startswith("inf") else np.nan

@@ -6,8 +6,10 @@ Some happen in a forked child, which is watched: one that hangs or dies is a vio
 from __future__ import annotations
 
 import _thread
+import ctypes
 import gc
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -264,10 +266,51 @@ def _in_child(work: Callable[[], str]) -> str:
     return "hung" if not ended else text or f"died: {status}"
 
 
+def _mode(same: Callable[[], bool], rng: Random) -> str:
+    """The caller's thread rounds in another direction, or flushes subnormal numbers where torch can set that."""
+    libm = ctypes.CDLL(None)
+    directions = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}  # of fenv.h
+    direction = rng.choice((0, *directions.get(platform.machine(), ())))
+    flush = getattr(sys.modules.get("torch"), "set_flush_denormal", lambda on: False)
+    before = libm.fegetround()
+    try:
+        if direction:
+            libm.fesetround(direction)
+        else:
+            flush(True)
+        return _outcome(same())
+    finally:
+        libm.fesetround(before)
+        flush(False)
+
+
+def _resized(same: Callable[[], bool], rng: Random) -> str:
+    """Results of lngrad.torch that are large, and whose memory is used again: resized, emptied, or looked at by NumPy."""
+    import torch
+
+    from lngrad.torch import layer_norm
+
+    held = []
+    for _ in range(4):
+        result = layer_norm(torch.randn(rng.choice((512, 768)), 512), (512,))
+        what = rng.randrange(4)
+        if what == 0:
+            result.resize_(rng.randint(1, 1000), 1000)
+        elif what == 1:
+            result.untyped_storage().resize_(0)
+        elif what == 2:
+            result.numpy()
+        else:
+            held.append((result.numpy(), result.clone().numpy()))
+    if any((array != copy).any() for array, copy in held):
+        return "a result that somebody holds was written"
+    return _outcome(same())
+
+
 FAULTS: dict[str, Callable[[Callable[[], bool], Random], str]] = (
     {
         "no memory": _memory, "no threads": _threads, "fork": _fork, "signal handler": _signal, "finalizer": _finalizer,
-        "fork while compiling": _compile,
+        "fork while compiling": _compile, "other mode": _mode, "resized storages": _resized,
     }
     if hasattr(os, "fork")
     else {}

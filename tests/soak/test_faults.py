@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections import Counter
+from importlib.util import find_spec
 from random import Random
 
+import numpy as np
 import pytest
 
 import lngrad
@@ -17,22 +19,28 @@ from soak import faults as injected
 from soak.faults import FAULTS
 
 pytestmark = pytest.mark.skipif(not FAULTS, reason="no fork on this system")
-QUICK = tuple(FAULTS)[:-1]
+QUICK = tuple(fault for fault in FAULTS if fault != "fork while compiling")
+ENTERED = {
+    "other mode": ("numba_cpu",),
+    "resized storages": ("torch", "override"),
+}  # all others by both of NumPy's ways
 
 
 @pytest.mark.parametrize("fault", [*QUICK, pytest.param("fork while compiling", marks=pytest.mark.slow)])
 def test_a_call_survives_each_fault(fault):
-    outcomes = Counter()
-    for lead, entry_point in (((700,), "numba_cpu"), ((3, 4), "numpy_cpu")):
+    outcomes, entered = Counter(), ENTERED.get(fault, ("numba_cpu", "numpy_cpu"))
+    if "torch" in entered:
+        pytest.importorskip("torch")
+    for lead, entry_point in zip(((700,), (3, 4)), entered, strict=False):
         run(Call(lead=lead, normalized=(300,), entry_point=entry_point, fault=fault), outcomes)
-    assert sum(outcomes.values()) == 4  # forward and backward of both
+    assert sum(outcomes.values()) == 2 * len(entered)  # forward and backward
     assert set(outcomes) <= {f"{fault}: {injected.SAME}", f"{fault}: {injected.REFUSED}"}
 
 
 def test_every_fault_is_drawn():
-    calls = [draw(Random(seed), ("numba_cpu", "numpy_cpu")) for seed in range(3000)]
+    calls = [draw(Random(seed), ("numba_cpu", "numpy_cpu", "torch")) for seed in range(3000)]
     drawn = Counter(call.fault for call in calls)
-    assert set(QUICK) <= set(drawn)
+    assert set(QUICK) <= set(drawn) | (set() if find_spec("torch") else {"resized storages"})
     assert 10 < sum(drawn.values()) - drawn[""] < 100
     assert not any(draw(Random(seed), ("jax",)).fault for seed in range(300))
 
@@ -71,7 +79,19 @@ def _without_threads():
     raise AssertionError("a thread started")
 
 
+def _in_the_mode_of_the_caller():
+    right = lngrad.layer_norm_backward
+
+    def backward(*arguments, **options):
+        grads = right(*arguments, **options)
+        grads.dx[...] = grads.dx / np.float32(3) * np.float32(3)
+        return grads
+
+    return backward
+
+
 PLANTED = {
+    ("other mode", "other bits"): _in_the_mode_of_the_caller,
     ("finalizer", "other bits in a finalizer"): _inside_itself,
     ("signal handler", "other bits in a signal handler"): _inside_itself,
     ("fork", "hung"): lambda: _in_a_child(lambda: time.sleep(60)),
@@ -87,3 +107,21 @@ def test_a_planted_mistake_is_found(fault, outcome, monkeypatch):
     monkeypatch.setattr(injected, "LIMIT_S", 1.0)
     with pytest.raises(Violation, match=f"^{fault}: {outcome}"):
         run(Call(lead=(64,), normalized=(32,), fault=fault))
+
+
+def test_a_storage_that_was_looked_at_is_not_resized_by_chance(monkeypatch):
+    """Without the pool's look at it, torch refuses."""
+    pytest.importorskip("torch")
+    from lngrad.torch import memory
+
+    monkeypatch.setattr(memory, "_taken", lambda storages, nbytes: storages.append(looked_at(nbytes)) or storages[-1])
+
+    def looked_at(nbytes):
+        import torch
+
+        tensor = torch.empty(nbytes, dtype=torch.uint8)
+        tensor.numpy()
+        return tensor.untyped_storage()
+
+    with pytest.raises(Violation, match="not resizable"):
+        run(Call(seed=2, entry_point="torch", fault="resized storages"))

@@ -3,7 +3,7 @@
     pip install 'lngrad[demo]'
     python examples/train_digits.py
 
-NumPy and two calls of lngrad a step, no autograd. `lngrad demo` does the same with two layers, Adam and a report.
+NumPy and two calls of lngrad a step, no autograd. `lngrad demo` does the same, and checks the gradients.
 """
 
 import numpy as np

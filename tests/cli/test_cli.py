@@ -612,7 +612,7 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
     with pytest.raises(typer.Exit) as ended:
         demo.demo()
     assert ended.value.exit_code == 2
-    assert capsys.readouterr().err == "lngrad: needs scikit-learn and matplotlib: pip install 'lngrad[demo]'\n"
+    assert capsys.readouterr().err == "lngrad: needs scikit-learn: pip install 'lngrad[demo]'\n"
 
 
 def test_a_demo_folder_that_can_not_be(tmp_path):

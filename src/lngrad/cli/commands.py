@@ -37,7 +37,7 @@ app = typer.Typer(
 )
 
 COMMANDS: dict[Callable[..., None], str] = {  # with its line in the list of all commands
-    demo: "Train on digits, check the gradients, draw a picture.",
+    demo: "Train on digits, check the gradients.",
     run: "Compute gradients of arrays in files.",
     check: "Say whether gradients are right, and which mistake it is.",
     certify: "Measure reproducibility: threads, batch, order of sums.",

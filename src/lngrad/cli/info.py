@@ -20,7 +20,7 @@ EXTRAS = {
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),
-    "demo": ("lngrad demo", "scikit-learn", "matplotlib", "pyyaml"),
+    "demo": ("lngrad demo", "scikit-learn", "pyyaml"),
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
     "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
     "plots": ("pictures of lngrad bench", "matplotlib"),
@@ -130,17 +130,15 @@ def _warm() -> None:
     from rich.progress import track
 
     from lngrad.cpu import cache, prebuilt
-    from lngrad.cpu.entries import compile_elsewhere, kernels
+    from lngrad.cpu.entries import compile_elsewhere, kernels, programs_for
 
     if prebuilt.why_not() is None:
         say(f"kernels: {_kernels()}")
     elif cache.why_not():
         fail(f"the kernels can't be kept; kernel cache: {_kernel_cache()}", REFUSED)
     else:
-        count = len(kernels()) // 12  # processes: with some 12 kernels each they stay below 350 MB
-        program = "from lngrad.cpu.entries import compile_ahead\nfor one in {}: compile_ahead(*one)"
-        compiled = compile_elsewhere(program.format(kernels()[i::count]) for i in range(count))
-        for wrong in track(compiled, "Compiling", count, console=Console(stderr=True)):
+        programs = programs_for(kernels(), 12)  # kernels a process, which stays below 350 MB
+        for wrong in track(compile_elsewhere(programs), "Compiling", len(programs), console=Console(stderr=True)):
             if wrong:
                 fail(f"kernels: not compiled: {wrong.splitlines()[-1]}", FAILED)
         say(f"{len(kernels())} kernels in the cache: {_kernel_cache()}")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -105,6 +106,18 @@ def kernels() -> list[tuple[str, str, str]]:
 def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
     """Compile one of `kernels`, or find it on disk."""
     _address(name, dtype, accumulator)
+
+
+def programs_for(wanted: Iterable[tuple[str, str, str]], each: int = 1) -> list[str]:
+    """Programs for `compile_elsewhere`: they compile those of these `kernels` that are needed and not kept, so many each."""
+    if prebuilt.why_not() is None or cache.why_not() or find_spec("numba") is None:
+        return []
+    missing = [one for one in wanted if not _load("_".join(filter(None, one)), one[0])]
+    program, count = (
+        "from lngrad.cpu.entries import compile_ahead\nfor one in {}: compile_ahead(*one)",
+        -(-len(missing) // each),
+    )
+    return [program.format(missing[i::count]) for i in range(count)]
 
 
 def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:

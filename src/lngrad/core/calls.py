@@ -2,7 +2,7 @@
 
 A `BoundCall` is all that is left to do of a call whose facts were seen before: look at addresses, make results, run the plan.
 NumPy's and torch's functions, torch's operators and XLA's custom calls keep theirs in one table, each by a key of its own that
-is cheaper than a `Problem`: whatever it leaves out must follow from what it has.
+is cheaper than a `Problem`: whatever it leaves out must follow from what it has. An aclnn decision keeps its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lngrad.core.problem import Operator, check_elements, check_memory
 from lngrad.core.threads import chosen, torch_parallel_for, use_parallel_for
 from lngrad.errors import WorkspaceError
 from lngrad.support.addresses import addresses_of
-from lngrad.support.bounded_cache import BoundedCache
+from lngrad.support.bounded_cache import BoundedCache, cached_property
 from lngrad.support.dtypes import bytes_of
 
 SMALL_ELEMENTS = 1 << 15  # below, a call is one core's: nobody's threads help
@@ -49,14 +49,14 @@ class BoundCall:
 
     Attributes:
         plan: As given.
-        on_addresses: The plan's run on addresses, with torch's threads where arrays are torch's and not small; None where it
-            takes arrays, as on a GPU.
+        run_arrays: The plan's run: (inputs and numbers, outputs, workspace).
+        places: Addresses of arguments and given results between which nothing is shared.
     """
 
     def __init__(self, plan: Plan, maker_of: Callable[[Output], Callable[[], Any] | None] | None = None):
         problem = plan.problem
-        self.plan = plan
-        self.on_addresses = _with_lent_threads(plan)
+        self.plan, self.run_arrays = plan, partial(plan.run, plan)
+        self.places: BoundedCache[Hashable, bool] = BoundedCache(_MAX_PLACES)
         if maker_of is None:
             maker_of = (
                 maker if problem.kind == "numpy" else lambda output: partial(empty, "torch", output, problem.device)
@@ -71,8 +71,22 @@ class BoundCall:
         self._absent = [*problem.inputs.values()].count(None)
         self._default_numbers = problem.numbers((None,) * len(problem.operator.numbers))
         self._of_numpy = problem.kind == "numpy"
-        # Addresses of arguments and given results between which nothing is shared.
-        self._places: set[tuple[int, ...]] = set()
+
+    @cached_property
+    def on_addresses(self) -> RunOnAddresses | None:
+        """The plan's run on addresses; torch's threads, which torch keeps awake between our calls, help with tensors.
+
+        None where the plan takes arrays, as on a GPU.
+        """
+        problem, run = self.plan.problem, self.plan.on_addresses
+        if run is None or problem.kind == "numpy" or problem.M * problem.N < SMALL_ELEMENTS:
+            return run
+
+        def run_shared(*addresses: float) -> None:
+            with use_parallel_for(torch_parallel_for()):
+                run(*addresses)
+
+        return run_shared
 
     def run(
         self, arrays: tuple[Any, ...], numbers: tuple[float | None, ...] = (), out: Sequence[Any] | None = None,
@@ -108,8 +122,13 @@ class BoundCall:
             numbers = self._default_numbers
         if workspace is None and self.on_addresses is not None:
             self.on_addresses(*inputs, *outputs, *numbers)
-        else:
-            self._run_arrays((*arrays, *numbers), tuple(results), workspace)
+            return results
+        nbytes = self.plan.workspace_bytes
+        if workspace is None:
+            workspace = scratch(nbytes, self.plan.problem.device)
+        elif workspace.nbytes < nbytes:
+            raise WorkspaceError(f"workspace: expected at least {nbytes} bytes, got {workspace.nbytes}")
+        self.run_arrays((*arrays, *numbers), tuple(results), workspace)
         return results
 
     def _with_given(
@@ -121,40 +140,17 @@ class BoundCall:
             check_elements(self.plan.problem, arrays, out)
             outputs = addresses_of(out)
         places = (*inputs, *outputs)
-        if places not in self._places or (self._of_numpy and not all(map(_is_writable, out))):
+        if places not in self.places or (self._of_numpy and not all(map(_is_writable, out))):
             check_memory(self.plan.problem, arrays, out)
-            if len(self._places) >= _MAX_PLACES:
-                self._places.clear()
-            self._places.add(places)
+            self.places.keep(places, True)
         if self._wants_all and 0 not in outputs:
             return [*out], outputs
         results = [make and (make() if one is None else one) for make, one in zip(self._makers, out, strict=True)]
         return results, addresses_of(results)
 
-    def _run_arrays(self, inputs: tuple[Any, ...], results: tuple[Any, ...], workspace: Any) -> None:
-        plan = self.plan
-        if workspace is None:
-            workspace = scratch(plan.workspace_bytes, plan.problem.device)
-        elif workspace.nbytes < plan.workspace_bytes:
-            raise WorkspaceError(f"workspace: expected at least {plan.workspace_bytes} bytes, got {workspace.nbytes}")
-        plan.run(plan, inputs, results, workspace)
-
 
 def _is_writable(array: Any) -> bool:
     return array is None or (type(array) is ndarray and array.flags.writeable)
-
-
-def _with_lent_threads(plan: Plan) -> RunOnAddresses | None:
-    """The plan's run on addresses; torch's threads, which torch keeps awake between our calls, help with tensors."""
-    problem, run = plan.problem, plan.on_addresses
-    if run is None or problem.kind == "numpy" or problem.M * problem.N < SMALL_ELEMENTS:
-        return run
-
-    def run_shared(*addresses: float) -> None:
-        with use_parallel_for(torch_parallel_for()):
-            run(*addresses)
-
-    return run_shared
 
 
 kept: BoundedCache[Hashable, BoundCall] = BoundedCache(_MAX_CALLS)

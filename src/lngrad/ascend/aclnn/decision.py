@@ -1,7 +1,8 @@
-"""A decided call: the checks of an operator's row, the core's plan, and what the second phase does once it has memory.
+"""A decided call: the checks of an operator's row, the core's bound call, and what the second phase does once it has memory.
 
-The core computes; copies in the workspace do what CANN's host code does with Cast and ViewCopy, and only where the
-core does not read or write a tensor as it is:
+Decisions have a table of their own, by CANN's facts of the arguments: it has status codes too, and copies around the call. What
+repeats a call, the plan's run and the addresses that were checked, is core.calls.BoundCall. The core computes; copies in the
+workspace do what CANN's host code does with Cast and ViewCopy, only where the core does not read or write a tensor as it is:
 
 - an input gets a float32 copy (a bfloat16 mean of a float16 input);
 - an output gets an array in its place, which is rounded once and copied (a float16 gradInputOut of a float32 input; a
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,8 +28,9 @@ from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.device.numerics import round_half_away, rounds_half_away
 from lngrad.ascend.soc import Target
 from lngrad.core.arrays import ArraySpec
+from lngrad.core.calls import BoundCall
 from lngrad.core.plan import Plan, make_plan
-from lngrad.core.problem import ROLES, Role, check_memory, describe, same_array, shares_memory
+from lngrad.core.problem import ROLES, Problem, Role, check_memory, describe, same_array, shares_memory
 from lngrad.errors import BackendUnavailable, OverlapError
 from lngrad.support.addresses import address_of
 from lngrad.support.bounded_cache import BoundedCache, cached_property
@@ -36,7 +38,7 @@ from lngrad.support.dtypes import contiguous_strides
 from lngrad.typing import Array, Bytes, Dtype, Shape
 
 ALIGNMENT = 64
-MAX_DECISIONS, MAX_PLACES = 4096, 64
+MAX_DECISIONS = 4096
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 ALWAYS = ("y", "mean", "rstd")  # what the core's forward writes even if nobody asks for it
 
@@ -80,20 +82,20 @@ class Decision:
 
     Attributes:
         reads, writes: The core's tensors, in its order.
-        plan: The core's; None if there is nothing to compute.
+        call: The core's, whose places are those of the tensors and the workspace that have passed `check_memory`; None if there
+            is nothing to compute.
         terms, alpha: What is added to the core's x before it runs, and what x is multiplied with before.
         others: What only copies read.
         copies, factors: The outputs that are not the core's own, what they are made of, and what each is multiplied with.
         numbers: Arguments of the core after its arrays: the forward's eps.
         plan_start: Where the plan's own workspace begins, after the core's arrays in it.
         workspace_bytes: All of it.
-        places: Addresses of the tensors and the workspace that have passed `check_memory`.
     """
 
     operator: AclnnOperator
     reads: tuple[Argument, ...]
     writes: tuple[Argument, ...]
-    plan: Plan | None
+    call: BoundCall | None
     terms: tuple[Argument, ...] = ()
     others: tuple[Argument, ...] = ()
     copies: tuple[tuple[Argument, Copy], ...] = ()
@@ -102,7 +104,6 @@ class Decision:
     factors: tuple[float, ...] = ()
     plan_start: int = 0
     workspace_bytes: int = 0
-    places: BoundedCache[Hashable, bool] = field(default_factory=lambda: BoundedCache(MAX_PLACES))
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
@@ -124,13 +125,11 @@ class Decision:
         names = [one.core_name.removeprefix("out.") for one in (*self.reads, *self.writes)]
         return dict(zip(names, (*read, *written), strict=True))
 
-    def check_memory(self, arrays: Arrays, workspace: Bytes | None) -> None:
+    def check_memory(self, problem: Problem, arrays: Arrays, workspace: Bytes | None) -> None:
         """Raise StatusError where an output shares memory with anything else, or the workspace with anything."""
-        if self.plan is None:
-            return
         try:
             read, written = (list(map(arrays.get, names)) for names in self._names)
-            check_memory(self.plan.problem, read, written)
+            check_memory(problem, read, written)
             self._check_others(arrays)
         except OverlapError as reason:
             names = {argument.core_name: argument.name for argument in self.arguments}
@@ -154,7 +153,7 @@ class Decision:
         """Compute from and to the arrays of `tensors`, in the caller's memory alone. StatusError if a block has been freed."""
         if not all(map(ALLOCATED, blocks)):
             raise freed(self.operator.name)
-        if self.plan is None:
+        if self.call is None:
             for one in self.arguments:  # no rows: sums over nothing are 0; no columns: a row's mean is 0, its rstd NaN
                 if one.facts is not None:
                     arrays[one.name][...] = math.nan if one.core_name == "out.rstd" else 0
@@ -166,7 +165,7 @@ class Decision:
             self._stage(read, written, memory)
         if self.terms:
             self._add_terms(self._core_arrays(read, written)["x"], arrays)
-        self.plan.run(self.plan, (*read, *self.numbers), tuple(written), memory[self.plan_start :])
+        self.call.run_arrays((*read, *self.numbers), tuple(written), memory[self.plan_start :])
         if self.plan_start:
             self._write_back(written, arrays)
         if self.copies:
@@ -270,27 +269,27 @@ def _planned(call: AclnnCall, threads: int) -> Decision:
         writes = tuple(Argument(name, f"out.{core}", wanted.get(name)) for name, core in operator.writes.items())
         all_copies = tuple((Argument(one.name, "", wanted.get(one.name)), copy) for one, copy in copies)
         return Decision(operator, (), writes, None, copies=all_copies)
-    layout = _Layout(call, wanted)
-    reads, writes = layout.reads(), layout.writes(wanted)
+    staged = _Workspace(call, wanted)
+    reads, writes = staged.reads(), staged.writes(wanted)
     plan = _core_plan(operator, call.trailing, reads, writes, threads)
-    slack = ALIGNMENT if layout.used else 0  # lets the workspace begin anywhere
+    slack = ALIGNMENT if staged.used else 0  # lets the workspace begin anywhere
     return Decision(
         operator,
         reads,
         writes,
-        plan,
+        BoundCall(plan, lambda output: None),  # results are the caller's
         terms=tuple(Argument(name, "residual", values[name]) for name in operator.terms),
         others=tuple(Argument(name, "", values[name]) for name in operator.others),
         copies=copies,
         numbers=tuple(float(values[name]) for name in operator.numbers),
         alpha=float(values.get(operator.alpha, 1)),
         factors=tuple(float(values.get(copy.factor, 1)) for _, copy in copies),
-        plan_start=layout.used,
-        workspace_bytes=layout.used + slack + plan.workspace_bytes,
+        plan_start=staged.used,
+        workspace_bytes=staged.used + slack + plan.workspace_bytes,
     )
 
 
-class _Layout:
+class _Workspace:
     """Which tensors the core reads and writes itself, and what it has in the workspace in the place of the others.
 
     All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.

@@ -98,9 +98,10 @@ def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, s
     arrays, blocks, places = known.memory()
     if memory is not None:
         places.append((address_of(memory),) if block is None else workspace)  # a device's address is never another's
-    if (checked := (*places, workspaceSize)) not in decision.places:
-        decision.check_memory(arrays, memory)
-        decision.places.keep(checked, True)
+    checked, call = (*places, workspaceSize), decision.call
+    if call is not None and checked not in call.places:
+        decision.check_memory(call.plan.problem, arrays, memory)
+        call.places.keep(checked, True)
     if block is not None:
         blocks.append(block)
     stream_of(stream).submit(partial(decision.run, arrays, memory, blocks))

@@ -23,6 +23,8 @@ Check: TypeAlias = Callable[[AclnnCall], None]
 Wrong: TypeAlias = "str | bool"  # what a rule expected and got; False: nothing is wrong
 MAX_DIMS = 8
 INFERENCE_ARCH, TRAINING_ARCH = 2002, 1001  # Atlas inference (310P) and Atlas training (910)
+REGISTER_ARCH = 3510  # Ascend 950
+NOT_ON_950 = (TRAINING_ARCH, INFERENCE_ARCH, REGISTER_ARCH)
 INFERENCE_MIN_BYTES = 32
 
 

@@ -1,5 +1,5 @@
-"""Norms with what follows them in one operator: aclnnAddRmsNormCast and aclnnFusedAddRmsNorm, aclnnAdaLayerNorm and its V2;
-and aclnnLayerNormalizationGrad of the experimental room. quantized_norms has those that end in INT8.
+"""Norms with what follows them in one operator: aclnnAddRmsNormCast and aclnnFusedAddRmsNorm, aclnnAdaLayerNorm and its V2.
+quantized_norms has those that end in INT8.
 
 The core's norm is kept in float32, and what follows is done in float64 and rounded once. A sum is not rounded before it is
 normalized. The rules are those of the pages (ops-nn, norm/*/docs) and of the published first phases, in the order of the
@@ -14,11 +14,10 @@ from lngrad.ascend.aclnn import checks
 from lngrad.ascend.aclnn.checks import Check, norm_row
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
 from lngrad.ascend.aclnn.operator import FLOATS, AclnnCall, AclnnOperator, Copy
-from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD
+from lngrad.core.problem import FORWARD, RMS_FORWARD
 from lngrad.typing import Array, Shape
 
 SIXTEEN = FLOATS[1:]
-REGISTER_ARCH = 3510  # Ascend 950
 
 
 def _modulated(y: Array, scale: Array, shift: Array) -> Array:
@@ -44,7 +43,6 @@ def _two_dims(call: AclnnCall) -> None:
 INSIDE_RMS = {"(y)": "y", "(rstd)": "rstd", "(total)": "total"}
 INSIDE = {"(y)": "y", "(mean)": "mean", "(rstd)": "rstd"}
 _PARAMETERS = ("weightOptional", "biasOptional")
-_NOT_ON_950 = (checks.TRAINING_ARCH, checks.INFERENCE_ARCH, REGISTER_ARCH)
 
 ADD_RMS_NORM_CAST = norm_row(
     "aclnnAddRmsNormCast",
@@ -98,22 +96,14 @@ def _ada(
     )
 
 
-ADA_LAYER_NORM = _ada("aclnnAdaLayerNorm", _NOT_ON_950, tuple(checks.same_dtype(one, "x") for one in _PARAMETERS), ())
+ADA_LAYER_NORM = _ada(
+    "aclnnAdaLayerNorm", checks.NOT_ON_950, tuple(checks.same_dtype(one, "x") for one in _PARAMETERS), ()
+)
 ADA_LAYER_NORM_V2 = _ada(
     "aclnnAdaLayerNormV2",
     (checks.TRAINING_ARCH, checks.INFERENCE_ARCH),
     (checks.parameter_dtype(*_PARAMETERS), checks.same_dtype(*_PARAMETERS)),
     ("meanOutOptional", "rstdOutOptional"),
-)
-LAYER_NORMALIZATION_GRAD = norm_row(
-    "aclnnLayerNormalizationGrad",
-    reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
-    writes={"dx": "dx", "dgamma": "dgamma", "dbeta": "dbeta"},
-    core=(BACKWARD,),
-    missing=_NOT_ON_950,
-    dtype_checks=checks.all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
-    rstd_shape=checks.one_per_row,
-    by_tiling=False,
 )
 
 
@@ -204,30 +194,7 @@ def aclnnAdaLayerNormV2GetWorkspaceSize(
     )
 
 
-def aclnnLayerNormalizationGradGetWorkspaceSize(
-    dy: aclTensor,
-    x: aclTensor,
-    gamma: aclTensor,
-    mean: aclTensor,
-    rstd: aclTensor,
-    dx: aclTensor,
-    dgamma: aclTensor,
-    dbeta: aclTensor,
-) -> Phase1:
-    """The gradients of aclnnLayerNormBackward, of the experimental room's operator.
-
-    Args:
-        dy, x: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides.
-        gamma: [R1, …, Rj].
-        mean, rstd: One element per row, used as they are.
-        dx: As x. May take the place of dy or x exactly.
-        dgamma, dbeta: As gamma. All are in one dtype.
-    """
-    return phase1(LAYER_NORMALIZATION_GRAD, dy, x, gamma, mean, rstd, dx, dgamma, dbeta)
-
-
 aclnnAddRmsNormCast = phase2("aclnnAddRmsNormCast")
 aclnnFusedAddRmsNorm = phase2("aclnnFusedAddRmsNorm")
 aclnnAdaLayerNorm = phase2("aclnnAdaLayerNorm")
 aclnnAdaLayerNormV2 = phase2("aclnnAdaLayerNormV2")
-aclnnLayerNormalizationGrad = phase2("aclnnLayerNormalizationGrad")

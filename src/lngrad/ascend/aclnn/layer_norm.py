@@ -1,5 +1,5 @@
-"""aclnnLayerNorm, aclnnLayerNormWithImplMode, aclnnFastLayerNorm and aclnnLayerNormBackward: their checks in the documented
-order, their rows, and their two phases.
+"""aclnnLayerNorm, aclnnLayerNormWithImplMode, aclnnFastLayerNorm, aclnnLayerNormBackward, and aclnnLayerNormalizationGrad of
+the experimental room: their checks in the documented order, their rows, and their two phases.
 
 The order of the checks and their codes are those of the published code (aclnn_layer_norm.cpp, aclnn_fast_layer_norm.cpp,
 aclnn_layer_norm_backward.cpp); ``strict`` adds what only the documents say, ``compat`` has the code's own rules in its place.
@@ -20,7 +20,7 @@ from lngrad.ascend.acl.streams import aclrtStream
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES, TensorFacts, aclTensor
 from lngrad.ascend.acl.values import aclBoolArray, aclIntArray
 from lngrad.ascend.aclnn import checks
-from lngrad.ascend.aclnn.checks import Check, Wrong, of_tensors
+from lngrad.ascend.aclnn.checks import Check, Wrong, norm_row, of_tensors
 from lngrad.ascend.aclnn.executor import Phase1, aclOpExecutor, phase1, phase2, run
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, AclnnOperator
 from lngrad.ascend.soc import Target
@@ -291,6 +291,16 @@ LAYER_NORM_BACKWARD = AclnnOperator(
         checks.tiling(_weight_shape("weightOptional")),
     ),
 )
+LAYER_NORMALIZATION_GRAD = norm_row(
+    "aclnnLayerNormalizationGrad",
+    reads={"dy": "dy", "x": "x", "mean": "mean", "rstd": "rstd", "gamma": "gamma"},
+    writes={"dx": "dx", "dgamma": "dgamma", "dbeta": "dbeta"},
+    core=(BACKWARD,),
+    missing=checks.NOT_ON_950,
+    dtype_checks=checks.all_as("x", "dy", "gamma", "mean", "rstd", "dx", "dgamma", "dbeta"),
+    rstd_shape=checks.one_per_row,
+    by_tiling=False,
+)
 
 
 def aclnnLayerNormBackwardGetWorkspaceSize(
@@ -350,3 +360,28 @@ def aclnnLayerNormBackward(
     refused, unless gradInputOut takes the place of gradOut or input exactly.
     """
     run(workspace, workspaceSize, executor, stream)
+
+
+def aclnnLayerNormalizationGradGetWorkspaceSize(
+    dy: aclTensor,
+    x: aclTensor,
+    gamma: aclTensor,
+    mean: aclTensor,
+    rstd: aclTensor,
+    dx: aclTensor,
+    dgamma: aclTensor,
+    dbeta: aclTensor,
+) -> Phase1:
+    """The gradients of aclnnLayerNormBackward, of the experimental room's operator.
+
+    Args:
+        dy, x: [A1, …, Ai, R1, …, Rj], 1 to 8 dimensions, any strides.
+        gamma: [R1, …, Rj].
+        mean, rstd: One element per row, used as they are.
+        dx: As x. May take the place of dy or x exactly.
+        dgamma, dbeta: As gamma. All are in one dtype.
+    """
+    return phase1(LAYER_NORMALIZATION_GRAD, dy, x, gamma, mean, rstd, dx, dgamma, dbeta)
+
+
+aclnnLayerNormalizationGrad = phase2("aclnnLayerNormalizationGrad")

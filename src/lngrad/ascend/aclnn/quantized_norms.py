@@ -14,7 +14,7 @@ from lngrad.ascend.acl.tensor import aclTensor
 from lngrad.ascend.aclnn import checks
 from lngrad.ascend.aclnn.checks import norm_row
 from lngrad.ascend.aclnn.executor import Phase1, phase1, phase2
-from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, REGISTER_ARCH, SIXTEEN
+from lngrad.ascend.aclnn.fused_norms import INSIDE, INSIDE_RMS, SIXTEEN
 from lngrad.ascend.aclnn.operator import FLOAT, FLOATS, AclnnCall, Copy
 from lngrad.ascend.soc import Target
 from lngrad.core.problem import FORWARD, RMS_FORWARD
@@ -59,7 +59,7 @@ def _quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     """aclnnRmsNormQuant's table, of INT8 results: x, gamma, beta, scale, offset, y."""
     floats = SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
     rows = [(dtype, dtype, dtype, dtype, INT8, INT8) for dtype in floats]
-    if target.soc.arch == REGISTER_ARCH:
+    if target.soc.arch == checks.REGISTER_ARCH:
         rows += [(dtype,) * 5 + (INT8,) for dtype in (*floats, FLOAT)]
         rows += [(dtype, dtype, dtype, FLOAT, zero, INT8) for dtype in floats for zero in (INT32, FLOAT)]
     return tuple(rows)
@@ -87,8 +87,8 @@ RMS_NORM_QUANT = norm_row(
 
 def _add_quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     """aclnnAddRmsNormQuant's table, of INT8 results: x1, x2, gamma, xOut, two scales, two zero points, two results."""
-    wide = [(dtype, FLOAT, INT32) for dtype in (SIXTEEN[:1] if target.soc.arch != REGISTER_ARCH else SIXTEEN)]
-    if target.soc.arch == REGISTER_ARCH:
+    wide = [(dtype, FLOAT, INT32) for dtype in (SIXTEEN[:1] if target.soc.arch != checks.REGISTER_ARCH else SIXTEEN)]
+    if target.soc.arch == checks.REGISTER_ARCH:
         wide += [(dtype, dtype, dtype) for dtype in FLOATS] + [(dtype, FLOAT, FLOAT) for dtype in SIXTEEN]
     elif target.soc.bf16:
         wide += [(BFLOAT16, BFLOAT16, BFLOAT16)]
@@ -122,7 +122,7 @@ ADD_RMS_NORM_QUANT = norm_row(
 
 def _layer_norm_quant_rows(target: Target) -> tuple[tuple[aclDataType, ...], ...]:
     """aclnnLayerNormQuant's table: x, gamma, beta, scale, zero point, result."""
-    floats = FLOATS if target.soc.arch == REGISTER_ARCH else SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
+    floats = FLOATS if target.soc.arch == checks.REGISTER_ARCH else SIXTEEN if target.soc.bf16 else SIXTEEN[:1]
     return tuple((dtype, dtype, dtype, dtype, INT8, INT8) for dtype in floats)
 
 

@@ -133,7 +133,7 @@ Worker = _record("Worker", "slot thread native_id wait post semaphore getcpu get
 
 
 @dataclass(frozen=True)
-class Job:
+class ChainedJob:
     """One job of a chain.
 
     Attributes:
@@ -160,13 +160,13 @@ class Chain:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self.jobs: list[Job] = []
+        self.jobs: list[ChainedJob] = []
         self._words: list[Words] = []
 
-    def add(self, function: Address, tasks: int, elements: int, *records: Record) -> Job:
+    def add(self, function: Address, tasks: int, elements: int, *records: Record) -> ChainedJob:
         """Append a job."""
         words = new_job(function, tasks, elements, self._threads, *records)
-        job = Job(sum(map(len, self._words)), tasks, elements, int(words[THREADS]), records[0]._fields)
+        job = ChainedJob(sum(map(len, self._words)), tasks, elements, int(words[THREADS]), records[0]._fields)
         self._words.append(words)
         self.jobs.append(job)
         return job

@@ -24,10 +24,10 @@ from lngrad.cpu.jobs import (
     STREAM_ALIGNMENT,
     Backward,
     Chain,
+    ChainedJob,
     Combine,
     Convert,
     Forward,
-    Job,
     Slice,
     bits_of,
     new_job,
@@ -218,7 +218,7 @@ class PlanBuilder:
         else:
             self.of_workspace[job.word("source")] = name
 
-    def take(self, job: Job, names: tuple[str, ...], moved: dict[str, str]) -> None:
+    def take(self, job: ChainedJob, names: tuple[str, ...], moved: dict[str, str]) -> None:
         """Let a job have arguments where the caller has them, or in the workspace."""
         for name in names:
             if name in moved:
@@ -226,7 +226,7 @@ class PlanBuilder:
             else:
                 self.of_caller[name] = job.word(name)
 
-    def steps(self, main: Job, streamed: str | None, **choices: int) -> CpuSteps:
+    def steps(self, main: ChainedJob, streamed: str | None, **choices: int) -> CpuSteps:
         """The decisions so far as they are executed; `streamed` names the result that may go past the caches."""
         problem = self.problem
         names = (*problem.inputs, *problem.out)
@@ -411,7 +411,7 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: in
         for name, output in zip(problem.out, problem.outputs(), strict=True)
         if output is not None and name != "dx"
     }
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, ChainedJob] = {}
     for name, output in outputs.items():
         if output.dtype not in jobs:
             record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed)

@@ -16,7 +16,7 @@ from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.memory import allocated
 from lngrad.core.plan import Plan
 from lngrad.cpu.entries import entry_address, entry_function
-from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, Job, write_head
+from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, ChainedJob, write_head
 from lngrad.cpu.strides import table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of, addresses_of
@@ -130,9 +130,9 @@ class CpuSteps:
 
     threads: int
     words: Words
-    jobs: tuple[Job, ...]
+    jobs: tuple[ChainedJob, ...]
     max_threads: int
-    main: Job
+    main: ChainedJob
     write: Callable[[memoryview, tuple[float, ...]], None]
     places: tuple[int, ...]
     argument: dict[str, int]
@@ -148,7 +148,7 @@ class CpuSteps:
     columns_function: Address = 0
 
 
-class Memory:
+class CallMemory:
     """The chain and the workspace of one call. A call in another thread at the same time has its own."""
 
     def __init__(self, plan: Plan, memory: Bytes):
@@ -169,13 +169,13 @@ def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArra
     """Compute every wanted output."""
     count = len(plan.problem.inputs)
     arrays, eps = inputs[:count], inputs[count:]
-    _run_shared(plan.steps, Memory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
+    _run_shared(plan.steps, CallMemory(plan, workspace), (*addresses_of((*arrays, *outputs)), *eps))  # type: ignore[arg-type]  # eps is a number
 
 
 def bind(plan: Plan) -> Callable[..., None]:
     """A run on addresses."""
     steps: CpuSteps = plan.steps
-    free: list[Memory] = []
+    free: list[CallMemory] = []
     write = steps.write
     alone = (
         steps.max_threads == 1
@@ -189,7 +189,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = Memory(plan, allocated(plan.workspace_bytes))
+            memory = CallMemory(plan, allocated(plan.workspace_bytes))
         write(memory.bytes, addresses)
         run_here(memory.address, 0, 0)
         free.append(memory)
@@ -198,7 +198,7 @@ def bind(plan: Plan) -> Callable[..., None]:
         try:
             memory = free.pop()
         except IndexError:
-            memory = Memory(plan, allocated(plan.workspace_bytes))
+            memory = CallMemory(plan, allocated(plan.workspace_bytes))
         _run_shared(steps, memory, addresses)
         if plan.workspace_bytes <= KEPT_BYTES:
             free.append(memory)
@@ -206,7 +206,7 @@ def bind(plan: Plan) -> Callable[..., None]:
     return run_small if alone else run_large
 
 
-def _run_shared(steps: CpuSteps, memory: Memory, addresses: tuple[float, ...]) -> None:
+def _run_shared(steps: CpuSteps, memory: CallMemory, addresses: tuple[float, ...]) -> None:
     """The chain, and what NumPy does before and after it."""
     steps.write(memory.bytes, addresses)
     for name, dtype, spec in steps.copies_in:
@@ -225,7 +225,7 @@ def _run_shared(steps: CpuSteps, memory: Memory, addresses: tuple[float, ...]) -
         memory.workspace.copy_out(name, dtype, int(addresses[steps.argument[name]]), spec)
 
 
-def _run_groups(steps: CpuSteps, memory: Memory) -> None:
+def _run_groups(steps: CpuSteps, memory: CallMemory) -> None:
     """The row sums and then the columns of one group of rows after the other."""
     main, words = steps.main, memory.words
     M, N = int(words[main.word("M")]), int(words[main.word("N")])
@@ -258,7 +258,7 @@ def pack(plan: Plan) -> Words | None:
         return None
     if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
         return None
-    workspace = Memory(plan, np.zeros(-(-plan.workspace_bytes // 8) * 8, np.uint8)).workspace.content()
+    workspace = CallMemory(plan, np.zeros(-(-plan.workspace_bytes // 8) * 8, np.uint8)).workspace.content()
     start = -(-len(steps.words) * 8 // LINE) * LINE // 8
     image = np.zeros(start + len(workspace), np.int64)
     image[: len(steps.words)] = steps.words

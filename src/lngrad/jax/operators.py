@@ -171,7 +171,7 @@ def _forward_of_slices(*given: Any, normalized: int, eps: float, normalization: 
         static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
         x = total = _on_cpu(ADD_FORWARD, x, gamma, beta, residual, numbers=(eps,), **static)[3]
     (rows,), parameters = _flat(normalized, accumulator(x, gamma, beta), (x,), (gamma, beta))
-    got = slices.Steps(axis, rows, normalization, eps).forward(*parameters)
+    got = slices.SlicedCall(axis, rows, normalization, eps).forward(*parameters)
     columns = (*shape[: x.ndim - normalized], *(1,) * normalized)
     mean, rstd = (None if name not in got else got[name].reshape(columns) for name in ("mean", "rstd"))
     return got["y"].astype(x.dtype).reshape(shape), mean, rstd, total
@@ -194,7 +194,7 @@ def _backward_of_slices(
     specs = {"dx": (rows.shape, rows.dtype), "dgamma": (columns, dtypes[0]), "dbeta": (columns, dtypes[1])}
     specs = {name: spec for (name, spec), want in zip(specs.items(), wanted, strict=True) if want}
     mean = mean if normalization.centred else None
-    got = slices.Steps(axis, rows, normalization).backward(specs, scale, dtotal, dy=dy, mean=mean, rstd=rstd)
+    got = slices.SlicedCall(axis, rows, normalization).backward(specs, scale, dtotal, dy=dy, mean=mean, rstd=rstd)
     if wanted[0]:
         got["dx"] = got["dx"].astype(x.dtype).reshape(shape)
     dgamma, dbeta = (

@@ -183,7 +183,7 @@ def keeps_bits(n: int) -> bool:
     return n > 0 and n % SEGMENT == 0
 
 
-class Steps:
+class SlicedCall:
     """The steps of a call inside jax.shard_map, each an XLA custom call, on rows (M, n) that are cut along `axis`."""
 
     def __init__(self, axis: Any, x: Any, normalization: Normalization, eps: float = 0.0):

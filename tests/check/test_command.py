@@ -19,6 +19,7 @@ import pytest
 import lngrad
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.testing import check_same_bits
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +124,10 @@ def test_resume_keeps_what_is_done(bench, run):
             for one in ("--report", "--junit", "--json")
         ),
         (["somebody.py"], "expected .csv (TTK), .json (ATK), .yaml"),
-        (["cases.yaml", "--impl", "mutant:nothing"], "mutant: expected one of 337 known mistakes, such as "),
+        (
+            ["cases.yaml", "--impl", "mutant:nothing"],
+            f"mutant: expected one of {len(MISTAKES)} known mistakes, such as ",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_exit_code_2(bench, run, arguments, text):

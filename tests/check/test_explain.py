@@ -92,8 +92,10 @@ def elided(name: str, before: str) -> str:
 
 def test_codes_are_unique_and_the_page_has_them_all():
     """A code that has been published stays with its family: the page is their list."""
-    assert len({one.code for one in FAMILIES}) == len(FAMILIES) == 138
-    assert [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("LN-")] == page_rows()
+    assert len({one.code for one in FAMILIES}) == len(FAMILIES)
+    page = PAGE.read_text("utf-8")
+    assert [line for line in page.splitlines() if line.startswith("LN-")] == page_rows()
+    assert f"The {len(FAMILIES)} families ({len(MISTAKES)} mistakes) of" in page  # counted nowhere else
 
 
 def test_a_mistake_is_explained_by_its_name_its_code_and_the_name_of_a_report():
@@ -115,7 +117,9 @@ def test_a_misspelt_name_gets_the_nearest_three(run):
     assert said.endswith("got 'gama forgoten'")
     mutant = run("check", "--impl", "mutant:gama forgoten")
     assert mutant.exit_code == 2
-    assert "mutant: expected one of 337 known mistakes, such as gamma forgotten, " in " ".join(mutant.output.split())
+    assert f"mutant: expected one of {len(MISTAKES)} known mistakes, such as gamma forgotten, " in " ".join(
+        mutant.output.split()
+    )
     assert run("check", "--explain", "LN-G04").output.startswith("LN-G04  sums added twice\n")
 
 

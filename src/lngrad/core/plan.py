@@ -77,7 +77,8 @@ class _Module(Protocol):
 class Backend:
     """One row of the table: where a backend lives, what must be installed, which devices it serves.
 
-    contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread.
+    contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread, and is chosen by
+        name alone.
     family: It computes every operator and normalization, not layer normalization alone.
     prebuilt: A module whose why_not() is None where the package brings what would be compiled: then nothing need be installed.
     """
@@ -149,7 +150,7 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
 
 def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend is None:
-        serving = [name for name, row in BACKENDS.items() if _serves(row, problem)]
+        serving = [name for name, row in BACKENDS.items() if not row.contextual and _serves(row, problem)]
         reasons = {name: _missing(name) or _not_computed(BACKENDS[name], problem) for name in serving}
         available = [name for name, reason in reasons.items() if reason is None]
         if not available:

@@ -44,8 +44,8 @@ EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
     "dgamma or dbeta": (
         column_sums.other_sum, column_sums.column_weights, column_sums.wrong_axis, misplaced.unwritten, misplaced.clipped,
         misplaced.moved, misplaced.added, column_sums.last_size, misplaced.narrow_store, column_sums.of_other_rows),
-    # Of dx, and rare beside another mistake: only where the inputs are right.
-    "dx alone": (row_means.partial_means, row_means.tiled_means, row_means.of_other_rows, misplaced.factors,
+    # Rare beside another mistake: only where the inputs are right.
+    "dx, rare": (row_means.partial_means, row_means.tiled_means, row_means.of_other_rows, misplaced.factors,
                  misplaced.another_gamma, misplaced.moved, misplaced.added, row_means.narrow_means),
 }  # fmt: skip
 # Inputs that the whole result may have been computed from, in this order.
@@ -67,12 +67,13 @@ def explain(fit: Fit) -> Explanation | None:
         usable = len(fit.result) >= 4 and fit.is_finite
         explainers = EXPLAINERS["dgamma or dbeta"] if usable else (misplaced.unwritten, column_sums.last_size)
     else:
-        explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx alone"] if fit.depth > 1 else ())
+        explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx, rare"] if fit.depth > 1 else ())
     return next((found for one in explainers if (found := one(fit)) is not None), None)
 
 
 class Diagnosis(NamedTuple):
-    """The mistake's name, None if nothing explains the result; a sentence to act on; formulas and recovered weights."""
+    """The mistake's name, None if nothing explains the result; a sentence to act on; formulas and recovered weights; name and
+    sentence of each other mistake that explains it too."""
 
     mistake: str | None
     sentence: str
@@ -150,7 +151,7 @@ def _no_rows(failure: Failure) -> Diagnosis | None:
 
 
 def _never_written(failure: Failure) -> Diagnosis | None:
-    """Zeros in dx and in all else that is wrong, where what is right is more than subnormal."""
+    """Zeros in the first output and in all else that is wrong, where what is right is more than subnormal."""
     first = failure.outputs[0]
     zeros = [one.name for one in failure.outputs if not one.result.any()]
     if first.name not in zeros or any(one.name not in zeros for one in failure.wrong):
@@ -272,16 +273,16 @@ def _each_output(failure: Failure) -> list[Explanation] | None:
         if explained is None:
             return None
         found.append(explained)
-    return _one_factor(found)
+    return _one_factor(found, [one.name for one in failure.outputs])
 
 
-def _one_factor(found: list[Explanation]) -> list[Explanation]:
-    """One difference where all three gradients are the same number of times what they should be."""
+def _one_factor(found: list[Explanation], outputs: list[str]) -> list[Explanation]:
+    """One difference where all gradients, of which there are several, are the same number of times what they should be."""
     names = [one.name for explanation in found for one in explanation.differences]
-    times = {name.removeprefix(output) for name, output in zip(names, OUTPUTS, strict=False)}
-    if len(names) != len(OUTPUTS) or len(times) != 1 or not (text := times.pop()).endswith(" times"):
+    times = {name.removeprefix(output) for name, output in zip(names, outputs, strict=False)}
+    if not 1 < len(names) == len(outputs) or len(times) != 1 or not (text := times.pop()).endswith(" times"):
         return found
-    said = f"all three gradients are{text} what they should be: dy has a factor, as of dropout, a loss scale or a mean."
+    said = f"all gradients are{text} what they should be: dy has a factor, as of dropout, a loss scale or a mean."
     return [replace(one, differences=(Difference(f"all gradients{text}", said),)) for one in found]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,17 +45,18 @@ def demo(
     from rich.progress import track
 
     from lngrad.core.machine import versions
-    from lngrad.cpu.entries import ENTRIES, compile_elsewhere, programs_for
+    from lngrad.cpu.entries import compile_elsewhere, programs_for
+    from lngrad.cpu.jobs import ENTRIES
 
     output.mkdir(parents=True, exist_ok=True)
-    bars, what = Console(stderr=True), "Compiling, once per machine"
+    what, bars = "Compiling, once per machine", Console(stderr=True)
     kernels = [[(name, dtype, "float32") for dtype in some for name in KERNELS] for some in (DTYPES[:1], DTYPES[1:])]
-    float32, bits16 = programs_for([*kernels[0], *((name, "", "") for name in ENTRIES)], 7), programs_for(kernels[1], 3)
+    kernels[0] += [(name, "", "") for name in ENTRIES]
+    float32, bits16 = programs_for(kernels[0], 7), programs_for(kernels[1], 3)
     list(track(compile_elsewhere(float32), what, len(float32), console=bars))
     losses, accuracies, layer = train(track(range(epochs), "Training", console=bars), seed)
     list(track(compile_elsewhere(bits16), f"{what}: 16 bits", len(bits16), console=bars))
     errors = {dtype: errors_of(dtype, *layer) for dtype in track(DTYPES, "Checking", console=bars)}
-
     table = new_table("Errors in tolerances", "dtype", "library", "elements: 10⁻⁴ to 10²", right=["largest"])
     for dtype, found in errors.items():
         for name, one in found.items():
@@ -63,20 +64,19 @@ def demo(
             table.add_row(dtype, name, drawn(np.log1p(elements)), f"{one.max():.2f}")
     table.caption = None if "torch" in found else "torch is not installed"
     Console().print(table)
-    say(f"Training loss {drawn(np.sqrt(losses[:: 1 + len(losses) // 24]))}")
     say(f"Test accuracy {accuracies[-1]:.1%} after {epochs} epochs; at least {PASS_ACCURACY:.0%} is asked for.")
     worst = {dtype: {name: float(one.max()) for name, one in found.items()} for dtype, found in errors.items()}
     passed = accuracies[-1] >= PASS_ACCURACY and all(one["lngrad"] <= 1 for one in worst.values())
     results = {"passed": passed, "seed": seed, "versions": versions(), "accuracy": accuracies[-1], "loss_by_step": losses,
                "accuracy_by_epoch": accuracies, "max_error_in_tolerances": worst}  # fmt: skip
     (output / "results.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    say(f"Numbers: {output / 'results.json'}")
+    say(f"Training loss {drawn(np.sqrt(losses[:: 1 + len(losses) // 24]))}, numbers: {output / 'results.json'}")
     if not passed:
         fail("the demonstration failed; see above", FAILED)
     say(NEXT)
 
 
-def drawn(numbers: Sequence[float]) -> str:
+def drawn(numbers: Array | list[float]) -> str:
     """Numbers from 0 up as a row of bars."""
     return "".join("▁▂▃▄▅▆▇█"[int(7.99 * one / max(numbers))] for one in numbers)
 
@@ -126,7 +126,7 @@ def train(epochs: Iterable[int], seed: int) -> tuple[list[float], list[float], l
 def errors_of(dtype: str, *layer: Array) -> dict[str, Array]:
     """Errors in tolerances of lngrad's gradients, and of torch's where it is installed; layer: dy, x, gamma, beta."""
     from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, find
-    from lngrad.testing import Grads, Inputs, error_shares
+    from lngrad.testing import Inputs, error_shares
 
     dy, x, gamma, beta = (array.astype(numpy_dtype(dtype)) for array in layer)
     given, found = Arguments(dy, x, None, None, gamma, beta, gamma.shape), dict[str, Array]()
@@ -135,6 +135,6 @@ def errors_of(dtype: str, *layer: Array) -> dict[str, Array]:
         if one.forward is not None and (not one.needs or find_spec(one.needs)):
             mean, rstd = map(as_numpy, one.forward(given)()[1:])  # each library is judged with those of its own forward
             grads = one.backward(replace(given, mean=mean, rstd=rstd))()
-            shares = error_shares(Grads(*grads), Inputs(dy, x, mean, rstd, gamma, beta, 1))
+            shares = error_shares(grads, Inputs(dy, x, mean, rstd, gamma, beta, 1))
             found[name] = np.concatenate([share.ravel() for share in shares])
     return found

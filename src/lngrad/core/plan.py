@@ -116,14 +116,11 @@ def backends() -> dict[str, str]:
 
 def availability(name: str) -> str:
     """The word "available", or the reason why a backend is not."""
-    return _missing(name) or _deviceless(BACKENDS[name]) or "available"
-
-
-def _deviceless(row: Backend) -> str | None:
-    """That there is no device for a backend that does not serve the CPU, or None."""
-    if "cpu" in row.devices or _imported("torch").cuda.is_available():
-        return None
-    return "no CUDA device"
+    if reason := _missing(name):
+        return reason
+    return (
+        "available" if "cpu" in BACKENDS[name].devices or _imported("torch").cuda.is_available() else "no CUDA device"
+    )
 
 
 def make_plan(problem: Problem, backend: str | None = None, threads: int | None = None) -> Plan:
@@ -152,11 +149,11 @@ def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend is None:
         serving = [name for name, row in BACKENDS.items() if not row.contextual and _serves(row, problem)]
         reasons = {name: _missing(name) or _not_computed(BACKENDS[name], problem) for name in serving}
-        available = [name for name, reason in reasons.items() if reason is None]
-        if not available:
-            text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "none serves it"
-            raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({text})")
-        return BACKENDS[available[0]]
+        for name, reason in reasons.items():
+            if reason is None:
+                return BACKENDS[name]
+        text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "none serves it"
+        raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({text})")
     if backend not in BACKENDS:
         raise BackendUnavailable(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     row = BACKENDS[backend]

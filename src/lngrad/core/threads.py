@@ -96,8 +96,8 @@ def lent_parallel_for() -> ParallelFor | None:
 class use_parallel_for:
     """A context in which a framework's threads help with this thread's jobs, and ours sleep on.
 
-    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: two
-    such crews would take the cores from each other.
+    A program that computes with threads of its own between our calls keeps them awake for a while, as we do ours: the
+    two would take the cores from each other.
 
     Args:
         parallel_for: The framework's; None: only lngrad's own workers help.
@@ -115,11 +115,7 @@ class use_parallel_for:
 
 
 _TORCH_LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
-
-
-_torch_threads_are_gone = (
-    False  # in a child of a process that had loaded torch: its OpenMP would wait for them for ever
-)
+_torch_threads_are_gone = False  # in a child of a process that had loaded torch: its OpenMP would wait for ever
 
 
 def _lose_torch_threads() -> None:

@@ -109,34 +109,24 @@ def aclDestroyScalar(scalar: aclScalar | None) -> None:
     destroy(scalar, aclScalar, "scalar")
 
 
-@returns_aclnnStatus
-def aclDestroyIntArray(array: aclIntArray | None) -> None:
-    """Destroy an array of integers; a null pointer is fine, a second time is not."""
-    destroy(array, aclIntArray, "array")
+def _destroyer(name: str, kind: type[Handle], text: str) -> Callable[[Handle | None], aclnnStatus]:
+    @returns_aclnnStatus
+    def call(array: Handle | None) -> None:
+        destroy(array, kind, "array")
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Destroy {text}."
+    return call
 
 
-@returns_aclnnStatus
-def aclDestroyFloatArray(array: aclFloatArray | None) -> None:
-    """Destroy an array of floating-point numbers; a null pointer is fine, a second time is not."""
-    destroy(array, aclFloatArray, "array")
-
-
-@returns_aclnnStatus
-def aclDestroyBoolArray(array: aclBoolArray | None) -> None:
-    """Destroy an array of booleans; a null pointer is fine, a second time is not."""
-    destroy(array, aclBoolArray, "array")
-
-
-@returns_aclnnStatus
-def aclDestroyTensorList(array: aclTensorList | None) -> None:
-    """Destroy a list and the tensors in it, which need not, and can't, be destroyed again."""
-    destroy(array, aclTensorList, "array")
-
-
-@returns_aclnnStatus
-def aclDestroyScalarList(array: aclScalarList | None) -> None:
-    """Destroy a list and the scalars in it, which need not, and can't, be destroyed again."""
-    destroy(array, aclScalarList, "array")
+_AGAIN, _ALL = "a null pointer is fine, a second time is not", "in it, which need not, and can't, be destroyed again"
+aclDestroyIntArray = _destroyer("aclDestroyIntArray", aclIntArray, f"an array of integers; {_AGAIN}")
+aclDestroyFloatArray = _destroyer(
+    "aclDestroyFloatArray", aclFloatArray, f"an array of floating-point numbers; {_AGAIN}"
+)
+aclDestroyBoolArray = _destroyer("aclDestroyBoolArray", aclBoolArray, f"an array of booleans; {_AGAIN}")
+aclDestroyTensorList = _destroyer("aclDestroyTensorList", aclTensorList, f"a list and the tensors {_ALL}")
+aclDestroyScalarList = _destroyer("aclDestroyScalarList", aclScalarList, f"a list and the scalars {_ALL}")
 
 
 @returns_value(aclnnStatus, 0)

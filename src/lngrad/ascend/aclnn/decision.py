@@ -269,7 +269,7 @@ def _planned(call: AclnnCall, threads: int) -> Decision:
         writes = tuple(Argument(name, f"out.{core}", wanted.get(name)) for name, core in operator.writes.items())
         all_copies = tuple((Argument(one.name, "", wanted.get(one.name)), copy) for one, copy in copies)
         return Decision(operator, (), writes, None, copies=all_copies)
-    staged = _Workspace(call, wanted)
+    staged = _Stages(call, wanted)
     reads, writes = staged.reads(), staged.writes(wanted)
     plan = _core_plan(operator, call.trailing, reads, writes, threads)
     slack = ALIGNMENT if staged.used else 0  # lets the workspace begin anywhere
@@ -289,7 +289,7 @@ def _planned(call: AclnnCall, threads: int) -> Decision:
     )
 
 
-class _Workspace:
+class _Stages:
     """Which tensors the core reads and writes itself, and what it has in the workspace in the place of the others.
 
     All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.

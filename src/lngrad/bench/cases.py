@@ -11,6 +11,9 @@ from lngrad.support.dtypes import bytes_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 QUICK_ROUNDS = 3
+# On a CPU: of a module's forward and backward, a small one among them; and of a quick run.
+MODULE_SHAPES = ((64, 64), (1024, 256), (4096, 768), (16384, 1024), (4096, 4096), (8192, 4096))
+QUICK = ((512, 384), (4096, 768), (50000, 37))
 Shapes: TypeAlias = tuple[tuple[int, int], ...]
 
 _PASSES = {"backward": 3, "forward": 2, "both": 5}  # over M·N elements, at the least

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import lngrad
-from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, autograd, jitted, overridden
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
@@ -44,9 +44,6 @@ SHAPES = (
 # With dx of 64 MB and more in at least one dtype.
 CALL_SHAPES = ((16384, 1024), (32768, 1024), (8192, 4096))
 LARGE_BYTES = 64 * 10**6
-# Of a module's forward and backward, a small one among them.
-MODULE_SHAPES = ((64, 64), (1024, 256), (4096, 768), (16384, 1024), (4096, 4096), (8192, 4096))
-QUICK = ((512, 384), (4096, 768), (50000, 37))
 
 # Forward and backward through a framework: the peer, and what prepares both.
 FRAMEWORKS = {

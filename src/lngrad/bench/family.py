@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.bench.cases import DTYPES, QUICK_ROUNDS, Job, Settings
-from lngrad.bench.cpu import MODULE_SHAPES, QUICK
+from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock
 from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments

@@ -41,7 +41,7 @@ __all__ = [
     # launching
     "launch", "CompiledKernel", "CompileError", "LaunchReport", "BlockReport", "AscendWarning", "DeviceFault",
     # memory
-    "GlobalAddress", "GlobalTensor", "LocalTensor", "TPipe", "GetTPipePtr", "TQue", "TBuf", "TPosition",
+    "CacheMode", "GlobalAddress", "GlobalTensor", "LocalTensor", "TPipe", "GetTPipePtr", "TQue", "TBuf", "TPosition",
     "QuePosition",
     # copies
     "DataCopy", "DataCopyParams", "DataCopyPad", "DataCopyExtParams", "DataCopyPadParams", "DataCopyPadExtParams",

@@ -91,8 +91,8 @@ class KernelCall(NamedTuple):
         return self.session.remote(api, *self.n[:3])
 
     def dtype(self, index: int) -> Dtype:
-        """Return the element type of a code."""
-        return DTYPES[self.n[index]]
+        """Return the element type of a code; above its 8 bits is what else a global tensor says of itself."""
+        return DTYPES[self.n[index] & 255]
 
     def value(self, dtype: Dtype, index: int) -> float:
         """Return the value to be stored: an integer of the record, or its scalar."""

@@ -87,12 +87,12 @@ class Session:
         Raises:
             DeviceFault: The address lies in no memory of the launch.
         """
-        region, dtype = self._region(api, address, 0), DTYPES[code]
+        region, dtype = self._region(api, address, 0), DTYPES[code & 255]
         start, length = address - region.start, region.data.size
         # The hardware does not know the size that SetGlobalBuffer was given.
         whole = size < 0 or not self.core.checked
         stop = length if whole else min(length, start + size * dtype.itemsize)
-        return GlobalTensor.at(region, start, stop, dtype)
+        return GlobalTensor.at(region, start, stop, dtype, code > 255)
 
     def _region(self, api: str, address: int, nbytes: int) -> GlobalRegion:
         if self.core.regions is None:

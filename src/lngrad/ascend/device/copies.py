@@ -89,6 +89,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
         core.tally.bytes_out += b.blocks * b.nbytes
     core.tally.instructions[api] += 1
     core.log.append(instruction)
+    if core.trace is not None:
+        core.trace.copied(instruction, local.start, b.blocks, b.nbytes, remote.bypass)
 
 
 def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) -> None:
@@ -184,7 +186,7 @@ def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> No
     if poison.any():
         _rows(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
         core.ub.doubt(ranges[1])
-    core.tally.instructions["DataCopy"] += 1
+    core.looped("DataCopy", 1, b.blocks * b.nbytes)
     core.log.append(instruction)
 
 
@@ -448,7 +450,7 @@ def TransDataTo5HD(
                 start = tensor.start + repeat * nchwconvParams.dstRepStride * BLOCK_BYTES
                 core.ub.poison[start : start + BLOCK_BYTES] = np.repeat(column, dtype.itemsize)
                 core.ub.doubt([(start, start + BLOCK_BYTES)])
-    core.tally.instructions[api] += 1
+    core.looped(api, 1, repeats * TRANSPOSED * BLOCK_BYTES)
     core.log.append(instruction)
 
 

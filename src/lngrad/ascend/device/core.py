@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 
 from lngrad.ascend import soc as socs
+from lngrad.ascend.device.cycle_figures import GLOBAL_SCALAR, SCALAR_ACCESS
+from lngrad.ascend.device.cycles import IN_ORDER, SCALAR, VECTOR, Trace, TracedClock
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
@@ -47,12 +49,14 @@ class Rules:
             accesses.
         ordering: Whether races between pipes and between blocks are looked for.
         timeline: Whether every instruction is kept for the picture in the report.
+        cycles: Whether what the cycles are computed from is kept.
     """
 
     strictness: Strictness = "checked"
     auto_sync: bool = True
     ordering: bool = True
     timeline: bool = False
+    cycles: bool = False
 
 
 @dataclass
@@ -105,7 +109,11 @@ class Core:
         self.rules = rules or Rules()
         self.checked = self.rules.strictness == "checked"
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
+        order_of_vectors = self.rules.auto_sync or soc.arch == 3510
+        self.clock = (TracedClock if self.rules.cycles else PipeClock)(self.rules.ordering, order_of_vectors, index)
+        self.trace: Trace | None = None
+        if isinstance(self.clock, TracedClock):
+            self.trace = self.clock.trace = Trace()
         self.order = order or GlobalOrder()
         self.tally = Tally()
         kept = None if self.rules.timeline else RECENT
@@ -185,6 +193,8 @@ class Core:
             span.writer, span.write_epoch, span.writer_pipe = instruction, epoch, V
         if poisoned:
             self.ub.settle(plan.write.spans)
+        if self.trace is not None:
+            self.trace.append((self.trace.vector, plan, instruction))
         if plan.waits:
             self.clock.acquire(S, self.clock.release(V))
         self._counts[plan.op] += 1
@@ -231,6 +241,7 @@ class Core:
             return f"{role} ({self.ub.handles[handle].name} at byte {start})"
 
         plan = plan_instruction(d, self.ub, names, self.tolerate)
+        plan.descriptor = d  # in the counter mode, planning has another form of it
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[descriptor] = plan
@@ -421,6 +432,8 @@ class Core:
         with self.scalar_access():
             self.touch_global(instruction, region, start, stop, writing)
         self.log.append(instruction)
+        if self.trace is not None:
+            self.trace.append((SCALAR, GLOBAL_SCALAR, instruction))
 
     @contextmanager
     def scalar_access(self) -> Iterator[None]:
@@ -438,14 +451,24 @@ class Core:
         known, outer = self.clock.known[V], self.site
         self.site = outer or kernel_site()
         in_order, known[V] = known[V], ALWAYS
+        if self.trace is not None:
+            self.trace.vector = IN_ORDER
         try:
             yield
         finally:
             self.site = outer
+            if self.trace is not None:
+                self.trace.vector = VECTOR
             known[V] = max(in_order, self.clock.now[V]) if self.rules.ordering else ALWAYS
             self.clock.now[V] += 1
         self.tally.tile_apis[api] += 1
         self.tally.api_instructions[api] += self.instructions().total() - before
+
+    def looped(self, name: str, calls: int, nbytes: int) -> None:
+        """Count ``calls`` vector instructions that one NumPy call stands for; each touches ``nbytes``."""
+        self.tally.instructions[name] += calls
+        if self.trace is not None:
+            self.trace.looped(name, calls, nbytes, (name, V, self.index, self.site or ("", 0)))
 
     def instructions(self) -> Counter[str]:
         """Return how many instructions of each name the core has executed."""
@@ -464,6 +487,8 @@ class Core:
         bit = WRITE_V if writing else READ_V
         self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit, carries)
         self.log.append(instruction)
+        if self.trace is not None and pipe == S:
+            self.trace.append((SCALAR, SCALAR_ACCESS, instruction))
 
     def check_leaks(self) -> None:
         """Refuse tensors that were not freed, or that still wait; "device" lets them pass.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -13,6 +15,12 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
 
+class CacheMode(enum.IntEnum):
+    """Whether a GlobalTensor's copies go through the L2 cache."""
+
+    CACHE_MODE_NORMAL, CACHE_MODE_DISABLE = range(2)
+
+
 class GlobalTensor:
     """A window on global memory (``GlobalTensor<T>``).
 
@@ -21,13 +29,14 @@ class GlobalTensor:
             ``GlobalAddress.ReinterpretCast`` changes the type on purpose.
     """
 
-    __slots__ = ("_end", "_region", "_start", "dtype", "name")
+    __slots__ = ("_end", "_region", "_start", "bypass", "dtype", "name")
 
     def __init__(self, dtype: DTypeLike | None = None) -> None:
         self.dtype: Dtype | None = None if dtype is None else element_type("GlobalTensor", dtype)
         self.name = "a GlobalTensor without SetGlobalBuffer"
         self._region: GlobalRegion | None = None
         self._start = self._end = 0
+        self.bypass = False  # whether its copies pass the L2 cache by, which only their time depends on
 
     def SetGlobalBuffer(self, buffer: GlobalAddress | Array, bufferSize: int | None = None) -> None:
         """Bind the tensor to memory.
@@ -55,9 +64,10 @@ class GlobalTensor:
         self._region, self._start, self._end = region, start, start + size * wanted.itemsize
 
     @classmethod
-    def at(cls, region: GlobalRegion, start: int, end: int, dtype: Dtype) -> GlobalTensor:
+    def at(cls, region: GlobalRegion, start: int, end: int, dtype: Dtype, bypass: bool = False) -> GlobalTensor:
         """Return the tensor of bytes [start, end) of a region."""
         tensor = cls.__new__(cls)
+        tensor.bypass = bypass
         tensor.dtype, tensor.name = dtype, region.name
         tensor._region, tensor._start, tensor._end = region, start, end
         return tensor
@@ -114,10 +124,14 @@ class GlobalTensor:
         """Return the same bytes as another type. C prototype: ``GlobalTensor<U> ReinterpretCast() const``."""
         dtype = element_type("ReinterpretCast", T)
         region, _ = self.bound("ReinterpretCast")
-        return self.at(region, self._start, self._end, dtype)
+        return self.at(region, self._start, self._end, dtype, self.bypass)
 
     def __getitem__(self, offset: int) -> GlobalTensor:
         region, dtype = self.bound("operator[]")
         if not 0 <= offset <= self.GetSize():
             raise BoundsFault(f"{self.name}: has {self.GetSize()} elements, got [{offset}]")
-        return self.at(region, self._start + offset * dtype.itemsize, self._end, dtype)
+        return self.at(region, self._start + offset * dtype.itemsize, self._end, dtype, self.bypass)
+
+    def SetL2CacheHint(self, mode: int) -> None:
+        """Say whether copies go through the L2 cache: CacheMode. C prototype: ``void SetL2CacheHint(CacheMode mode)``."""
+        self.bypass = mode == CacheMode.CACHE_MODE_DISABLE

@@ -10,12 +10,15 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.core import Core, Rules, Strictness, current_core
+from lngrad.ascend.device.cycle_report import analyse
+from lngrad.ascend.device.cycles import Trace
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalRegion, GlobalRegions
 from lngrad.ascend.device.races import GlobalOrder
 from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_svg
@@ -39,6 +42,7 @@ def launch(
     auto_sync: bool = True,
     ordering: bool = True,
     timeline: bool = False,
+    cycles: bool | int = False,
     memory: Sequence[GlobalRegion] = (),
 ) -> LaunchReport:
     """Run ``kernel`` on ``block_num`` blocks, in place on ``arrays``.
@@ -61,6 +65,8 @@ def launch(
         ordering: Whether races are looked for: two accesses to the same bytes, one of them a write, that no flag,
             queue or barrier orders.
         timeline: Whether every instruction is kept for ``LaunchReport.timeline_svg``.
+        cycles: Whether ``LaunchReport.cycles`` says how long a device would take, by a model; above 1, as if so many cores
+            each did what these blocks did, and shared the memory's rate.
         memory: More global memory, which a compiled kernel may touch by address.
 
     Raises:
@@ -76,10 +82,11 @@ def launch(
     arguments: list[Any] = list(addresses)
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
-    rules = Rules(strictness, auto_sync, ordering, timeline)
+    rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
     order, regions = GlobalOrder(), GlobalRegions([*(GlobalRegion(a.array, a.name) for a in addresses), *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
+    traces: dict[int, Trace] = {}
 
     def run(index: int) -> None:
         core = Core(target, index=index, count=block_num, rules=rules, order=order)
@@ -88,6 +95,8 @@ def launch(
         reports[index] = core.report()
         if timeline:
             kept[index] = core
+        if core.trace is not None:
+            traces[index] = core.trace
 
     schedule = BlockSchedule(block_num, target, run)
     schedule.run_all()
@@ -96,7 +105,14 @@ def launch(
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
         picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows)
     blocks = tuple(reports[index] for index in range(block_num))
-    return LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks, picture)
+    name = getattr(kernel, "__name__", "kernel")
+    report = LaunchReport(name, target.name, target.ub_bytes, blocks, picture)
+    if not cycles:
+        return report
+    free = target.ub_bytes - max(block.peak_ub_bytes for block in blocks)
+    known = sum(address.array.nbytes for address in addresses)
+    every = [traces[index] for index in range(block_num)]
+    return replace(report, cycles=analyse(name, target, every, None if cycles is True else cycles, known, free))
 
 
 def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:

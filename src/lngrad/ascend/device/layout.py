@@ -106,6 +106,6 @@ def GatherMask(
             dst.write("GatherMask", "dst", packed.size)[...] = packed
             core.ub.poison[start:stop] = poison.reshape(-1)
             core.ub.doubt([(start, stop)])
-    core.tally.instructions["GatherMask"] += 1
+    core.looped("GatherMask", 1, values.nbytes)
     core.record("GatherMask", V, core.site or ("", 0))
     return int(packed.size)

@@ -70,7 +70,9 @@ class PlannedInstruction:
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
         spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
+        descriptor: As the kernel gave it.
         waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
+        cost: What it takes (``cycles.Cost``), once somebody has asked.
     """
 
     name: str
@@ -81,7 +83,9 @@ class PlannedInstruction:
     function: Callable[..., object]
     arguments: tuple[Any, ...] | None
     spread: Callable[[Array], None]
+    descriptor: Descriptor
     waits: bool = False
+    cost: Any = None
 
 
 Touched = tuple[list[Geometry], Callable[[Sequence[Array]], Array]]  # dst and sources; how they depend on each other
@@ -105,7 +109,9 @@ def _planned(
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
 
-    return PlannedInstruction(operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread)
+    return PlannedInstruction(
+        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d
+    )
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:

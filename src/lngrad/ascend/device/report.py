@@ -129,7 +129,7 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
         f"red: the same bytes, and nothing orders the two; arrow: a flag, set and waited for; a row a pipe{between}"
     )
     parts.append(f'<text x="8" y="{height - 10}" fill="#555">{legend}</text>')
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Arrows) -> str:
@@ -149,7 +149,7 @@ def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Ar
             x, y = LEFT + index * STEP, top + entry[1] * ROW
             places[id(entry)] = (x + LONG / 2, y + BOX / 2)
             parts.append(_box(entry, x, y))
-    return _svg(width, height, [*parts, *_arrows(arrows, places, 0)])
+    return svg(width, height, [*parts, *_arrows(arrows, places, 0)])
 
 
 def _arrows(arrows: Arrows, places: dict[int, tuple[float, float]], margin: float) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _arrows(arrows: Arrows, places: dict[int, tuple[float, float]], margin: floa
             yield f'<line {ends} stroke="#555" marker-end="url(#head)"/>'
 
 
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">\n<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" '
@@ -211,14 +211,112 @@ class BlockReport:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What to change.
+
+    Attributes:
+        kind: buffers, copies, repeats, masks, reductions, banks or tail.
+        text: What to do, with the line.
+        cycles: What the slowest block would save, by the model.
+        time_us: The same in µs.
+    """
+
+    kind: str
+    text: str
+    cycles: float
+    time_us: float
+
+
+@dataclass(frozen=True)
+class LineCycles:
+    """One line of a kernel, in the slowest block.
+
+    Attributes:
+        line: ``file:line``.
+        name: Of its instruction; the most frequent one.
+        cycles: That the block would be shorter without it, all else alike: its part of the critical path.
+        waits: What it waits for, and how many cycles, the longest wait first.
+    """
+
+    line: str
+    name: str
+    cycles: float
+    waits: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """How long a launch would take, by the model; docs/ascend-cycles.md says what is not modelled, and how far it errs.
+
+    Attributes:
+        kernel, soc: What ran, where.
+        cores: Vector cores that work at a time.
+        cycles: From the first block's begin to the last one's end.
+        time_us: The same in µs, with the launch.
+        launch_us: The launch alone.
+        blocks: Cycles of each block.
+        shares: By pipe, the part of a block's cycles in which it works: the mean of all blocks.
+        lines: The dearest lines of the slowest block, by critical path.
+        advice: What would save most, by the model.
+        roofline: What bounds the kernel: a sentence.
+        guesses: Instructions whose figures are guesses, and "SoC" where the SoC's are A2's.
+    """
+
+    kernel: str
+    soc: str
+    cores: int
+    cycles: float
+    time_us: float
+    launch_us: float
+    blocks: tuple[float, ...]
+    shares: dict[str, float]
+    lines: tuple[LineCycles, ...]
+    advice: tuple[Advice, ...]
+    roofline: str
+    guesses: tuple[str, ...]
+    picture: str = field(default="", repr=False, compare=False)
+
+    def to_json(self) -> str:
+        """Return everything but the picture as JSON text."""
+        facts = asdict(self)
+        del facts["picture"]
+        return json.dumps(facts, indent=2, ensure_ascii=False)
+
+    def timeline_svg(self) -> str:
+        """Return the slowest block's instructions to scale, one lane a pipe."""
+        return self.picture
+
+    def table(self) -> str:
+        """Return the cycles as text."""
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares.items())
+        lines = [
+            f"{self.kernel} on {self.soc}, {len(self.blocks)} blocks on {self.cores} cores: {self.time_us:,.2f} µs by the model "
+            f"({self.cycles:,.0f} cycles, {self.launch_us:.2f} µs of them before they begin)",
+            f"busy: {shares}",
+            self.roofline,
+            f"{'cycles':>12}  {'':>5}  line",
+        ]
+        for one in self.lines:
+            lines.append(f"{one.cycles:12,.0f}  {100 * one.cycles / max(self.cycles, 1):4.0f} %  {one.line} {one.name}")
+            lines += [f"{'':21}waits {cycles:,.0f} for {what}" for what, cycles in one.waits]
+        lines += [f"advice: {one.text}: {one.cycles:,.0f} cycles, {one.time_us:.2f} µs" for one in self.advice]
+        if self.guesses:
+            lines.append(f"guesses: {', '.join(self.guesses)}")
+        return "\n".join(lines)
+
+    __str__ = table
+
+
+@dataclass(frozen=True)
 class LaunchReport:
-    """What a launch did, block by block."""
+    """What a launch did, block by block; ``cycles`` where it was asked for."""
 
     kernel: str
     soc: str
     ub_bytes: int
     blocks: tuple[BlockReport, ...]
     timeline: str | None = field(default=None, repr=False, compare=False)
+    cycles: Cycles | None = field(default=None, repr=False, compare=False)
 
     def instructions(self) -> dict[str, int]:
         """Return the instructions of all blocks by name, most frequent first."""

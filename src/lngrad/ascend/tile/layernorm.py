@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import REPEAT_FLOATS, lane_sums, pairwise_sum
+from lngrad.ascend.device.numerics import REPEAT_BYTES, REPEAT_FLOATS, lane_sums, pairwise_sum
 from lngrad.ascend.device.report import warn_at_kernel
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
@@ -143,15 +143,16 @@ def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTil
 def _fold(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """dst[i] = sum of row i: the 64-float pieces of a row are added lane by lane, then the lanes pairwise."""
     values = src.read("WholeReduceSum", "src", rows * H).reshape(rows, H)
-    dst.core.tally.instructions["Add"] += rows * ((H > 2 * REPEAT_FLOATS - 1) + (H > REPEAT_FLOATS and H % 64 > 0))
-    dst.core.tally.instructions["WholeReduceSum"] += 2 * -(-rows // 255)
+    adds = (H > 2 * REPEAT_FLOATS - 1) + (H > REPEAT_FLOATS and H % 64 > 0)
+    dst.core.looped("Add", rows * adds, H * 4)
+    dst.core.looped("WholeReduceSum", 2 * -(-rows // 255), min(rows, 255) * REPEAT_BYTES)
     dst.write("WholeReduceSum", "dst", rows, aligned=False)[:] = lane_sums(values)
 
 
 def _spread(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
     """Fill row i of dst with src[i] (published as Select with an empty mask)."""
     values = src.read("Select", "src", rows, aligned=False)
-    dst.core.tally.instructions["Select"] += rows
+    dst.core.looped("Select", rows, H * 4)
     dst.write("Select", "dst", rows * H).reshape(rows, H)[:] = values[:, None]
 
 

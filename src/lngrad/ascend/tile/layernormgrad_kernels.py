@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
-from lngrad.ascend.device.numerics import REPEAT_FLOATS, RoundMode, lane_sums, repeat_sums
+from lngrad.ascend.device.numerics import REPEAT_BYTES, REPEAT_FLOATS, RoundMode, lane_sums, repeat_sums
 from lngrad.ascend.device.vector import Add, Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, OverlapFault
 from lngrad.ascend.tiling.host_functions import align_up
@@ -40,9 +40,9 @@ def refuse_partial_overlap(api: str, dst: LocalTensor, role: str, src: LocalTens
 
 
 def count_instructions(tensor: LocalTensor, times: int, instructions: dict[str, int]) -> None:
-    """Count instructions that a NumPy call stands for."""
+    """Count instructions that a NumPy call stands for, of a repeat each."""
     for name, count in instructions.items():
-        tensor.core.tally.instructions[name] += times * count
+        tensor.core.looped(name, times * count, REPEAT_BYTES)
 
 
 def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
@@ -53,7 +53,7 @@ def row_sums(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> None:
         full, rest = divmod(left, REPEAT_FLOATS)
         rounds += -(-full // MAX_REPEATS) + (rest > 0)
         left = -(-left // REPEAT_FLOATS)
-    src.core.tally.instructions["WholeReduceSum"] += rounds * rows
+    src.core.looped("WholeReduceSum", rounds * rows, -(-H * 4 // rounds) if rounds else 0)
     dst.write("WholeReduceSum", "dst", rows)[:] = repeat_sums(values, REPEAT_FLOATS)
 
 
@@ -63,8 +63,8 @@ def broadcast_rows(dst: LocalTensor, src: LocalTensor, rows: int, H: int) -> Non
     values = src.read("Brcb", "src", rows)
     whole = rows // BRCB_ROWS if dst.core.soc.arch != 2002 else 0
     brcbs = H // BLOCK_FLOATS * -(-whole // MAX_REPEATS)
-    dst.core.tally.instructions["Brcb"] += brcbs
-    dst.core.tally.instructions["Duplicate"] += rows - whole * BRCB_ROWS
+    dst.core.looped("Brcb", brcbs, min(whole, MAX_REPEATS) * REPEAT_BYTES)
+    dst.core.looped("Duplicate", rows - whole * BRCB_ROWS, H * 4)
     dst.write("Brcb", "dst", rows * H).reshape(rows, H)[:] = values.reshape(rows, 1)
 
 
@@ -74,7 +74,7 @@ def _each_row(
     """Combine every row of src with ``row``: one instruction a row."""
     refuse_partial_overlap(api, dst, "src0", src, rows * H)
     matrix, other = src.read(api, "src0", rows * H).reshape(rows, H), row.read(api, "src1", H)
-    dst.core.tally.instructions[api] += rows
+    dst.core.looped(api, rows, H * 4)
     arithmetic(matrix, other, out=dst.write(api, "dst", rows * H).reshape(rows, H))
 
 
@@ -84,7 +84,7 @@ add_to_rows = partial(_each_row, "Add", np.add)
 
 def clear_columns(dst: LocalTensor, rows: int, H: int, first: int) -> None:
     """Set the columns from ``first`` on of every row to 0: one masked Duplicate a row."""
-    dst.core.tally.instructions["Duplicate"] += rows
+    dst.core.looped("Duplicate", rows, H * 4)
     dst.write("Duplicate", "dst", rows * H).reshape(rows, H)[:, first:] = 0
 
 
@@ -93,7 +93,7 @@ def reciprocal(dst: LocalTensor, ones: LocalTensor, src: LocalTensor, count: int
     Duplicate(ones, 1.0, BLOCK_FLOATS)
     refuse_partial_overlap("Div", dst, "src1", src, count)
     values = src.read("Div", "src1", count)
-    src.core.tally.instructions["Div"] += 1
+    src.core.looped("Div", 1, count * 4)
     np.divide(np.float32(1), values, out=dst.write("Div", "dst", count))
 
 
@@ -103,8 +103,8 @@ def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, c
     matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
     if rows > 1:
         src[width:].read("Add", "src0", 0)  # one row past the first: every row must start on a block
-    dst.core.tally.instructions["Add"] += rows - clear
-    dst.core.tally.instructions["Adds"] += clear
+    dst.core.looped("Add", rows - clear, width * 4)
+    dst.core.looped("Adds", int(clear), width * 4)
     if clear:
         np.add(matrix[0], np.float32(0), out=total)
     for row in matrix[int(clear) :]:

@@ -173,17 +173,18 @@ public:
         other.SetGlobalBuffer(reinterpret_cast<U*>(address_), size_ < 0 ? 0 : uint64_t(size_) * sizeof(T) / sizeof(U));
         return other;
     }
-    void SetL2CacheHint(CacheMode) {}
+    void SetL2CacheHint(CacheMode mode) { bypass_ = mode == CacheMode::CACHE_MODE_DISABLE; }
 
-    // As numbers of a call: the address, the size and the type.
+    // As numbers of a call: the address, the size, the type and whether copies pass the L2 cache by.
     friend void put(lngrad::Call& call, const GlobalTensor& tensor)
     {
-        lngrad::put_each(call, reinterpret_cast<intptr_t>(tensor.address_), tensor.size_, lngrad::type_of<T>());
+        lngrad::put_each(call, reinterpret_cast<intptr_t>(tensor.address_), tensor.size_, lngrad::type_of<T>() | tensor.bypass_ << 8);
     }
 
 private:
     __gm__ T* address_ = nullptr;
     int64_t size_ = 0;
+    bool bypass_ = false;
 };
 
 } // namespace AscendC

@@ -158,14 +158,13 @@ def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
         return _reduction(plan, size, machine)
     elements = d.n if d.form in (COUNT, COUNTER) else REPEAT_BYTES // size * d.repeat
     repeats = -(-elements * size // REPEAT_BYTES) if d.form in (COUNT, COUNTER) else d.repeat
-    partial = figures.PARTIAL if d.form in (COUNT, COUNTER) and elements * size % REPEAT_BYTES else 0.0
     factor = bank_factor(d, sizes, machine.groups)
     rate = timing.wide if size >= 4 else timing.narrow
     extra = figures.IN_PLACE * repeats if any(a.runs == plan.write.runs for a in plan.reads) and factor == 1 else 0.0
     masks = d.form in (COUNT, MASK)
     clean = max(1.0, repeats * rate)
     return Cost(
-        clean * factor + extra, timing.start + partial, figures.ISSUE + figures.MASK * masks, *_touched(plan),
+        clean * factor + extra, timing.start, figures.ISSUE + figures.MASK * masks, *_touched(plan),
         clean * (factor - 1), masks,
     )  # fmt: skip
 
@@ -212,6 +211,31 @@ def share_of(traces: Sequence[Trace], cores: int, times: float, machine: Machine
     return Share(machine.memory_rate * of_one, machine.cache_rate * of_one, cached * times <= machine.cache_bytes)
 
 
+class Channel:
+    """When a core's share of a memory is in use. Copies come in program order, and may use what a later one leaves free."""
+
+    def __init__(self) -> None:
+        self._end = 0.0
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=4)
+
+    def take(self, begin: float, cycles: float) -> float:
+        """Take the first free ``cycles`` from ``begin`` on, and return when they end."""
+        end = begin
+        for place, (start, stop) in enumerate(self._gaps):
+            first = max(start, begin)
+            taken = min(cycles, stop - first)
+            if taken > 0:
+                self._gaps[place] = (first + taken, stop)
+                cycles -= taken
+                end = first + taken
+        if cycles > 0:
+            first = max(self._end, begin)
+            if first > self._end:
+                self._gaps.append((self._end, first))
+            self._end = end = first + cycles
+        return end
+
+
 class Run(NamedTuple):
     """One block's schedule: its instructions in order, the cycles in all, those in which each pipe works."""
 
@@ -247,7 +271,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
     since = 0.0  # from when on it has not waited
     ready, end, busy = [0.0] * 4, [0.0] * 4, [0.0] * 4
     cause, last = [-1] * 4, [-1] * 4  # what made a pipe ready; what ends last on it
-    channel = 0.0  # when the core's share of the memory is free
+    memory, cache = Channel(), Channel()
     tokens: dict[int, tuple[float, int]] = {}
     flying: deque[tuple[float, tuple[int, int], int]] = deque()  # results that are not there yet: when, where, whose
     placed: list[Placed] = []
@@ -270,7 +294,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
                 for when, (low, high), whose in flying:
                     if when > begin and _meets(low, high, cost):
                         begin, why, until = when, whose, when
-            starts = begin + figures.WAKE if begin > end[V] else begin
+            starts = begin + figures.WAKE if begin - end[V] > figures.IDLE or not placed else begin
             ready[V] = starts + cost.repeats
             finish = ready[V] + cost.start
             flying.append((finish, cost.write, len(placed)))
@@ -306,12 +330,10 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             if now > begin:
                 begin, why, until = now, by, since
             whole = blocks * nbytes
-            rate = share.cache if share.fits and not bypass else share.memory
+            fast = share.fits and not bypass
             data = max(whole / figures.COPY_RATE[pipe], blocks * figures.COPY_BLOCK)
-            finish, shared = begin + starts * figures.COPY_START[pipe] + data, max(channel, begin) + whole / rate
-            channel = shared
-            if shared > finish:
-                finish = shared
+            shared = (cache if fast else memory).take(begin, whole / (share.cache if fast else share.memory))
+            finish = max(begin + starts * figures.COPY_START[pipe] + data, shared)
             ready[pipe] = end[pipe] = finish
             cause[pipe] = last[pipe] = len(placed)
             busy[pipe] += finish - begin
@@ -323,7 +345,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             now += figures.ISSUE
             if now > begin:
                 begin, why, until = now, by, since
-            starts = begin + figures.WAKE if begin > end[V] else begin
+            starts = begin + figures.WAKE if begin - end[V] > figures.IDLE or not placed else begin
             finish = starts + calls * max(repeats * timing.wide, figures.ISSUE) + timing.start
             now = max(now, starts) + calls * figures.ISSUE
             ready[V] = end[V] = finish

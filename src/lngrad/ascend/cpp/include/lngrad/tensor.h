@@ -178,7 +178,7 @@ public:
     // As numbers of a call: the address, the size, the type and whether copies pass the L2 cache by.
     friend void put(lngrad::Call& call, const GlobalTensor& tensor)
     {
-        lngrad::put_each(call, reinterpret_cast<intptr_t>(tensor.address_), tensor.size_, lngrad::type_of<T>() | tensor.bypass_ << 8);
+        lngrad::put_each(call, reinterpret_cast<intptr_t>(tensor.address_), tensor.size_, int64_t(lngrad::type_of<T>()) | int64_t(tensor.bypass_) << 8);
     }
 
 private:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from lngrad.ascend import ascendc as c
@@ -220,7 +219,13 @@ def _figures() -> Iterator[Figure]:
         yield Figure(f"pto {name} f32 line 64x128", lines[0], row_sum(op, F32, 64, 128))
         yield Figure(f"pto {name} f32 line 64x32", lines[1], row_sum(op, F32, 64, 32))
         yield Figure(f"pto {name} f16 line 64x64", lines[2], row_sum(op, F16, 64, 64))
-    for dtype, columns, cycles in ((F32, 64, 1263), (F32, 128, 1424), (F16, 128, 1263), (F32, 336, 1825), (F16, 656, 1844)):
+    for dtype, columns, cycles in (
+        (F32, 64, 1263),
+        (F32, 128, 1424),
+        (F16, 128, 1263),
+        (F32, 336, 1825),
+        (F16, 656, 1844),
+    ):
         yield Figure(f"pto TCOLSUM {WORDS[dtype]} line 64x{columns}", cycles, column_sum(dtype, 64, columns))
     yield Figure("pto TCOLSUM f32 1x3072", 390, local_copy(F32, 3072))
     yield Figure("pto TCOLMAX f32 1x3072", 390, local_copy(F32, 3072))
@@ -311,7 +316,10 @@ def _numbers() -> dict[str, tuple[Callable[[float], None], list[float]]]:
     for word, values in (("WAKE", [6.0, *map(float, range(16))]), ("IN_PLACE", [0.0, *(n / 10 for n in range(1, 11))])):
         numbers[word] = (lambda value, word=word: setattr(model, word, value)), values
     for pipe, word in ((2, "MTE2"), (3, "MTE3")):
-        numbers[word] = (lambda value, pipe=pipe: model.COPY_START.update({pipe: value})), [200.0, *(5.0 * n for n in range(20, 70))]
+        numbers[word] = (
+            (lambda value, pipe=pipe: model.COPY_START.update({pipe: value})),
+            [200.0, *(5.0 * n for n in range(20, 70))],
+        )
     return numbers
 
 

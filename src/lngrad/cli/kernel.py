@@ -65,11 +65,15 @@ def kernel_run(
     strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked",
     auto_sync: Annotated[bool, Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
-    timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG.")] = None,
+    timeline: Annotated[
+        Path | None, Option(help="Write what ran on which pipe, as SVG; with --cycles to scale.")
+    ] = None,
+    cycles: Annotated[bool, Option("--cycles", help="Print how long a device would take, by a model.")] = False,
+    cycles_json: Annotated[Path | None, Option(help="Write the same as JSON.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
     remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
-    force: Annotated[bool, Option("--force", help="Replace files of --save and --timeline that exist.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Compile an Ascend C kernel and run it on the simulated NPU.
 
@@ -93,22 +97,29 @@ def kernel_run(
         )
     arrays = dict(map(_array, arg or ()))
     targets = [_target(text, None if project else arrays) for text in save or ()]
-    for path in filter(None, (*(path for path, _ in targets), timeline)):
+    for path in filter(None, (*(path for path, _ in targets), timeline, cycles_json)):
         check_place(path, replace=force)
     macros = {name: value if equal else None for name, equal, value in (one.partition("=") for one in define or ())}
     request = _Request(
         {"path": file, "kernel": kernel, "include": include or (), "headers": header or (), "define": macros},
         arrays,
         {"blocks": blocks or (None if project else 1), "tiling": tiling and _tiling(tiling), "tiling_key": tiling_key,
-         "soc": soc, "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None},
+         "soc": soc, "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None,
+         "cycles": cycles or cycles_json is not None},
         workspace,
         [name for _, name in targets],
         project and (project, dict(map(_sizes, shape or ())), dtype, dict(map(_pair, attr or ()))),
     )  # fmt: skip
     result = _run_apart(request, time_limit)
     _write_files(result, timeline, targets, force)
+    if cycles_json is not None:
+        from lngrad.files.writing import write_text
+
+        write_text(cycles_json, result.cycles_json)
     if report:
         say(result.table)
+    if cycles:
+        say(result.cycles)
     for remark in result.remarks * remarks:
         say(f"remark: {remark}")
 
@@ -137,6 +148,7 @@ def kernel_test(
     include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
     soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
     mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
+    cycles: Annotated[bool, Option("--cycles", help="Print how long each launch would take, by a model.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,
 ) -> None:
     """Build an operator's own gtest unit tests for the simulated NPU, and run them.
@@ -156,11 +168,18 @@ def kernel_test(
     modes = tuple(MODES) if mode == "both" else (mode,)
     options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
     table = new_table(folder.name, "test", *modes, "why", show_lines=True)
-    passed = True
+    passed, took = True, dict[str, None]()
     building = working(f"building and running the tests of {folder.name}")
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch, building:
         found = run_operator(
-            folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, time_limit=time_limit
+            folder,
+            Path(scratch),
+            soc=soc,
+            gtest=gtest,
+            options=options,
+            modes=modes,
+            cycles=cycles,
+            time_limit=time_limit,
         )
         for file in found:
             if file.error:
@@ -171,7 +190,10 @@ def kernel_test(
                 shown = (printable(text, markup=True) for text in (name, "\n".join(whys)))
                 table.add_row(next(shown), *(case.state for case in cases), next(shown))
             passed = passed and not file.error and all(case.state == "passed" for case in file.cases)
+            took |= file.cycles
     Console().print(table)
+    for line in took:
+        say(line)
     if not passed:
         raise typer.Exit(FAILED)
 
@@ -195,6 +217,8 @@ class _Result(NamedTuple):
     picture: str | None = None
     table: str = ""
     remarks: tuple[str, ...] = ()
+    cycles: str = ""
+    cycles_json: str = ""
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -250,9 +274,11 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(None)
         done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        tasks.send(
-            _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
-        )
+        found = _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
+        if (took := done.cycles) is not None:
+            picture = took.timeline_svg() if request.options["timeline"] else None
+            found = found._replace(picture=picture, cycles=took.table(), cycles_json=took.to_json() + "\n")
+        tasks.send(found)
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes

@@ -41,7 +41,7 @@ from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
-REMARK = "lngrad: remark: "  # before each, in a program's stderr
+REMARK, CYCLES = "lngrad: remark: ", "lngrad: cycles: "  # before each, in a program's stderr
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
 _Callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
@@ -123,6 +123,8 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
         report = launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **settings)
     for remark in report.remarks() if shows_remarks else ():
         print(f"{REMARK}{remark}", file=sys.stderr)
+    for line in report.cycles.table().splitlines()[:2] if report.cycles else ():
+        print(f"{CYCLES}{line}", file=sys.stderr)
 
 
 _NO_ACCESS = 0  # PROT_NONE
@@ -169,7 +171,13 @@ def _settings() -> dict[str, Any]:
     """
     switch = {"on": True, "off": False}
     modes = {"checked": "checked", "device": "device"}
-    known: dict[str, dict[str, Any]] = {"strictness": modes, "ordering": switch, "auto_sync": switch, "remarks": switch}
+    known: dict[str, dict[str, Any]] = {
+        "strictness": modes,
+        "ordering": switch,
+        "auto_sync": switch,
+        "remarks": switch,
+        "cycles": switch,
+    }
     chosen: dict[str, Any] = {}
     for word in filter(None, os.environ.get(SETTINGS_VARIABLE, "").split(",")):
         name, _, value = word.partition("=")

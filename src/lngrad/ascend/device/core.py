@@ -395,6 +395,8 @@ class Core:
         """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
         instruction = (name, pipe, self.index, self.site or site)
         self.log.append(instruction)
+        if self.trace is not None:
+            self.trace.last = instruction
         return instruction
 
     def touch_global(

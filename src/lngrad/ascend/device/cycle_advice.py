@@ -18,6 +18,7 @@ from lngrad.ascend.device.report import Advice, Site, site_text
 
 WORTH = 0.01  # of a block's cycles
 OFTEN = 4  # times that something must happen to be worth a rule
+SHOWN = 3  # lines of an advice
 Changed = tuple[str, str, Trace]  # the kind of advice, what to do, what would run then
 
 
@@ -60,6 +61,7 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Iterator[Changed]:
     setter: dict[int, Event] = {}  # what came last on a flag's pipe
     last: dict[int, Event] = {}
     pending: list[int] = []
+    user: Site | None = None  # of the buffer that was waited for last
     for number, event in enumerate(trace):
         if event[0] == SET:
             if event[1] in last:
@@ -75,7 +77,9 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Iterator[Changed]:
         elif event[0] == COPY and event[-1][1] == MTE2:
             key = MTE2, event[-1][3]
             if pending:
-                sizes[key] = event[1] * event[2], setter[trace[pending[0]][2]][-1][3]
+                user = setter[trace[pending[0]][2]][-1][3]
+            if pending or user is not None:
+                sizes[key] = event[1] * event[2], user or key[1]
             uses[key].append((pending, event[3]))
             pending = []
         if event[0] in (VECTOR, IN_ORDER, COPY):
@@ -114,7 +118,7 @@ def _larger_copies(trace: Trace, free_bytes: int) -> Iterator[Changed]:
         if event[0] == COPY:
             copies[event[-1][3]].append(number)
     changes: dict[int, Event | None] = {}
-    texts = []
+    found: Counter[Site] = Counter()
     for site, numbers in copies.items():
         nbytes = sum(trace[n][1] * trace[n][2] for n in numbers) / len(numbers)
         if (
@@ -124,9 +128,19 @@ def _larger_copies(trace: Trace, free_bytes: int) -> Iterator[Changed]:
         ):
             together = min(len(numbers), int(figures.FULL_RATE_BYTES // nbytes))
             changes |= {n: (*trace[n][:5], 1 / together, trace[n][-1]) for n in numbers}
-            texts.append(f"{len(numbers)} copies of {nbytes:,.0f} bytes at {site_text(site)}")
+            found[site] += len(numbers)
     if changes:
-        yield "copies", f"{'; '.join(texts)}: in copies of 16 KB they would save", _changed(trace, changes)
+        mean = sum(trace[n][1] * trace[n][2] for n in changes) / len(changes)
+        text = f"copies of {mean:,.0f} bytes at {_lines(found)}: copies of 16 KB would save"
+        yield "copies", text, _changed(trace, changes)
+
+
+def _lines(found: Counter[Site]) -> str:
+    """The lines where something happens, most often first, and how often."""
+    by_line: Counter[str] = Counter()
+    for site, count in found.items():
+        by_line[site_text(site)] += count
+    return ", ".join(f"{line} ({count:,})" for line, count in by_line.most_common(SHOWN))
 
 
 def _recosted(plan: PlannedInstruction, change: Callable[[Cost], Cost], kept: dict[int, Any]) -> Any:
@@ -166,10 +180,9 @@ def _repeats(trace: Trace, free_bytes: int) -> Iterator[Changed]:
             changes[run[0]] = (first[0], replace(first[1], cost=cost), first[-1])
             found[first[-1][3]] += len(run)
     if changes:
-        lines = ", ".join(f"{site_text(site)} ({count:,})" for site, count in found.most_common(3))
         yield (
             "repeats",
-            f"instructions of one repeat, at even steps: {lines}; one with repeatTime would save",
+            f"instructions of one repeat at {_lines(found)}: one with repeatTime would save",
             _changed(trace, changes),
         )
 
@@ -198,10 +211,9 @@ def _masks(trace: Trace, free_bytes: int) -> Iterator[Changed]:
             found[event[-1][3]] += 1
         before = mask if d.form in (0, MASK) else None
     if len(changes) >= OFTEN:
-        lines = ", ".join(f"{site_text(site)} ({count:,})" for site, count in found.most_common(3))
         yield (
             "masks",
-            f"the same mask is set again at {lines}; SetVectorMask once and isSetMask = false would save",
+            f"the same mask is set again at {_lines(found)}: SetVectorMask once, and isSetMask = false, would save",
             _changed(trace, changes),
         )
 
@@ -230,8 +242,11 @@ def _reductions(trace: Trace, free_bytes: int) -> Iterator[Changed]:
             changes[number] = (event[0], _recosted(event[1], shorter, kept), event[-1])
             found[event[-1][3]] += 1
     if changes:
-        lines = ", ".join(site_text(site) for site, _ in found.most_common(3))
-        yield "reductions", f"WholeReduceSum at {lines}: BlockReduceSum twice would save", _changed(trace, changes)
+        yield (
+            "reductions",
+            f"WholeReduceSum at {_lines(found)}: BlockReduceSum twice would save",
+            _changed(trace, changes),
+        )
 
 
 def _banks(trace: Trace, free_bytes: int) -> Iterator[Changed]:
@@ -246,12 +261,11 @@ def _banks(trace: Trace, free_bytes: int) -> Iterator[Changed]:
     for number, event in enumerate(trace):
         if event[0] <= IN_ORDER and event[1].cost.conflicts:
             changes[number] = (event[0], _recosted(event[1], apart, kept), event[-1])
-            found[event[-1][3]] += event[1].cost.conflicts
+            found[event[-1][3]] += 1
     if changes:
-        lines = ", ".join(site_text(site) for site, _ in found.most_common(3))
         yield (
             "banks",
-            f"bank conflicts at {lines}: operands 256 bytes further on, or another stride, would save",
+            f"bank conflicts at {_lines(found)}: operands 256 bytes further on, or another stride, would save",
             _changed(trace, changes),
         )
 

@@ -8,8 +8,21 @@ from html import escape
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.cycle_advice import advise
-from lngrad.ascend.device.cycle_figures import Machine, machine
-from lngrad.ascend.device.cycles import LOOP, VECTOR, Event, Placed, Run, Share, Trace, run_cores, share_of, timing_of
+from lngrad.ascend.device.cycle_figures import GLOBAL_SCALAR, Machine, machine
+from lngrad.ascend.device.cycles import (
+    ALL_CORES,
+    IN_ORDER,
+    LOOP,
+    SCALAR,
+    Event,
+    Placed,
+    Run,
+    Share,
+    Trace,
+    run_cores,
+    share_of,
+    timing_of,
+)
 from lngrad.ascend.device.pipes import MTE3, PIPE_NAMES
 from lngrad.ascend.device.report import COLOURS, Cycles, LineCycles, Site, site_text, svg
 from lngrad.errors import printable
@@ -113,13 +126,17 @@ def _roofline(traces: Sequence[Trace], cores: int, share: Share, at: Machine, cy
 def _repeats(event: Event, at: Machine) -> float:
     if event[0] == LOOP:
         return float(event[2] * event[3] * timing_of(event[1]).wide)
-    return float(event[1].cost.repeats - event[1].cost.conflicts) if event[0] <= VECTOR + 1 else 0.0
+    return float(event[1].cost.repeats - event[1].cost.conflicts) if event[0] <= IN_ORDER else 0.0
 
 
 def _guesses(traces: Sequence[Trace], at: Machine) -> tuple[str, ...]:
-    names = {event[-1][0] for trace in traces for event in trace if event[0] <= VECTOR + 1 or event[0] == LOOP}
-    found = sorted(name for name in names if not timing_of(name).sourced)
-    return (*(() if at.sourced else ("SoC",)), *found)
+    found = {"the SoC's figures"} if not at.sourced else set[str]()
+    for event in (event for trace in traces for event in trace):
+        if event[0] == ALL_CORES or (event[0] == SCALAR and event[1] == GLOBAL_SCALAR):
+            found.add(event[-1][0] if event[0] == ALL_CORES else f"{event[-1][0]} of global memory")
+        elif (event[0] <= IN_ORDER or event[0] == LOOP) and not timing_of(event[-1][0]).sourced:
+            found.add(event[-1][0])
+    return tuple(sorted(found))
 
 
 def _picture(kernel: str, run: Run) -> str:

@@ -18,7 +18,7 @@ from lngrad.ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad.ascend.device.operations import OPERATIONS, Operands
 from lngrad.ascend.device.pipes import ALL_PIPES, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction
-from lngrad.ascend.device.report import Instruction
+from lngrad.ascend.device.report import NOBODY, Instruction
 
 # The kinds of events: (kind, …); an instruction, where there is one, comes last.
 VECTOR, IN_ORDER, LOOP, COPY, SET, WAIT, SCALAR, ALL_CORES = range(8)
@@ -40,11 +40,13 @@ class Trace(list[Event]):
         vector: The kind of the next vector instruction: VECTOR, or IN_ORDER inside a tile API, which has a barrier behind each.
         cached_bytes: Moved to and from global memory, without what passes the L2 cache by.
         bytes: All of them.
+        last: What the core has recorded last, such as a barrier.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.vector = VECTOR
+        self.last: Instruction = NOBODY
         self.cached_bytes = self.bytes = 0
 
     def copied(self, instruction: Instruction, start: int, blocks: int, nbytes: int, bypass: bool) -> None:
@@ -86,7 +88,7 @@ class TracedClock(PipeClock):
 
     def learn_others(self, others: list[Snapshot]) -> None:
         """As the clock's: a barrier between blocks."""
-        self.trace.append((ALL_CORES,))
+        self.trace.append((ALL_CORES, self.trace.last))
         super().learn_others(others)
 
 
@@ -358,9 +360,13 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             now += cycles
             busy[S] += cycles
         else:
-            now = yield max(now, *end)
-            by, since = -1, now
+            top = max(ALL_PIPES, key=end.__getitem__)
+            here = max(now, end[top])
+            now = yield here
+            placed.append((S, here, now, last[top], here, event[-1], number))
+            by, since = len(placed) - 1, now
             ready = [max(one, now) for one in ready]
+            cause = [by] * 4
     return Run(placed, max(now, *end), busy)
 
 

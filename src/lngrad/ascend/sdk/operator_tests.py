@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.cpp.bridge import REMARK
+from lngrad.ascend.cpp.bridge import CYCLES, REMARK
 from lngrad.ascend.cpp.compiling import renaming
 from lngrad.ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
 from lngrad.ascend.sdk.settings import Settings
@@ -51,12 +51,13 @@ class Outcome(NamedTuple):
 
 @dataclass
 class TestFile:
-    """A test_*.cpp: why it does not compile, or its cases, and what was remarked in them, each once."""
+    """A test_*.cpp: why it does not compile, or its cases, what was remarked in them, and their cycles, each line once."""
 
     path: Path
     error: str = ""
     cases: list[Outcome] = field(default_factory=list)
     remarks: dict[str, None] = field(default_factory=dict)
+    cycles: dict[str, None] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, list[Outcome]]:
         """Each test's cases, one a mode."""
@@ -78,6 +79,7 @@ def run_operator(
     gtest: Path | None = None,
     options: Sequence[str] = (),
     modes: Sequence[str] = tuple(MODES),
+    cycles: bool = False,
     time_limit: float = 120.0,
 ) -> Iterator[TestFile]:
     """Build and run the unit tests of an operator's kernels.
@@ -90,6 +92,7 @@ def run_operator(
         gtest: A folder with include/gtest and lib/libgtest.a; None for the system's.
         options: For the compiler, behind those of the operator's CMakeLists.txt.
         modes: Of MODES.
+        cycles: Whether the cycles of each launch are wanted, in the mode "checked".
         time_limit: Seconds for a case.
 
     Yields:
@@ -134,7 +137,9 @@ def run_operator(
             place.mkdir(parents=True, exist_ok=True)
             names = _names(built / "tests")
             for mode in modes:
-                result.cases += _run(built / "tests", names, mode, place, time_limit, result.remarks)
+                result.cases += _run(
+                    built / "tests", names, mode, place, time_limit, result, cycles and mode == "checked"
+                )
         yield result
 
 
@@ -276,13 +281,13 @@ def _names(program: Path) -> list[str]:
 
 
 def _run(
-    program: Path, names: list[str], mode: str, place: Path, time_limit: float, remarks: dict[str, None]
+    program: Path, names: list[str], mode: str, place: Path, time_limit: float, file: TestFile, cycles: bool
 ) -> list[Outcome]:
-    """Run tests in one process, and add their remarks; one by one where that ends without a report."""
+    """Run tests in one process, and add what it says to ``file``; one by one where that ends without a report."""
     report = program.parent / "report.json"
     report.unlink(missing_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # its gen_data.py needs NumPy
-    environment = {**os.environ, "LNGRAD_KERNEL": MODES[mode], "PATH": path}
+    environment = {**os.environ, "LNGRAD_KERNEL": MODES[mode] + ",cycles=on" * cycles, "PATH": path}
     command = [str(program), f"--gtest_filter={':'.join(names)}", f"--gtest_output=json:{report}"]
     why = ""
     try:
@@ -291,8 +296,13 @@ def _run(
             timeout=time_limit * len(names), check=False,
         )  # fmt: skip
         told = done.stderr.splitlines()
-        remarks.update(dict.fromkeys(line.removeprefix(REMARK) for line in told if line.startswith(REMARK)))
-        ours = [line.removeprefix("lngrad: ") for line in told if line.startswith("lngrad: ") and REMARK not in line]
+        for found, prefix in ((file.remarks, REMARK), (file.cycles, CYCLES)):
+            found.update(dict.fromkeys(line.removeprefix(prefix) for line in told if line.startswith(prefix)))
+        ours = [
+            line.removeprefix("lngrad: ")
+            for line in told
+            if line.startswith("lngrad: ") and not line.startswith((REMARK, CYCLES))
+        ]
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = f"not done within {time_limit:g} s"
@@ -301,7 +311,7 @@ def _run(
         return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
     if len(names) == 1:
         return [Outcome(names[0], mode, "crashed", why)]
-    return [case for name in names for case in _run(program, [name], mode, place, time_limit, remarks)]
+    return [case for name in names for case in _run(program, [name], mode, place, time_limit, file, cycles)]
 
 
 def _case(name: str, mode: str, told: dict[str, Any]) -> Outcome:

@@ -65,9 +65,7 @@ def kernel_run(
     strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked",
     auto_sync: Annotated[bool, Option(help="Whether the compiler inserts barriers and scalar flags.")] = True,
     ordering: Annotated[bool, Option(help="Whether races are looked for.")] = True,
-    timeline: Annotated[
-        Path | None, Option(help="Write what ran on which pipe, as SVG; with --cycles to scale.")
-    ] = None,
+    timeline: Annotated[Path | None, Option(help="Write what ran on which pipe, as SVG; --cycles: to scale.")] = None,
     cycles: Annotated[bool, Option("--cycles", help="Print how long a device would take, by a model.")] = False,
     cycles_json: Annotated[Path | None, Option(help="Write the same as JSON.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
@@ -111,27 +109,27 @@ def kernel_run(
         project and (project, dict(map(_sizes, shape or ())), dtype, dict(map(_pair, attr or ()))),
     )  # fmt: skip
     result = _run_apart(request, time_limit)
-    _write_files(result, timeline, targets, force)
-    if cycles_json is not None:
-        from lngrad.files.writing import write_text
-
-        write_text(cycles_json, result.cycles_json)
+    _write_files(result, timeline, cycles_json, targets, force)
     if report:
         say(result.table)
     if cycles:
-        say(result.cycles)
+        say(result.cycles.table())
     for remark in result.remarks * remarks:
         say(f"remark: {remark}")
 
 
-def _write_files(result: _Result, timeline: Path | None, targets: list[tuple[Path, str]], replace: bool) -> None:
-    """The picture, also of a kernel that failed, which ends the command here; and the arrays that are wanted."""
+def _write_files(
+    result: _Result, timeline: Path | None, cycles: Path | None, targets: list[tuple[Path, str]], replace: bool
+) -> None:
+    """The picture, also of a kernel that failed, which ends the command here; the cycles, and the arrays that are wanted."""
     from lngrad.files.writing import write_tensor, write_text
 
     if timeline is not None and result.picture is not None:
         write_text(timeline, result.picture)
     if result.fault is not None:
         fail(result.fault, FAILED)
+    if cycles is not None:
+        write_text(cycles, result.cycles.to_json() + "\n")
     for path, name in targets:
         write_tensor(path, result.arrays[name], replace=replace)
 
@@ -172,15 +170,8 @@ def kernel_test(
     building = working(f"building and running the tests of {folder.name}")
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch, building:
         found = run_operator(
-            folder,
-            Path(scratch),
-            soc=soc,
-            gtest=gtest,
-            options=options,
-            modes=modes,
-            cycles=cycles,
-            time_limit=time_limit,
-        )
+            folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, cycles=cycles, time_limit=time_limit,
+        )  # fmt: skip
         for file in found:
             if file.error:
                 why = printable(f"does not compile: {file.error}", markup=True)
@@ -217,8 +208,7 @@ class _Result(NamedTuple):
     picture: str | None = None
     table: str = ""
     remarks: tuple[str, ...] = ()
-    cycles: str = ""
-    cycles_json: str = ""
+    cycles: Any = None
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -274,11 +264,8 @@ def _work(tasks: Connection, request: _Request) -> None:
         tasks.send(None)
         done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        found = _Result(None, {name: arrays[name] for name in request.wanted}, picture, done.table(), done.remarks())
-        if (took := done.cycles) is not None:
-            picture = took.timeline_svg() if request.options["timeline"] else None
-            found = found._replace(picture=picture, cycles=took.table(), cycles_json=took.to_json() + "\n")
-        tasks.send(found)
+        wanted = {name: arrays[name] for name in request.wanted}
+        tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles))
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes

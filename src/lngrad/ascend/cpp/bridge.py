@@ -171,13 +171,8 @@ def _settings() -> dict[str, Any]:
     """
     switch = {"on": True, "off": False}
     modes = {"checked": "checked", "device": "device"}
-    known: dict[str, dict[str, Any]] = {
-        "strictness": modes,
-        "ordering": switch,
-        "auto_sync": switch,
-        "remarks": switch,
-        "cycles": switch,
-    }
+    switches = dict.fromkeys(("ordering", "auto_sync", "remarks", "cycles"), switch)
+    known: dict[str, dict[str, Any]] = {"strictness": modes, **switches}
     chosen: dict[str, Any] = {}
     for word in filter(None, os.environ.get(SETTINGS_VARIABLE, "").split(",")):
         name, _, value = word.partition("=")

@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.device.cycle_figures import GLOBAL_SCALAR, SCALAR_ACCESS
-from lngrad.ascend.device.cycles import IN_ORDER, SCALAR, VECTOR, Trace, TracedClock
+from lngrad.ascend.device.cycles import Trace
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import ALWAYS, PIPE_WORDS, READ_V, WRITE_V, PipeClock, S, Snapshot, V
+from lngrad.ascend.device.pipes import ALWAYS, IN_ORDER, PIPE_WORDS, READ_V, VECTOR, WRITE_V, PipeClock, S, Snapshot, V
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
 from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
 from lngrad.ascend.device.report import BlockReport, Instruction, Site, kernel_site, site_text, warn_at_kernel
@@ -109,11 +108,8 @@ class Core:
         self.rules = rules or Rules()
         self.checked = self.rules.strictness == "checked"
         self.ub = UnifiedBuffer(soc, size)
-        order_of_vectors = self.rules.auto_sync or soc.arch == 3510
-        self.clock = (TracedClock if self.rules.cycles else PipeClock)(self.rules.ordering, order_of_vectors, index)
-        self.trace: Trace | None = None
-        if isinstance(self.clock, TracedClock):
-            self.trace = self.clock.trace = Trace()
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
+        self.trace = self.clock.trace = Trace() if self.rules.cycles else None
         self.order = order or GlobalOrder()
         self.tally = Tally()
         kept = None if self.rules.timeline else RECENT
@@ -435,7 +431,7 @@ class Core:
             self.touch_global(instruction, region, start, stop, writing)
         self.log.append(instruction)
         if self.trace is not None:
-            self.trace.append((SCALAR, GLOBAL_SCALAR, instruction))
+            self.trace.accessed(instruction, in_memory=True)
 
     @contextmanager
     def scalar_access(self) -> Iterator[None]:
@@ -490,7 +486,7 @@ class Core:
         self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit, carries)
         self.log.append(instruction)
         if self.trace is not None and pipe == S:
-            self.trace.append((SCALAR, SCALAR_ACCESS, instruction))
+            self.trace.accessed(instruction)
 
     def check_leaks(self) -> None:
         """Refuse tensors that were not freed, or that still wait; "device" lets them pass.

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 from lngrad.ascend.device import cycle_figures as figures
 from lngrad.ascend.device.cycle_figures import TIMINGS, Machine
-from lngrad.ascend.device.cycles import COPY, IN_ORDER, SET, VECTOR, WAIT, Cost, Event, Run, Share, Trace, run_cores
-from lngrad.ascend.device.descriptors import BLOCK_BYTES, MASK
-from lngrad.ascend.device.pipes import MTE2, MTE3, PIPE_NAMES, V
-from lngrad.ascend.device.planning import MAX_REPEATS, PlannedInstruction
+from lngrad.ascend.device.cycles import Cost, Event, Priced, Run, Share, Trace, run_cores
+from lngrad.ascend.device.descriptors import BLOCK_BYTES, COUNT, MASK, Descriptor
+from lngrad.ascend.device.numerics import REPEAT_FLOATS
+from lngrad.ascend.device.pipes import COPY, IN_ORDER, MTE2, MTE3, PIPE_NAMES, SET, VECTOR, WAIT, V
+from lngrad.ascend.device.planning import MAX_REPEATS
 from lngrad.ascend.device.report import Advice, Site, site_text
 
 WORTH = 0.01  # of a block's cycles
 OFTEN = 4  # times that something must happen to be worth a rule
 SHOWN = 3  # lines of an advice
-Changed = tuple[str, str, Trace]  # the kind of advice, what to do, what would run then
+Changes = dict[int, Event]
+Proposed = tuple[str, Changes] | None  # what to do, and the events that would be others
 
 
 def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[float], free_bytes: int) -> list[Advice]:
@@ -30,109 +30,21 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
         blocks: Cycles of all blocks.
         free_bytes: Of the Unified Buffer.
     """
-    alone = run_cores([trace], share, at)[0].cycles
+    alone = run_cores([trace], share, at)[0].cycles if len(blocks) > 1 else run.cycles
     found = []
-    for rule in RULES:
-        for kind, text, changed in rule(trace, free_bytes):
-            saved = alone - run_cores([changed], share, at)[0].cycles
-            if saved >= WORTH * run.cycles:
-                found.append(Advice(kind, text, saved, saved / at.clock * 1e6))
-    even = sum(blocks) / len(blocks)
-    if len(blocks) > 1 and max(blocks) >= 1.5 * even:
-        place, saved = blocks.index(max(blocks)), max(blocks) - even
-        text = f"block {place} works {max(blocks) / even:.1f} times as long as the mean: give all blocks alike"
-        found.append(Advice("tail", text, saved, saved / at.clock * 1e6))
-    return sorted(found, key=lambda one: -one.cycles)
-
-
-def _changed(trace: Trace, changes: dict[int, Event | None]) -> Trace:
-    """The record with events replaced; a SET's number is its place, so that one that goes leaves an empty event."""
-    other = Trace()
-    for number, event in enumerate(trace):
-        new = changes.get(number, event)
-        other.append((SET, 0) if new is None else new)
-    return other
-
-
-def _two_buffers(trace: Trace, free_bytes: int) -> Iterator[Changed]:
-    """A unit that waits until another has done with the one buffer: with two it waits for the use before that one."""
-    uses: dict[tuple[int, Site], list[tuple[list[int], int]]] = defaultdict(list)  # a copy's waits, and its buffer
-    sizes: dict[tuple[int, Site], tuple[int, Site]] = {}  # bytes, and who uses them
-    setter: dict[int, Event] = {}  # what came last on a flag's pipe
-    last: dict[int, Event] = {}
-    pending: list[int] = []
-    user: Site | None = None  # of the buffer that was waited for last
-    for number, event in enumerate(trace):
-        if event[0] == SET:
-            if event[1] in last:
-                setter[number] = last[event[1]]
-        elif event[0] == WAIT and event[2] in setter:
-            before = setter[event[2]]
-            if event[1] == MTE2 and trace[event[2]][1] == V:
-                pending.append(number)
-            elif event[1] == V and trace[event[2]][1] == MTE3:
-                key = MTE3, before[-1][3]
-                uses[key].append(([number], before[3]))
-                sizes[key] = before[1] * before[2], before[-1][3]
-        elif event[0] == COPY and event[-1][1] == MTE2:
-            key = MTE2, event[-1][3]
-            if pending:
-                user = setter[trace[pending[0]][2]][-1][3]
-            if pending or user is not None:
-                sizes[key] = event[1] * event[2], user or key[1]
-            uses[key].append((pending, event[3]))
-            pending = []
-        if event[0] in (VECTOR, IN_ORDER, COPY):
-            last[event[-1][1]] = event
-    single = {
-        key: found for key, found in uses.items()
-        if key in sizes and len(found) > 2 and len({place for _, place in found}) == 1
-    }  # fmt: skip
-    needed = sum(sizes[key][0] for key in single)
-    if not single or needed > free_bytes:
-        return
-    changes: dict[int, Event | None] = {}
-    for found in single.values():
-        changes |= dict.fromkeys(found[0][0])
-        for (before_waits, _), (waits, _) in pairwise(found):
-            for place, number in enumerate(waits):
-                earlier = before_waits[place] if place < len(before_waits) else None
-                changes[number] = None if earlier is None else (*trace[number][:2], trace[earlier][2])
-    where = "; ".join(
-        f"{PIPE_NAMES[pipe]} at {site_text(site)} waits for V at {site_text(sizes[pipe, site][1])}"
-        if pipe == MTE2
-        else f"V waits for MTE3 at {site_text(site)}"
-        for pipe, site in single
-    )
-    yield (
-        "buffers",
-        f"{where}: one buffer; two fit ({needed:,} of {free_bytes:,} free bytes) and would hide",
-        _changed(trace, changes),
-    )
-
-
-def _larger_copies(trace: Trace, free_bytes: int) -> Iterator[Changed]:
-    """Copies under 16 KB, as if so many of them were one."""
-    copies: dict[Site, list[int]] = defaultdict(list)
-    for number, event in enumerate(trace):
-        if event[0] == COPY:
-            copies[event[-1][3]].append(number)
-    changes: dict[int, Event | None] = {}
-    found: Counter[Site] = Counter()
-    for site, numbers in copies.items():
-        nbytes = sum(trace[n][1] * trace[n][2] for n in numbers) / len(numbers)
-        if (
-            len(numbers) >= OFTEN
-            and nbytes <= figures.FULL_RATE_BYTES / 2
-            and figures.FULL_RATE_BYTES - nbytes <= free_bytes
-        ):
-            together = min(len(numbers), int(figures.FULL_RATE_BYTES // nbytes))
-            changes |= {n: (*trace[n][:5], 1 / together, trace[n][-1]) for n in numbers}
-            found[site] += len(numbers)
-    if changes:
-        mean = sum(trace[n][1] * trace[n][2] for n in changes) / len(changes)
-        text = f"copies of {mean:,.0f} bytes at {_lines(found)}: copies of 16 KB would save"
-        yield "copies", text, _changed(trace, changes)
+    for kind, rule in RULES.items():
+        proposed = rule(trace, free_bytes)
+        if proposed is None or not proposed[1]:
+            continue
+        changed = Trace()
+        changed.extend(proposed[1].get(number, event) for number, event in enumerate(trace))
+        found.append((kind, f"{proposed[0]} would save", alone - run_cores([changed], share, at)[0].cycles))
+    mean, most = sum(blocks) / len(blocks), max(blocks)
+    if most >= 1.5 * mean:
+        text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
+        found.append(("tail", text, most - mean))
+    worth = [Advice(*one, one[2] / at.clock * 1e6) for one in found if one[2] >= WORTH * run.cycles]
+    return sorted(worth, key=lambda one: -one.cycles)
 
 
 def _lines(found: Counter[Site]) -> str:
@@ -143,133 +55,168 @@ def _lines(found: Counter[Site]) -> str:
     return ", ".join(f"{line} ({count:,})" for line, count in by_line.most_common(SHOWN))
 
 
-def _recosted(plan: PlannedInstruction, change: Callable[[Cost], Cost], kept: dict[int, Any]) -> Any:
-    if id(plan) not in kept:
-        kept[id(plan)] = replace(plan, cost=change(plan.cost))
-    return kept[id(plan)]
+NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the others stay
 
 
-def _repeats(trace: Trace, free_bytes: int) -> Iterator[Changed]:
-    """Instructions of one repeat that one line issues again and again, a step apart: one instruction with repeats."""
-    runs: dict[tuple[Site, int], list[int]] = {}
-    done: list[list[int]] = []
+def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
+    """A unit that waits until another has done with its one buffer: with two it waits for the use before that one."""
+    uses: dict[tuple[int, Site], list[tuple[list[int], int]]] = defaultdict(list)  # a copy's waits, and its buffer
+    sizes: dict[tuple[int, Site], tuple[int, Site]] = {}  # bytes, and who uses them
+    setter: dict[int, Event] = {}  # what came last on a flag's pipe
+    last: dict[int, Event] = {}
+    pending: list[int] = []
+    user: Site | None = None  # of the buffer that was waited for last
     for number, event in enumerate(trace):
-        if event[0] > IN_ORDER:
-            if event[0] == COPY:
-                done += runs.values()
-                runs = {}
-            continue
-        plan = event[1]
-        if plan.cost.repeats > 8 or event[0] == IN_ORDER:  # more than a repeat
-            continue
-        key = event[-1][3], plan.op
-        run = runs.setdefault(key, [])
-        if len(run) > 1:
-            steps = [_step(trace[a][1], trace[b][1]) for a, b in ((run[-2], run[-1]), (run[-1], number))]
-            if steps[0] is None or steps[0] != steps[1] or len(run) == MAX_REPEATS:
-                done.append(run)
-                runs[key] = run = []
-        run.append(number)
-    changes: dict[int, Event | None] = {}
+        if event[0] == SET and event[1] in last:
+            setter[number] = last[event[1]]
+        elif event[0] == WAIT and event[2] in setter:
+            before, source = setter[event[2]], trace[event[2]][1]
+            if (source, event[1]) == (V, MTE2):
+                pending.append(number)
+                user = before[-1][3]
+            elif (source, event[1]) == (MTE3, V):
+                key = MTE3, before[-1][3]
+                uses[key].append(([number], before[3]))
+                sizes[key] = before[1] * before[2], key[1]
+        elif event[0] == COPY and event[-1][1] == MTE2:
+            key = MTE2, event[-1][3]
+            uses[key].append((pending, event[3]))
+            if user is not None:
+                sizes[key] = event[1] * event[2], user
+            pending = []
+        if event[0] in (VECTOR, IN_ORDER, COPY):
+            last[event[-1][1]] = event
+    single = {
+        key: found for key, found in uses.items()
+        if key in sizes and len(found) >= OFTEN and len({place for _, place in found}) == 1
+    }  # fmt: skip
+    needed = sum(sizes[key][0] for key in single)
+    if needed > free_bytes:
+        return None
+    changes: Changes = {}
+    for found in single.values():
+        changes |= dict.fromkeys(found[0][0], NOTHING)
+        for (earlier, _), (waits, _) in pairwise(found):
+            for place, number in enumerate(waits):
+                known = place < len(earlier)
+                changes[number] = (*trace[number][:2], trace[earlier[place]][2]) if known else NOTHING
+    where = dict.fromkeys(
+        f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(sizes[pipe, site][1])}" if pipe == MTE2
+        else f"V waits for MTE3 at {site_text(site)}" for pipe, site in single
+    )  # fmt: skip
+    return f"{'; '.join(where)}: one buffer; a second one ({needed:,} of {free_bytes:,} free bytes)", changes
+
+
+def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
+    """Copies under 16 KB, as if so many of them were one."""
+    copies: dict[Site, list[int]] = defaultdict(list)
+    for number, event in enumerate(trace):
+        if event[0] == COPY:
+            copies[event[-1][3]].append(number)
+    changes: Changes = {}
     found: Counter[Site] = Counter()
-    for run in [*done, *runs.values()]:
+    moved = 0
+    for site, numbers in copies.items():
+        total = sum(trace[n][1] * trace[n][2] for n in numbers)
+        together = min(len(numbers), figures.FULL_RATE_BYTES * len(numbers) // total)
+        if len(numbers) >= OFTEN and together > 1 and free_bytes >= figures.FULL_RATE_BYTES:
+            changes |= {n: (*trace[n][:5], 1 / together, trace[n][-1]) for n in numbers}
+            found[site], moved = len(numbers), moved + total
+    return f"copies of {moved // max(len(changes), 1):,} bytes at {_lines(found)}: copies of 16 KB", changes
+
+
+def _repeats(trace: Trace, free_bytes: int) -> Proposed:
+    """Instructions of one repeat that a line issues again and again, at even steps: one instruction with repeats."""
+    open_runs: dict[tuple[Site, int], list[int]] = {}
+    runs: list[list[int]] = []
+    for number, event in enumerate(trace):
+        if event[0] == COPY:  # what comes behind it may need it
+            open_runs = {}
+        elif event[0] == VECTOR and event[1].cost.repeats <= 8:  # a repeat; of a reduction 7 cycles
+            run = open_runs.setdefault((event[-1][3], event[1].op), [])
+            places = [trace[n][1].descriptor for n in run[-2:]]
+            places.append(event[1].descriptor)
+            steps = {_step(a, b) for a, b in pairwise(places)}
+            if len(run) == MAX_REPEATS or len(steps) > 1 or None in steps:
+                run = open_runs[event[-1][3], event[1].op] = []
+            if not run:
+                runs.append(run)
+            run.append(number)
+    changes: Changes = {}
+    found: Counter[Site] = Counter()
+    for run in runs:
         if len(run) >= OFTEN:
-            first = trace[run[0]]
-            cost = first[1].cost._replace(repeats=sum(trace[n][1].cost.repeats for n in run))
-            changes |= dict.fromkeys(run[1:])
-            changes[run[0]] = (first[0], replace(first[1], cost=cost), first[-1])
-            found[first[-1][3]] += len(run)
-    if changes:
-        yield (
-            "repeats",
-            f"instructions of one repeat at {_lines(found)}: one with repeatTime would save",
-            _changed(trace, changes),
-        )
+            kind, plan, instruction = trace[run[0]]
+            changes |= dict.fromkeys(run, NOTHING)
+            whole = sum(trace[n][1].cost.repeats for n in run)
+            changes[run[0]] = (kind, Priced(plan.cost._replace(repeats=whole)), instruction)
+            found[instruction[3]] += len(run)
+    return f"instructions of one repeat at {_lines(found)}: one with repeatTime", changes
 
 
-def _step(one: PlannedInstruction, other: PlannedInstruction) -> tuple[int, ...] | None:
+def _step(one: Descriptor, other: Descriptor) -> tuple[int, ...] | None:
     """How far operands move on, where repeat strides can say it."""
-    a, b = one.descriptor, other.descriptor
-    steps = b.dst - a.dst, b.src0 - a.src0, b.src1 - a.src1
+    steps = other.dst - one.dst, other.src0 - one.src0, other.src1 - one.src1
     whole = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
-    return steps if whole and (a.form, a.n, a.high) == (b.form, b.n, b.high) else None
+    return steps if whole and one[2:6] == other[2:6] else None
 
 
-def _masks(trace: Trace, free_bytes: int) -> Iterator[Changed]:
-    """Instructions that set the mask that is set: SetVectorMask once, then isSetMask = false."""
-    kept: dict[int, Any] = {}
-    changes: dict[int, Event | None] = {}
-    before, found = None, Counter[Site]()
-    for number, event in enumerate(trace):
-        if event[0] != VECTOR:
-            continue
-        d = event[1].descriptor
-        mask = (d.form, d.n, d.high)
-        if event[1].cost.masks and mask == before:
-            plan = _recosted(event[1], lambda cost: cost._replace(issue=figures.ISSUE), kept)
-            changes[number] = (VECTOR, plan, event[-1])
-            found[event[-1][3]] += 1
-        before = mask if d.form in (0, MASK) else None
-    if len(changes) >= OFTEN:
-        yield (
-            "masks",
-            f"the same mask is set again at {_lines(found)}: SetVectorMask once, and isSetMask = false, would save",
-            _changed(trace, changes),
-        )
-
-
-def _reductions(trace: Trace, free_bytes: int) -> Iterator[Changed]:
-    """Sums of whole repeats of float: the sums of blocks, and of these again, are shorter from a few repeats on."""
-    block, kept = TIMINGS["BlockReduceSum"], dict[int, Any]()
-    changes: dict[int, Event | None] = {}
+def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:
+    """The lines and events of instructions whose cost would be another."""
+    kept: dict[int, Priced] = {}
+    changes: Changes = {}
     found: Counter[Site] = Counter()
+    for number, event in enumerate(trace):
+        if event[0] <= IN_ORDER and event[1].descriptor is not None and wanted(event):
+            plan = event[1]
+            new = kept.get(id(plan)) or kept.setdefault(id(plan), Priced(change(plan.cost), plan.descriptor))
+            changes[number] = (event[0], new, event[-1])
+            found[event[-1][3]] += 1
+    return _lines(found), changes
+
+
+def _masks(trace: Trace, free_bytes: int) -> Proposed:
+    """Instructions that set the mask that is set: SetVectorMask once, then isSetMask = false."""
+    before = None
+
+    def again(event: Event) -> bool:
+        nonlocal before
+        mask = event[1].descriptor[2:5] if event[1].descriptor.form in (COUNT, MASK) else None
+        same, before = mask is not None and mask == before, mask
+        return same
+
+    where, changes = _recosted(trace, again, lambda cost: cost._replace(issue=figures.ISSUE))
+    return f"the same mask is set again at {where}: SetVectorMask once, and isSetMask = false,", changes
+
+
+def _reductions(trace: Trace, free_bytes: int) -> Proposed:
+    """Sums of whole repeats of float: the sums of blocks, and of these again, are shorter from a few repeats on."""
+    whole, block = TIMINGS["WholeReduceSum"], TIMINGS["BlockReduceSum"]
 
     def shorter(cost: Cost) -> Cost:
-        repeats = cost.repeats / TIMINGS["WholeReduceSum"].wide
-        return cost._replace(repeats=repeats * 1.125 * block.wide, start=2 * block.start, issue=2 * cost.issue)
+        repeats = cost.repeats / whole.wide * block.wide * (1 + BLOCK_BYTES / 256)
+        return cost._replace(repeats=repeats, start=2 * block.start, issue=2 * cost.issue)
 
-    for number, event in enumerate(trace):
-        if (
-            event[0] > IN_ORDER
-            or event[-1][0] != "WholeReduceSum"
-            or event[1].descriptor.types & 255 != event[1].descriptor.types >> 8 & 255
-        ):
-            continue
-        cost = event[1].cost
+    def wanted(event: Event) -> bool:
+        cost, d = event[1].cost, event[1].descriptor
         better = shorter(cost)
-        full = event[1].descriptor.form == MASK and event[1].descriptor.n == 64
-        if full and better.repeats + better.start < cost.repeats + cost.start:
-            changes[number] = (event[0], _recosted(event[1], shorter, kept), event[-1])
-            found[event[-1][3]] += 1
-    if changes:
-        yield (
-            "reductions",
-            f"WholeReduceSum at {_lines(found)}: BlockReduceSum twice would save",
-            _changed(trace, changes),
-        )
+        full = event[-1][0] == "WholeReduceSum" and (d.form, d.n) == (MASK, REPEAT_FLOATS)
+        return full and better.repeats + better.start < cost.repeats + cost.start
+
+    where, changes = _recosted(trace, wanted, shorter)
+    return f"WholeReduceSum at {where}: BlockReduceSum twice", changes
 
 
-def _banks(trace: Trace, free_bytes: int) -> Iterator[Changed]:
+def _banks(trace: Trace, free_bytes: int) -> Proposed:
     """Operands whose blocks lie in the same bank groups."""
-    kept: dict[int, Any] = {}
-    changes: dict[int, Event | None] = {}
-    found: Counter[Site] = Counter()
-
-    def apart(cost: Cost) -> Cost:
-        return cost._replace(repeats=cost.repeats - cost.conflicts, conflicts=0.0)
-
-    for number, event in enumerate(trace):
-        if event[0] <= IN_ORDER and event[1].cost.conflicts:
-            changes[number] = (event[0], _recosted(event[1], apart, kept), event[-1])
-            found[event[-1][3]] += 1
-    if changes:
-        yield (
-            "banks",
-            f"bank conflicts at {_lines(found)}: operands 256 bytes further on, or another stride, would save",
-            _changed(trace, changes),
-        )
+    where, changes = _recosted(
+        trace, lambda event: event[1].cost.conflicts > 0,
+        lambda cost: cost._replace(repeats=cost.repeats - cost.conflicts, conflicts=0.0),
+    )  # fmt: skip
+    return f"bank conflicts at {where}: operands 256 bytes further on, or another stride,", changes
 
 
-RULES: tuple[Callable[[Trace, int], Iterator[Changed]], ...] = (
-    _two_buffers, _larger_copies, _repeats, _masks, _reductions, _banks,
-)  # fmt: skip
+RULES: dict[str, Callable[[Trace, int], Proposed]] = {
+    "buffers": _two_buffers, "copies": _larger_copies, "repeats": _repeats, "masks": _masks,
+    "reductions": _reductions, "banks": _banks,
+}  # fmt: skip

@@ -1,7 +1,7 @@
 """The figures of the cycle model: how fast units and instructions are, and who says so.
 
-Nothing here was measured by us. Rates are Huawei's table of theoretical performance (asc-devkit, "Vector指令理论性能汇总") and its
-tuned Add example; starts and copies are profiles of single tiles on A2 devices published with pto-isa, a half of which
+Nothing here was measured by us. Rates are Huawei's table of theoretical performance and its tuned Add example, in asc-devkit;
+starts and copies follow from profiles of single tiles on A2 devices, published with pto-isa, a half of which
 `scripts/fit_cycles.py` fits. What has no such source is a guess, and is reported as one.
 """
 
@@ -34,20 +34,18 @@ IN_PLACE = 0.6  # a repeat more, where dst is a source: a bank is read and writt
 TIMINGS = {
     **dict.fromkeys(("Add", "Sub"), Timing(1, 1, 18)),
     **dict.fromkeys(("Mul", "Muls", "Axpy", "LeakyRelu", "FusedMulAdd", "MulAddRelu", "MulCast"), Timing(1, 1, 23)),
-    **dict.fromkeys(
-        ("Adds", "AddRelu", "SubRelu", "AddReluCast", "SubReluCast", "Rsqrt", "Reciprocal"), Timing(1, 1, 19)
-    ),
+    **dict.fromkeys(("Rsqrt", "Reciprocal"), Timing(1, 1, 20)),
+    **dict.fromkeys(("Adds", "AddRelu", "SubRelu", "AddReluCast", "SubReluCast"), Timing(1, 1, 20)),
     **dict.fromkeys(("Max", "Min", "Maxs", "Mins", "Relu", "Abs"), Timing(1, 1, 17)),
     **dict.fromkeys(("And", "Or", "Not", "ShiftLeft", "ShiftRight"), Timing(1, 1, 18)),
     "MulAddDst": Timing(2, 2, 23),
     "Div": Timing(2, 4, 33),
     **dict.fromkeys(("Exp", "Ln", "Sqrt"), Timing(2, 2, 25)),  # the table has 4 for half, the profiles 2
     "Cast": Timing(1, 1, 23),
-    **dict.fromkeys(("Copy", "CreateVecIndex"), Timing(1, 1, 18)),
+    **dict.fromkeys(("Copy", "CreateVecIndex", "TransDataTo5HD", "PairReduceSum"), Timing(1, 1, 18)),
     "DataCopy": Timing(8, 8, 0),  # within the Unified Buffer: a block a cycle
     "Duplicate": Timing(1, 1, 6),
     "Brcb": Timing(1, 1, 12),
-    "TransDataTo5HD": Timing(1, 1, 18),
     "Gather": Timing(12.8, 25.6, 20),
     "GatherMask": Timing(2, 2, 28),
     **dict.fromkeys(("Compare", "CompareScalar"), Timing(1, 1, 30)),
@@ -55,7 +53,6 @@ TIMINGS = {
     "WholeReduceSum": Timing(7, 7, 45),
     **dict.fromkeys(("WholeReduceMax", "WholeReduceMin"), Timing(7, 7, 27)),
     **dict.fromkeys(("BlockReduceSum", "BlockReduceMax", "BlockReduceMin"), Timing(1, 7, 32)),
-    "PairReduceSum": Timing(1, 1, 18),
 }
 
 ISSUE = 2.0  # the scalar unit, for a call of Ascend C
@@ -88,7 +85,6 @@ class Machine(NamedTuple):
 COPY_START = {2: 265.0, 3: 220.0}
 COPY_RATE = {2: 128.0, 3: 109.0}
 COPY_BLOCK = 1.0  # at least so many cycles for each block of a copy: a guess
-BANK_BYTES = 1 << 16  # 16 banks of 4 KB: further on, the next bank of the group begins
 FULL_RATE_BYTES = 16 << 10  # a copy of so many bytes has about the full rate: asc-devkit's advice
 
 

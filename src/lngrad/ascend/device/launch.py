@@ -10,7 +10,6 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,33 +85,31 @@ def launch(
     order, regions = GlobalOrder(), GlobalRegions([*(GlobalRegion(a.array, a.name) for a in addresses), *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
-    traces: dict[int, Trace] = {}
 
     def run(index: int) -> None:
         core = Core(target, index=index, count=block_num, rules=rules, order=order)
         core.regions, core.tiling_key, core.schedule = regions, tiling_key, schedule
         _run_block(kernel, core, arguments)
         reports[index] = core.report()
-        if timeline:
+        if timeline or cycles:
             kept[index] = core
-        if core.trace is not None:
-            traces[index] = core.trace
 
     schedule = BlockSchedule(block_num, target, run)
     schedule.run_all()
-    picture = None
+    blocks = tuple(reports[index] for index in range(block_num))
+    name, picture, took, spans = getattr(kernel, "__name__", "kernel"), None, None, None
+    if cycles:
+        free = target.ub_bytes - max(block.peak_ub_bytes for block in blocks)
+        every, known = (
+            [kept[index].trace or Trace() for index in range(block_num)],
+            sum(a.array.nbytes for a in addresses),
+        )
+        took, runs = analyse(name, target, every, None if cycles is True else cycles, known, free)
+        spans = {id(one.instruction): (one.begin, one.end) for run in runs for one in run.placed}
     if timeline:
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
-        picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows)
-    blocks = tuple(reports[index] for index in range(block_num))
-    name = getattr(kernel, "__name__", "kernel")
-    report = LaunchReport(name, target.name, target.ub_bytes, blocks, picture)
-    if not cycles:
-        return report
-    free = target.ub_bytes - max(block.peak_ub_bytes for block in blocks)
-    known = sum(address.array.nbytes for address in addresses)
-    every = [traces[index] for index in range(block_num)]
-    return replace(report, cycles=analyse(name, target, every, None if cycles is True else cycles, known, free))
+        picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows, spans)
+    return LaunchReport(name, target.name, target.ub_bytes, blocks, picture, took)
 
 
 def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:

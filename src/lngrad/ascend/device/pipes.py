@@ -9,6 +9,7 @@ other pipe to be finished: ``epoch <= known[p][other]``.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 # As plain numbers, because every instruction indexes with them. pipe_t has the same values.
 S, V, MTE2, MTE3 = range(4)
@@ -54,7 +55,10 @@ EVENT_PIPES: dict[int, tuple[int, int]] = {
 }
 
 ALWAYS = 1 << 62  # later than every epoch: in order without a barrier
-Snapshot = list[int]  # by pipe: the epoch that is finished
+Snapshot = list[int]  # by pipe: the epoch that is finished; in a trace, then the number of the event that took it
+# The kinds of a trace's events: instructions, those inside a tile API, copies; flags that are set and waited for (by a pipe, or
+# -1 for all); accesses of the scalar unit; barriers between blocks.
+VECTOR, IN_ORDER, COPY, SET, WAIT, SCALAR, ALL_CORES = range(7)
 
 
 class PipeClock:
@@ -72,6 +76,7 @@ class PipeClock:
             instructions keep references to them.
         others: By core and pipe, up to which epoch this core knows other cores to be finished; None: it has waited
             for no one.
+        trace: Where who waits for whom is noted (``cycles.Trace``), or None.
     """
 
     def __init__(self, ordering: bool, vector_in_order: bool, index: int = 0) -> None:
@@ -84,16 +89,25 @@ class PipeClock:
         if vector_in_order:
             self.known[V][V] = ALWAYS
         self.others: list[Snapshot] | None = None
+        self.trace: Any = None
+
+    def _noted(self, snapshot: Snapshot, pipe: int) -> Snapshot:
+        if self.trace is not None:
+            snapshot.append(len(self.trace))
+            self.trace.append((SET, pipe))
+        return snapshot
 
     def release(self, pipe: int) -> Snapshot:
         """Return what is finished when everything issued on ``pipe`` so far has finished."""
         snapshot = self.known[pipe].copy()
         snapshot[pipe] = self.now[pipe]
         self.now[pipe] += 1
-        return snapshot
+        return self._noted(snapshot, pipe)
 
     def acquire(self, pipe: int, snapshot: Snapshot) -> None:
         """Let later instructions of ``pipe`` know what ``snapshot`` says; of all pipes, where the scalar unit waits."""
+        if self.trace is not None and len(snapshot) > len(ALL_PIPES):
+            self.trace.append((WAIT, pipe, snapshot[-1]))
         for waiting in ALL_PIPES if pipe == S else (pipe,):
             known = self.known[waiting]
             for other in ALL_PIPES:
@@ -109,7 +123,7 @@ class PipeClock:
         snapshot = self.now.copy()
         for pipe in ALL_PIPES:
             self.now[pipe] += 1
-        return snapshot
+        return self._noted(snapshot, -1)
 
     def barrier_all(self) -> None:
         """Let all pipes know everything issued so far to be finished."""
@@ -141,6 +155,8 @@ class PipeClock:
 
     def learn_others(self, others: list[Snapshot]) -> None:
         """Take over what other cores have finished, after a barrier with them."""
+        if self.trace is not None:
+            self.trace.append((ALL_CORES, self.trace.last))
         if self.others is None:
             self.others = [snapshot.copy() for snapshot in others]
             return

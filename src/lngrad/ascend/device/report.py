@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -78,7 +78,7 @@ def warn_at_kernel(text: str) -> None:
     )
 
 
-STEP, ROW, LEFT, TOP, BOX, LONG = 48, 44, 110, 40, 26, 42
+STEP, ROW, LEFT, TOP, BOX, LONG, SCALED = 48, 44, 110, 40, 26, 42, 1400
 COLOURS = ("#b8a9d9", "#8fc28f", "#7fa7d6", "#e0b36a")
 SHOWN = 6  # instructions of a race's picture
 WIDE, TALL = 136, 34  # a box with an instruction's name and line
@@ -132,12 +132,20 @@ def race_svg(log: Iterable[Instruction], arrows: Arrows, first: Instruction, sec
     return svg(width, height, parts)
 
 
-def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Arrows) -> str:
-    """Return an SVG with one group of four rows for every block, a title with its instructions in issue order."""
+def timeline_svg(
+    blocks: Sequence[tuple[str, Sequence[Instruction]]],
+    arrows: Arrows,
+    spans: Mapping[int, tuple[float, float]] | None = None,
+) -> str:
+    """Return an SVG with one group of four rows for every block, a title with its instructions in issue order.
+
+    ``spans`` has the cycles at which instructions begin and end, by ``id``: what has them is drawn, to scale.
+    """
     places: dict[int, tuple[float, float]] = {}
     parts: list[str] = []
-    longest = max((len(log) for _, log in blocks), default=0)
-    width, height = LEFT + STEP * (longest + 1) + 20, TOP + len(blocks) * (4 * ROW + 30)
+    longest = max((len(log) for _, log in blocks), default=0) * STEP
+    scale = SCALED / max((end for _, end in spans.values()), default=1) if spans else 1.0
+    width, height = LEFT + (SCALED if spans else longest + STEP) + 20, TOP + len(blocks) * (4 * ROW + 30)
     for number, (title, log) in enumerate(blocks):
         top = TOP + number * (4 * ROW + 30)
         parts.append(f'<text x="8" y="{top - 8}" font-weight="bold">{escape(printable(title))}</text>')
@@ -146,9 +154,13 @@ def timeline_svg(blocks: Sequence[tuple[str, Sequence[Instruction]]], arrows: Ar
             parts.append(f'<text x="8" y="{y + 4}">{name}</text>')
             parts.append(f'<line x1="{LEFT - 30}" y1="{y}" x2="{width - 10}" y2="{y}" stroke="#ccc"/>')
         for index, entry in enumerate(log):
-            x, y = LEFT + index * STEP, top + entry[1] * ROW
-            places[id(entry)] = (x + LONG / 2, y + BOX / 2)
-            parts.append(_box(entry, x, y))
+            begin, end = spans.get(id(entry), (0, 0)) if spans else (index * STEP, index * STEP + LONG)
+            if end > begin:
+                x, y = LEFT + begin * scale, top + entry[1] * ROW
+                places[id(entry)] = (x + LONG / 2, y + BOX / 2)
+                parts.append(
+                    _box(entry, x, y, (end - begin) * scale, f": cycles {begin:,.0f} to {end:,.0f}" * bool(spans))
+                )
     return svg(width, height, [*parts, *_arrows(arrows, places, 0)])
 
 
@@ -171,15 +183,16 @@ def svg(width: float, height: float, parts: Sequence[str]) -> str:
     )
 
 
-def _box(entry: Instruction, x: float, y: float) -> str:
+def _box(entry: Instruction, x: float, y: float, width: float, when: str) -> str:
     name, pipe, core, site = entry
     place, copy = site_text(site), {"MTE2": "copy in", "MTE3": "copy out"}.get(PIPE_NAMES[pipe], "copy")
     line, word = place.rpartition(":")[2], name.partition("<")[0].removesuffix("Pad").replace("DataCopy", copy)
-    middle = f'x="{x + LONG / 2}" text-anchor="middle" font-size="8"'
+    middle = f'x="{x + width / 2}" text-anchor="middle" font-size="8"'
+    told = f'<text y="{y + 11}" {middle}>{escape(word[:9])}</text><text y="{y + 21}" {middle}>:{line}</text>'
     return (
-        f"<g><title>{escape(printable(f'block {core}: {name} at {place}'))}</title>"
-        f'<rect x="{x}" y="{y}" width="{LONG}" height="{BOX}" rx="3" fill="{COLOURS[pipe]}" stroke="#777"/>'
-        f'<text y="{y + 11}" {middle}>{escape(word[:9])}</text><text y="{y + 21}" {middle}>:{line}</text></g>'
+        f"<g><title>{escape(printable(f'block {core}: {name} at {place}{when}'))}</title>"
+        f'<rect x="{x}" y="{y}" width="{width}" height="{BOX}" rx="{min(3, width / 4)}" fill="{COLOURS[pipe]}" stroke="#777"/>'
+        f"{told * (width >= LONG)}</g>"
     )
 
 
@@ -234,7 +247,7 @@ class LineCycles:
     Attributes:
         line: ``file:line``.
         name: Of its instruction; the most frequent one.
-        cycles: That the block would be shorter without it, all else alike: its part of the critical path.
+        cycles: Its part of the critical path.
         waits: What it waits for, and how many cycles, the longest wait first.
     """
 
@@ -259,7 +272,7 @@ class Cycles:
         lines: The dearest lines of the slowest block, by critical path.
         advice: What would save most, by the model.
         roofline: What bounds the kernel: a sentence.
-        guesses: Instructions whose figures are guesses, and "SoC" where the SoC's are A2's.
+        guesses: Whose figures are guesses.
     """
 
     kernel: str
@@ -274,24 +287,17 @@ class Cycles:
     advice: tuple[Advice, ...]
     roofline: str
     guesses: tuple[str, ...]
-    picture: str = field(default="", repr=False, compare=False)
 
     def to_json(self) -> str:
-        """Return everything but the picture as JSON text."""
-        facts = asdict(self)
-        del facts["picture"]
-        return json.dumps(facts, indent=2, ensure_ascii=False)
-
-    def timeline_svg(self) -> str:
-        """Return the slowest block's instructions to scale, one lane a pipe."""
-        return self.picture
+        """Return it as JSON text."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
     def table(self) -> str:
         """Return the cycles as text."""
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.shares.items())
         lines = [
-            f"{self.kernel} on {self.soc}, {len(self.blocks)} blocks on {self.cores} cores: {self.time_us:,.2f} µs by the model "
-            f"({self.cycles:,.0f} cycles, {self.launch_us:.2f} µs of them before they begin)",
+            f"{self.kernel} on {self.soc}, {len(self.blocks)} blocks on {self.cores} cores: {self.time_us:,.2f} µs by the "
+            f"model, of them {self.launch_us:.2f} µs to launch; {self.cycles:,.0f} cycles",
             f"busy: {shares}",
             self.roofline,
             f"{'cycles':>12}  {'':>5}  line",
@@ -335,7 +341,7 @@ class LaunchReport:
         return json.dumps({**facts, "blocks": [asdict(block) for block in self.blocks]}, indent=2)
 
     def timeline_svg(self) -> str:
-        """Return a picture of every instruction: one row a block and pipe, arrows for flags.
+        """Return a picture of every instruction: one row a block and pipe, arrows for flags; with ``cycles``, to scale.
 
         Raises:
             ValueError: The launch did not keep them; ``launch(..., timeline=True)`` does.

@@ -298,11 +298,8 @@ def _run(
         told = done.stderr.splitlines()
         for found, prefix in ((file.remarks, REMARK), (file.cycles, CYCLES)):
             found.update(dict.fromkeys(line.removeprefix(prefix) for line in told if line.startswith(prefix)))
-        ours = [
-            line.removeprefix("lngrad: ")
-            for line in told
-            if line.startswith("lngrad: ") and not line.startswith((REMARK, CYCLES))
-        ]
+        told = [line for line in told if line.startswith("lngrad: ") and not line.startswith((REMARK, CYCLES))]
+        ours = [line.removeprefix("lngrad: ") for line in told]
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = f"not done within {time_limit:g} s"

@@ -24,8 +24,9 @@ from lngrad.ascend import ascendc as c
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device import cycle_figures as model
 from lngrad.ascend.device.core import Core, Rules, current_core
-from lngrad.ascend.device.cycles import VECTOR, Share, Trace, run_cores
+from lngrad.ascend.device.cycles import Share, Trace, run_cores
 from lngrad.ascend.device.local_tensor import memory_at
+from lngrad.ascend.device.pipes import VECTOR, S
 
 F32, F16, I32, I16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32), np.dtype(np.int16)
 WORDS = {F32: "f32", F16: "f16", I32: "i32", I16: "i16"}
@@ -290,8 +291,8 @@ def cycles_of(figure: Figure) -> float:
     for event in trace:
         if event[0] == VECTOR:
             event[1].cost = None
-    placed = run_cores([trace], Share(1e3, 1e3, True), model.machine(SOC))[0].placed
-    return max(one[2] for one in placed) - min(one[1] for one in placed if one[0] != 0)
+    run = run_cores([trace], Share(1e3, 1e3, True), model.machine(SOC))[0]
+    return max(run.ends) - min(begin for begin, one in zip(run.begins, run.placed, strict=True) if one[1] != S)
 
 
 def error(figure: Figure) -> float:

@@ -190,7 +190,7 @@ class Core:
         if poisoned:
             self.ub.settle(plan.write.spans)
         if self.trace is not None:
-            self.trace.append((self.trace.vector, plan, instruction))
+            self.trace.issued(plan, instruction)
         if plan.waits:
             self.clock.acquire(S, self.clock.release(V))
         self._counts[plan.op] += 1
@@ -450,13 +450,13 @@ class Core:
         self.site = outer or kernel_site()
         in_order, known[V] = known[V], ALWAYS
         if self.trace is not None:
-            self.trace.vector = IN_ORDER
+            self.trace.kind = IN_ORDER
         try:
             yield
         finally:
             self.site = outer
             if self.trace is not None:
-                self.trace.vector = VECTOR
+                self.trace.kind = VECTOR
             known[V] = max(in_order, self.clock.now[V]) if self.rules.ordering else ALWAYS
             self.clock.now[V] += 1
         self.tally.tile_apis[api] += 1

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from lngrad.ascend.device import cycle_figures as figures
 from lngrad.ascend.device.cycle_figures import TIMINGS, Machine
-from lngrad.ascend.device.cycles import Cost, Event, Priced, Run, Share, Trace, run_cores
+from lngrad.ascend.device.cycles import WINDOW, Cost, Event, Priced, Run, Share, Trace, run_cores
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, COUNT, MASK, Descriptor
 from lngrad.ascend.device.numerics import REPEAT_FLOATS
 from lngrad.ascend.device.pipes import COPY, IN_ORDER, MTE2, MTE3, PIPE_NAMES, SET, VECTOR, WAIT, V
@@ -30,15 +30,18 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
         blocks: Cycles of all blocks.
         free_bytes: Of the Unified Buffer.
     """
-    alone = run_cores([trace], share, at)[0].cycles if len(blocks) > 1 else run.cycles
-    found = []
+    begun, found = Trace(), []
+    begun.extend(trace[:WINDOW])
+    alone = run_cores([begun], share, at)[0].cycles
+    more = run.cycles / max(alone, 1)
     for kind, rule in RULES.items():
-        proposed = rule(trace, free_bytes)
+        proposed = rule(begun, free_bytes)
         if proposed is None or not proposed[1]:
             continue
         changed = Trace()
-        changed.extend(proposed[1].get(number, event) for number, event in enumerate(trace))
-        found.append((kind, f"{proposed[0]} would save", alone - run_cores([changed], share, at)[0].cycles))
+        changed.extend(proposed[1].get(number, event) for number, event in enumerate(begun))
+        saved = alone - run_cores([changed], share, at)[0].cycles
+        found.append((kind, f"{proposed[0]} would save", saved * more))
     mean, most = sum(blocks) / len(blocks), max(blocks)
     if most >= 1.5 * mean:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"

@@ -21,6 +21,7 @@ from lngrad.ascend.device.pipes import ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, V
 from lngrad.ascend.device.planning import PlannedInstruction
 from lngrad.ascend.device.report import NOBODY, Instruction
 
+WINDOW = 2000  # events of a block, the first ones, that stand for all where all would take long to look at
 Event = tuple[Any, ...]  # a kind of `pipes`, what belongs to it, and, where there is one, an instruction
 Span = tuple[int, int]  # the first byte, and the one behind the last
 
@@ -32,13 +33,13 @@ class Cost(NamedTuple):
         repeats: Cycles in which no other can start, ``conflicts`` of them because of banks.
         start: From its last repeat to its result.
         issue: Of the scalar unit, to set a mask of its own included.
+        touched: What it writes, and then what it reads.
     """
 
     repeats: float
     start: float
     issue: float = figures.ISSUE
-    write: Span = (0, 0)
-    reads: tuple[Span, ...] = ()
+    touched: tuple[Span, ...] = ((0, 0),)
     conflicts: float = 0.0
 
 
@@ -53,16 +54,26 @@ class Trace(list[Event]):
     """What one block did, in program order.
 
     Attributes:
-        vector: The kind of the next vector instruction: VECTOR, or IN_ORDER in a tile API, which has a barrier behind each.
+        kind: Of the next vector instruction: VECTOR, or IN_ORDER in a tile API, which has a barrier behind each.
         bytes, cached_bytes: Moved to and from global memory; without what passes the L2 cache by.
         last: What the core has recorded last, such as a barrier.
+        guessed: What takes as long as somebody has guessed.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.vector = VECTOR
+        self.kind = VECTOR
+        self._seen: dict[int, Event] = {}  # of a plan, the last one: equal events are one object
         self.bytes = self.cached_bytes = 0
         self.last: Instruction = NOBODY
+        self.guessed: set[str] = set()
+
+    def issued(self, plan: PlannedInstruction, instruction: Instruction) -> None:
+        """Note a planned instruction."""
+        event = self._seen.get(id(plan))
+        if event is None or event[2][3] != instruction[3] or event[0] != self.kind:
+            event = self._seen[id(plan)] = (self.kind, plan, instruction)
+        self.append(event)
 
     def copied(self, instruction: Instruction, start: int, blocks: int, nbytes: int, bypass: bool) -> None:
         """Note a copy of ``blocks`` blocks of ``nbytes``, to or from byte ``start`` of the Unified Buffer."""
@@ -73,6 +84,8 @@ class Trace(list[Event]):
     def accessed(self, instruction: Instruction, in_memory: bool = False) -> None:
         """Note an access of the scalar unit, to the Unified Buffer or to global memory."""
         self.append((SCALAR, figures.GLOBAL_SCALAR if in_memory else figures.SCALAR_ACCESS, instruction))
+        if in_memory:
+            self.guessed.add(f"{instruction[0]} of global memory")
 
     def looped(self, name: str, calls: int, nbytes: int, instruction: Instruction) -> None:
         """Note ``calls`` vector instructions of one name that touch ``nbytes`` each, of which nothing else is known."""
@@ -131,13 +144,13 @@ def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
         while left > 1:
             left = -(-left * size // REPEAT_BYTES)
             busy, start = busy + timing.wide * left, start + timing.start
-        plan.cost = Cost(max(1.0, busy), start, issue, touched[0], tuple(touched[1:]))
+        plan.cost = Cost(max(1.0, busy), start, issue, tuple(touched))
         return plan.cost
     clean = max(1.0, repeats * (timing.wide if size >= 4 else timing.narrow))
     factor = _bank_factor(d, sizes, machine.groups) if plain else 1.0
     in_place = factor == 1 and any(access.runs == plan.write.runs for access in plan.reads)
     busy = clean * factor + figures.IN_PLACE * repeats * in_place
-    plan.cost = Cost(busy, timing.start, issue, touched[0], tuple(touched[1:]), clean * (factor - 1))
+    plan.cost = Cost(busy, timing.start, issue, tuple(touched), clean * (factor - 1))
     return plan.cost
 
 
@@ -161,39 +174,34 @@ class Channel:
         end = begin
         for place, (start, stop) in enumerate(self._gaps):
             first = max(start, begin)
-            taken = min(cycles, stop - first)
-            if taken > 0:
-                self._gaps[place] = (first + taken, stop)
-                cycles, end = cycles - taken, first + taken
+            taken = max(0.0, min(cycles, stop - first))
+            if taken:
+                self._gaps[place], cycles, end = (first + taken, stop), cycles - taken, first + taken
         if cycles > 0:
             first = max(self._end, begin)
-            if first > self._end:
-                self._gaps.append((self._end, first))
+            self._gaps.append((self._end, first))
             self._end = end = first + cycles
         return end
 
 
-class Placed(NamedTuple):
-    """An instruction in a schedule.
+class Run(NamedTuple):
+    """One block's schedule.
 
     Attributes:
-        why: The place of the one that it waited for, -1 for none.
-        until: When that let it go; from then to ``begin`` the scalar unit worked.
+        placed, begins, ends: Its instructions in program order, and their cycles.
+        whys, lets: The place of the one that each waited for, -1 for none, and when that let it go: from then to its begin the
+            scalar unit worked.
+        cycles, repeats: Of all, and of the vector instructions' repeats.
+        busy: By pipe, the cycles in which it works.
     """
 
-    pipe: int
-    begin: float
-    end: float
-    why: int
-    until: float
-    instruction: Instruction
-
-
-class Run(NamedTuple):
-    """One block's schedule: its instructions in program order, the cycles in all, those in which each pipe works."""
-
-    placed: list[Placed]
+    placed: list[Instruction]
+    begins: list[float]
+    ends: list[float]
+    whys: list[int]
+    lets: list[float]
     cycles: float
+    repeats: float
     busy: list[float]
 
 
@@ -216,74 +224,80 @@ def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[R
 
 def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float | None, Run]:
     now, by, since = 0.0, -1, 0.0  # of the scalar unit: the time, what it last waited for, until when
-    ready, end, busy = [0.0] * 4, [0.0] * 4, [0.0] * 4
+    ready, end, busy, work, idle = [0.0] * 4, [0.0] * 4, [0.0] * 4, 0.0, 0.0
+    placed, begins, ends, whys, lets = list[Instruction](), list[float](), list[float](), list[int](), list[float]()
     cause, last = [-1] * 4, [-1] * 4  # by pipe: what made it ready, and what ends last on it
     memory, cache = Channel(), Channel()
     tokens: dict[int, tuple[float, int]] = {}
-    flying: deque[tuple[float, Span, int]] = deque()  # results that are not there yet: when, where, whose
-    placed: list[Placed] = []
+    flying: deque[tuple[float, int, int, int]] = deque()  # results to come: when, from and to which byte, whose
     for number, event in enumerate(trace):
         kind = event[0]
         if kind <= IN_ORDER:
-            plan = event[1]
-            cost = plan.cost or cost_of(plan, machine)
-            now += cost.issue
-            busy[S] += cost.issue
-            begin, why = ready[V], cause[V]
-            if kind == IN_ORDER and end[V] > begin:
-                begin, why = end[V], last[V]
-            until = begin
+            _, plan, instruction = event
+            repeats, start, issue, touched, _ = plan.cost or cost_of(plan, machine)
+            now += issue
+            work += repeats
+            begin = ready[V]
+            why, until, ended = cause[V], begin, end[V]
             if now > begin:
                 begin, why, until = now, by, since
-            while flying and flying[0][0] <= begin:
-                flying.popleft()
-            for when, (low, high), whose in flying:
-                if when > begin and any(low < stop and start < high for start, stop in (cost.write, *cost.reads)):
-                    begin, why, until = when, whose, when
-            awake = begin - end[V] <= figures.IDLE and placed
-            ready[V] = begin + cost.repeats + (0.0 if awake else figures.WAKE)
-            finish = ready[V] + cost.start
-            cause[V] = place = len(placed)
-            flying.append((finish, cost.write, place))
-            if finish > end[V]:
-                busy[V] += finish - max(begin, end[V])
-                end[V], last[V] = finish, place
-            placed.append(Placed(V, begin, finish, why, until, event[-1]))
+            if ended > begin:
+                if kind == IN_ORDER:
+                    begin, why, until = ended, last[V], ended
+                    flying.clear()
+                while flying and flying[0][0] <= begin:
+                    flying.popleft()
+                for when, first, behind, whose in flying:
+                    if when > begin:
+                        for at, stop in touched:
+                            if first < stop and at < behind:
+                                begin, why, until = when, whose, when
+            else:
+                flying.clear()
+            here = len(placed)
+            free = begin + repeats if begin - ended <= figures.IDLE and placed else begin + repeats + figures.WAKE
+            finish = free + start
+            ready[V], cause[V] = free, here
+            flying.append((finish, *touched[0], here))
+            if finish > ended:
+                busy[V] += finish - (begin if begin > ended else ended)
+                end[V], last[V] = finish, here
         elif kind == SET:
             pipe, now = event[1], now + 1
-            if pipe == S:
-                tokens[number] = now, by
-            else:
-                pipe = pipe if pipe >= 0 else max(ALL_PIPES, key=end.__getitem__)
-                tokens[number] = max(end[pipe], ready[pipe]), last[pipe]
+            if pipe < 0:
+                pipe = max(ALL_PIPES, key=end.__getitem__)
+            tokens[number] = (now, by) if pipe == S else (max(end[pipe], ready[pipe]), last[pipe])
+            continue
         elif kind == WAIT:
             pipe, (when, whose), now = event[1], tokens[event[2]], now + 1
-            if pipe == S:
-                if when > now:
-                    now, by, since = when, whose, when
+            if pipe == S and when > now:
+                idle, now, by, since = idle + when - now, when, whose, when
             elif when > ready[pipe]:
                 ready[pipe], cause[pipe] = when, whose
+            continue
         elif kind == COPY:
             _, blocks, nbytes, _, bypass, starts, instruction = event
             pipe, fast = instruction[1], share.fits and not bypass
             now += figures.ISSUE
-            busy[S] += figures.ISSUE
             begin, why, until = (now, by, since) if now > ready[pipe] else (ready[pipe], cause[pipe], ready[pipe])
             data = max(blocks * nbytes / figures.COPY_RATE[pipe], blocks * figures.COPY_BLOCK)
             shared = (cache if fast else memory).take(begin, blocks * nbytes / (share.cache if fast else share.memory))
             ready[pipe] = end[pipe] = finish = max(begin + starts * figures.COPY_START[pipe] + data, shared)
             cause[pipe] = last[pipe] = len(placed)
             busy[pipe] += finish - begin
-            placed.append(Placed(pipe, begin, finish, why, until, instruction))
         elif kind == SCALAR:
-            placed.append(Placed(S, now, now + event[1], by, since, event[-1]))
-            now += event[1]
-            busy[S] += event[1]
+            instruction, begin, why, until = event[-1], now, by, since
+            now = finish = now + event[1]
         else:
             top = max(ALL_PIPES, key=end.__getitem__)
-            here = max(now, end[top])
-            now = (yield here) or here
-            placed.append(Placed(S, here, now, last[top], here, event[-1]))
-            by, since = len(placed) - 1, now
+            begin, instruction, why = max(now, end[top]), event[-1], last[top]
+            finish, until = (yield begin) or begin, begin
+            idle, now, by, since = idle + finish - now, finish, len(placed), finish
             ready, cause = [max(one, now) for one in ready], [by] * 4
-    return Run(placed, max(now, *end), busy)
+        placed.append(instruction)
+        begins.append(begin)
+        ends.append(finish)
+        whys.append(why)
+        lets.append(until)
+    busy[S] = now - idle
+    return Run(placed, begins, ends, whys, lets, max(now, *end), work, busy)

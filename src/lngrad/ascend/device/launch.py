@@ -104,8 +104,10 @@ def launch(
             [kept[index].trace or Trace() for index in range(block_num)],
             sum(a.array.nbytes for a in addresses),
         )
-        took, runs = analyse(name, target, every, None if cycles is True else cycles, known, free)
-        spans = {id(one.instruction): (one.begin, one.end) for run in runs for one in run.placed}
+        names = {one for block in blocks for one in block.instructions}
+        took, runs = analyse(name, target, every, names, None if cycles is True else cycles, known, free)
+        if timeline:
+            spans = {id(one): when for run in runs for one, *when in zip(run.placed, run.begins, run.ends, strict=True)}
     if timeline:
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
         picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows, spans)

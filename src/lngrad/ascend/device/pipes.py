@@ -59,6 +59,7 @@ Snapshot = list[int]  # by pipe: the epoch that is finished; in a trace, then th
 # The kinds of a trace's events: instructions, those inside a tile API, copies; flags that are set and waited for (by a pipe, or
 # -1 for all); accesses of the scalar unit; barriers between blocks.
 VECTOR, IN_ORDER, COPY, SET, WAIT, SCALAR, ALL_CORES = range(7)
+SETS = {pipe: (SET, pipe) for pipe in (-1, *ALL_PIPES)}
 
 
 class PipeClock:
@@ -94,7 +95,7 @@ class PipeClock:
     def _noted(self, snapshot: Snapshot, pipe: int) -> Snapshot:
         if self.trace is not None:
             snapshot.append(len(self.trace))
-            self.trace.append((SET, pipe))
+            self.trace.append(SETS[pipe])
         return snapshot
 
     def release(self, pipe: int) -> Snapshot:
@@ -157,6 +158,7 @@ class PipeClock:
         """Take over what other cores have finished, after a barrier with them."""
         if self.trace is not None:
             self.trace.append((ALL_CORES, self.trace.last))
+            self.trace.guessed.add(self.trace.last[0])
         if self.others is None:
             self.others = [snapshot.copy() for snapshot in others]
             return

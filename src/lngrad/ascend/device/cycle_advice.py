@@ -51,11 +51,8 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
 
 
 def _lines(found: Counter[Site]) -> str:
-    """The lines where something happens, most often first, and how often."""
-    by_line: Counter[str] = Counter()
-    for site, count in found.items():
-        by_line[site_text(site)] += count
-    return ", ".join(f"{line} ({count:,})" for line, count in by_line.most_common(SHOWN))
+    """The lines where something happens, most often first."""
+    return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in found.most_common()))[:SHOWN])
 
 
 NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the others stay

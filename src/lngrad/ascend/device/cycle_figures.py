@@ -34,8 +34,7 @@ IN_PLACE = 0.6  # a repeat more, where dst is a source: a bank is read and writt
 TIMINGS = {
     **dict.fromkeys(("Add", "Sub"), Timing(1, 1, 18)),
     **dict.fromkeys(("Mul", "Muls", "Axpy", "LeakyRelu", "FusedMulAdd", "MulAddRelu", "MulCast"), Timing(1, 1, 23)),
-    **dict.fromkeys(("Rsqrt", "Reciprocal"), Timing(1, 1, 20)),
-    **dict.fromkeys(("Adds", "AddRelu", "SubRelu", "AddReluCast", "SubReluCast"), Timing(1, 1, 20)),
+    **dict.fromkeys(("Adds", "Rsqrt", "Reciprocal", "AddRelu", "SubRelu", "AddReluCast", "SubReluCast"), Timing(1, 1, 20)),
     **dict.fromkeys(("Max", "Min", "Maxs", "Mins", "Relu", "Abs"), Timing(1, 1, 17)),
     **dict.fromkeys(("And", "Or", "Not", "ShiftLeft", "ShiftRight"), Timing(1, 1, 18)),
     "MulAddDst": Timing(2, 2, 23),
@@ -53,7 +52,7 @@ TIMINGS = {
     "WholeReduceSum": Timing(7, 7, 45),
     **dict.fromkeys(("WholeReduceMax", "WholeReduceMin"), Timing(7, 7, 27)),
     **dict.fromkeys(("BlockReduceSum", "BlockReduceMax", "BlockReduceMin"), Timing(1, 7, 32)),
-}
+}  # fmt: skip
 
 ISSUE = 2.0  # the scalar unit, for a call of Ascend C
 MASK = 4.0  # more, for an instruction that sets a mask of its own: SetMaskCount, SetMask, ResetMask, SetMaskNorm

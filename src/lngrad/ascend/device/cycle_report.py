@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from lngrad.ascend import soc as socs
@@ -11,28 +11,21 @@ from lngrad.ascend.device.cycle_advice import advise
 from lngrad.ascend.device.cycle_figures import machine
 from lngrad.ascend.device.cycles import WINDOW, Run, Share, Trace, run_cores, timing_of
 from lngrad.ascend.device.pipes import PIPE_NAMES
-from lngrad.ascend.device.report import Cycles, LineCycles, Site, site_text
+from lngrad.ascend.device.report import Cycles, LaunchReport, LineCycles, Site, site_text
 
 DEAREST, WAITS = 5, 2
 WAIT_SHOWN = 0.01  # of all cycles
 
 
 def analyse(
-    kernel: str,
-    soc: socs.Soc,
-    traces: Sequence[Trace],
-    names: Iterable[str],
-    cores: int | None,
-    array_bytes: int,
-    free_bytes: int,
-) -> tuple[Cycles, list[Run]]:  # fmt: skip
+    report: LaunchReport, soc: socs.Soc, traces: Sequence[Trace], cores: int | None, array_bytes: int
+) -> tuple[Cycles, list[Run]]:
     """Compute the cycles of a launch, and the schedule of each block.
 
     Args:
-        traces, names: Of each block; of all instructions.
+        report, traces: Of the launch, and of each of its blocks.
         cores: As if so many cores did what these blocks did; None: those that the launch has.
         array_bytes: Of all arrays.
-        free_bytes: What the fullest block leaves of its Unified Buffer.
     """
     at, times = machine(soc), cores / len(traces) if cores else 1.0
     working = cores or min(len(traces), soc.vector_cores)
@@ -49,11 +42,11 @@ def analyse(
     run, launch = runs[slowest], at.launch + at.launch_core * working
     shares = {name: sum(one.busy[pipe] for one in runs) / max(sum(blocks), 1) for pipe, name in enumerate(PIPE_NAMES)}
     guessed = set().union(*(trace.guessed for trace in traces), () if at.sourced else ("the SoC's figures",))
-    guessed |= {name for name in names if not timing_of(name).sourced}
-    work = max(cycles * working, 1)
+    guessed |= {name for name in report.instructions() if not timing_of(name).sourced}
+    work, free = max(cycles * working, 1), report.ub_bytes - max(block.peak_ub_bytes for block in report.blocks)
     found = Cycles(
-        kernel, soc.name, working, cycles, (cycles / at.clock + launch) * 1e6, launch * 1e6, blocks, shares,
-        tuple(_dearest(run)), tuple(advise(traces[slowest], run, share, at, blocks, free_bytes)),
+        report.kernel, soc.name, working, cycles, (cycles / at.clock + launch) * 1e6, launch * 1e6, blocks, shares,
+        tuple(_dearest(run)), tuple(advise(traces[slowest], run, share, at, blocks, free)),
         _roofline(moved * times / work, sum(run.repeats for run in runs) * times / work, share), tuple(sorted(guessed)),
     )  # fmt: skip
     return found, runs

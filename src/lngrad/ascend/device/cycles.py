@@ -112,16 +112,11 @@ def _bank_factor(d: Descriptor, sizes: Sequence[int], groups: int) -> float:
         return 1.0
     widest, total, close = max(sizes), 0, d.form in (COUNT, COUNTER)
     count = min(8, -(-d.n * widest // BLOCK_BYTES)) if d.form == MASK else 8
-    operands = (
-        (d.dst, d.dst_block, d.dst_repeat),
-        (d.src0, d.src0_block, d.src0_repeat),
-        (d.src1, d.src1_block, d.src1_repeat),
-    )
     for repeat in (0, 1):
         written, *read = (
             [start // BLOCK_BYTES + repeat * (8 * size // widest if close else step) + (1 if close else block) * place
              for place in range(max(1, count * size // widest))]
-            for (start, block, step), size in zip(operands, sizes, strict=False)
+            for start, block, step, size in zip(d[12:18:2], d[6:9], d[9:12], sizes, strict=False)  # dst, src0, src1
         )  # fmt: skip
         total += max(_fullest(chain(*read), groups), _fullest(written, groups))
     return total / 2

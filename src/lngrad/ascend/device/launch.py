@@ -10,6 +10,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,21 +98,21 @@ def launch(
     schedule = BlockSchedule(block_num, target, run)
     schedule.run_all()
     blocks = tuple(reports[index] for index in range(block_num))
-    name, picture, took, spans = getattr(kernel, "__name__", "kernel"), None, None, None
+    report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None
     if cycles:
-        free = target.ub_bytes - max(block.peak_ub_bytes for block in blocks)
-        every, known = (
+        traces, known = (
             [kept[index].trace or Trace() for index in range(block_num)],
             sum(a.array.nbytes for a in addresses),
         )
-        names = {one for block in blocks for one in block.instructions}
-        took, runs = analyse(name, target, every, names, None if cycles is True else cycles, known, free)
+        took, runs = analyse(report, target, traces, None if cycles is True else cycles, known)
+        report = replace(report, cycles=took)
         if timeline:
             spans = {id(one): when for run in runs for one, *when in zip(run.placed, run.begins, run.ends, strict=True)}
     if timeline:
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
-        picture = timeline_svg([(f"block {index}", kept[index].log) for index in range(block_num)], arrows, spans)
-    return LaunchReport(name, target.name, target.ub_bytes, blocks, picture, took)
+        logs = [(f"block {index}", kept[index].log) for index in range(block_num)]
+        report = replace(report, timeline=timeline_svg(logs, arrows, spans))
+    return report
 
 
 def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:

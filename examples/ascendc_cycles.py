@@ -86,7 +86,7 @@ def main() -> int:
     for step in STEPS:
         y = np.empty_like(x)
         cycles = launch(times_gamma(step), BLOCKS, x, gamma, y, cycles=True).cycles
-        wrong += not np.array_equal(y, x * gamma)
+        wrong += bool((y != x * gamma).any())
         times.append(cycles.time_us - cycles.launch_us)
         print(f"{step}: {times[-1]:.2f} µs")
         for one in cycles.advice[:1]:

@@ -5,8 +5,8 @@
 
 A figure is a tile or an instruction whose cycles somebody has published for an Atlas A2 (910B), and the program that gives it
 here, at the same addresses. Sources: "pto": profiles of single tiles in the tests of pto-isa's cost model, and lines that were
-fitted to such profiles there (a start plus so much a repeat; here at 64 rows, or at 128 repeats), numbers alone, as facts; "add":
-the tuned Add example of asc-devkit, µs of a unit at 1.85 GHz through the number of its instructions. Every second figure, by
+fitted to such profiles there (a start plus so much a repeat; here at 64 rows, or at 128 repeats), numbers alone; "add": the
+tuned Add example of asc-devkit, µs of a unit at 1.85 GHz through the number of its instructions. Every second figure, by
 name, is set aside: the fit does not see it. Whoever chose what the model has, and how figures are grouped, had read them all.
 Left out are figures that beat Huawei's own table of theoretical performance, figures of a tile that contradict the line for the
 same tile, and tiles whose instructions are not known (selections, transposes, gathers, sorts).

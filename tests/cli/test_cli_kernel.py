@@ -47,6 +47,23 @@ def test_a_kernel_runs_on_files(words, tmp_path):
     check_grads(Grads(*(np.load(tmp_path / f"{name}.npy") for name in ("dx", "dgamma", "dbeta"))), inputs)
 
 
+def test_cycles_are_printed_and_written(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    inputs, options = words
+    files = ["--cycles-json", tmp_path / "cycles.json", "--timeline", tmp_path / "timeline.svg"]
+    result = run(KERNEL, *options, "--cycles", *files)
+    assert result.exit_code == 0, result.output
+    check_grads(Grads(*(np.load(tmp_path / f"{name}.npy") for name in ("dx", "dgamma", "dbeta"))), inputs)
+    facts = json.loads((tmp_path / "cycles.json").read_text())
+    assert f"{facts['time_us']:,.2f} µs by the" in result.output
+    assert re.search(r"\d %  rows_backward\.cpp:\d+ \w+", result.output)
+    assert len(facts["lines"]) == 5
+    assert facts["cores"] == len(facts["blocks"]) == 4
+    assert re.search(r": cycles [\d,]+ to [\d,]+<", (tmp_path / "timeline.svg").read_text())
+    again = run(KERNEL, *options, *files)
+    assert (again.exit_code, "--force" in again.output) == (2, True)
+
+
 def test_the_example_of_its_help_runs(tmp_path, monkeypatch):
     (example,) = re.findall(r"(?ms)^ *Example: lngrad kernel run (.*?)\n\n", kernel_run.__doc__)
     monkeypatch.chdir(tmp_path)

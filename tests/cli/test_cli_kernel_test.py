@@ -18,7 +18,7 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
     folder, gtest = operator
     monkeypatch.setenv("COLUMNS", "200")
     before = {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()}
-    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest)])
+    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--cycles"])
     assert result.exit_code == 1, result.output
     rows = {line.split("│")[1].strip(): line.split("│")[2:] for line in result.output.splitlines() if "suite." in line}
     states = {name: [cell.strip() for cell in cells[:2]] for name, cells in rows.items()}
@@ -29,7 +29,7 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
         "suite.wrong": ["failed", "failed"],
     }
     told = " ".join(result.output.split())
-    for text in ("LeakFault", "SIGSEGV", "last Ascend C call was at", "second(0) is not 5.0f"):
+    for text in ("LeakFault", "SIGSEGV", "last Ascend C call was at", "second(0) is not 5.0f", "µs by the model", "busy: S "):
         assert text in told
     assert {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()} == before
 

@@ -1,7 +1,7 @@
 """Kernels whose times somebody has published for Atlas A2 and A3, written anew, and those times.
 
-A kernel runs on one core, with that core's rows or some of them, and the memory is shared by all cores: ``cycles=48``. What takes
-fewer rows is scaled up to all of them.
+A kernel runs on one core, with that core's rows or some of them, and the memory is shared by all cores: ``cycles=48``. What
+takes fewer rows is scaled up to all of them.
 """
 
 from __future__ import annotations

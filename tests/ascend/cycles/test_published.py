@@ -21,7 +21,8 @@ def fitting() -> ModuleType:
     """scripts/fit_cycles.py: the figures, and the fit."""
     path = Path(__file__).parents[3] / "scripts" / "fit_cycles.py"
     spec = importlib.util.spec_from_file_location("fit_cycles", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["fit_cycles"] = module
     spec.loader.exec_module(module)

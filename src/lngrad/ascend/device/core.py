@@ -462,11 +462,11 @@ class Core:
         self.tally.tile_apis[api] += 1
         self.tally.api_instructions[api] += self.instructions().total() - before
 
-    def looped(self, name: str, calls: int, nbytes: int) -> None:
-        """Count ``calls`` vector instructions that one NumPy call stands for; each touches ``nbytes``."""
+    def looped(self, name: str, calls: int, nbytes: int, chained: bool = False) -> None:
+        """Count ``calls`` vector instructions that one NumPy call stands for: see ``cycles.Trace.looped``."""
         self.tally.instructions[name] += calls
         if self.trace is not None:
-            self.trace.looped(name, calls, nbytes, (name, V, self.index, self.site or ("", 0)))
+            self.trace.looped(name, calls, nbytes, chained, (name, V, self.index, self.site or ("", 0)))
 
     def instructions(self) -> Counter[str]:
         """Return how many instructions of each name the core has executed."""

@@ -43,7 +43,7 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
         saved = alone - run_cores([changed], share, at)[0].cycles
         found.append((kind, f"{proposed[0]} would save", saved * more))
     mean, most = sum(blocks) / len(blocks), max(blocks)
-    if most >= 1.5 * mean:
+    if 0 < 1.5 * mean <= most:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
         found.append(("tail", text, most - mean))
     worth = [Advice(*one, one[2] / at.clock * 1e6) for one in found if one[2] >= WORTH * run.cycles]

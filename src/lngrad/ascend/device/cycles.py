@@ -87,10 +87,10 @@ class Trace(list[Event]):
         if in_memory:
             self.guessed.add(f"{instruction[0]} of global memory")
 
-    def looped(self, name: str, calls: int, nbytes: int, instruction: Instruction) -> None:
-        """Note ``calls`` vector instructions of one name that touch ``nbytes`` each, of which nothing else is known."""
+    def looped(self, name: str, calls: int, nbytes: int, chained: bool, instruction: Instruction) -> None:
+        """Note ``calls`` vector instructions of one name that touch ``nbytes`` each; chained: each needs the one before."""
         timing = timing_of(name)
-        each = max(timing.wide * max(1, -(-nbytes // REPEAT_BYTES)), figures.ISSUE)
+        each = max(timing.wide * max(1, -(-nbytes // REPEAT_BYTES)) + timing.start * chained, figures.ISSUE)
         if calls > 0:
             self.append((IN_ORDER, Priced(Cost(calls * each, timing.start, calls * figures.ISSUE)), instruction))
 

@@ -103,7 +103,7 @@ def accumulate_rows(dst: LocalTensor, src: LocalTensor, rows: int, width: int, c
     matrix = src.read("Add", "src0", rows * width).reshape(rows, width)
     if rows > 1:
         src[width:].read("Add", "src0", 0)  # one row past the first: every row must start on a block
-    dst.core.looped("Add", rows - clear, width * 4)
+    dst.core.looped("Add", rows - clear, width * 4, chained=True)
     dst.core.looped("Adds", int(clear), width * 4)
     if clear:
         np.add(matrix[0], np.float32(0), out=total)

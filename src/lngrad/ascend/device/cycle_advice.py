@@ -10,7 +10,7 @@ from lngrad.ascend.device import cycle_figures as figures
 from lngrad.ascend.device.cycle_figures import TIMINGS, Machine
 from lngrad.ascend.device.cycles import WINDOW, Cost, Event, Priced, Run, Share, Trace, run_cores
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, COUNT, MASK, Descriptor
-from lngrad.ascend.device.numerics import REPEAT_FLOATS
+from lngrad.ascend.device.numerics import CPP_NAMES, REPEAT_FLOATS
 from lngrad.ascend.device.pipes import COPY, IN_ORDER, MTE2, MTE3, PIPE_NAMES, SET, VECTOR, WAIT, V
 from lngrad.ascend.device.planning import MAX_REPEATS
 from lngrad.ascend.device.report import Advice, Site, site_text
@@ -19,29 +19,19 @@ WORTH = 0.01  # of a block's cycles
 OFTEN = 4  # times that something must happen to be worth a rule
 SHOWN = 3  # lines of an advice
 Changes = dict[int, Event]
-Proposed = tuple[str, Changes] | None  # what to do, and the events that would be others
+Proposed = tuple[str, Changes]  # what to do, and the events that would be others
 
 
 def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[float], free_bytes: int) -> list[Advice]:
-    """Return what would save a hundredth of the slowest block's cycles or more, the most first.
-
-    Args:
-        trace, run: Of the slowest block.
-        blocks: Cycles of all blocks.
-        free_bytes: Of the Unified Buffer.
-    """
-    begun, found = Trace(), []
-    begun.extend(trace[:WINDOW])
+    """Return what would save a hundredth of the slowest block's cycles or more, the most first; ``blocks`` has those of all."""
+    begun, found = Trace(trace[:WINDOW]), []
     alone = run_cores([begun], share, at)[0].cycles
-    more = run.cycles / max(alone, 1)
     for kind, rule in RULES.items():
-        proposed = rule(begun, free_bytes)
-        if proposed is None or not proposed[1]:
-            continue
-        changed = Trace()
-        changed.extend(proposed[1].get(number, event) for number, event in enumerate(begun))
-        saved = alone - run_cores([changed], share, at)[0].cycles
-        found.append((kind, f"{proposed[0]} would save", saved * more))
+        what, changes = rule(begun, free_bytes)
+        if changes:
+            changed = Trace(changes.get(number, event) for number, event in enumerate(begun))
+            part = 1 - run_cores([changed], share, at)[0].cycles / alone
+            found.append((kind, f"{what} would save", part * run.cycles))
     mean, most = sum(blocks) / len(blocks), max(blocks)
     if 0 < 1.5 * mean <= most:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
@@ -55,6 +45,7 @@ def _lines(found: Counter[Site]) -> str:
     return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in found.most_common()))[:SHOWN])
 
 
+FLOAT = CPP_NAMES.index("float")
 NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the others stay
 
 
@@ -91,10 +82,8 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
         if key in sizes and len(found) >= OFTEN and len({place for _, place in found}) == 1
     }  # fmt: skip
     needed = sum(sizes[key][0] for key in single)
-    if needed > free_bytes:
-        return None
     changes: Changes = {}
-    for found in single.values():
+    for found in single.values() if needed <= free_bytes else ():
         changes |= dict.fromkeys(found[0][0], NOTHING)
         for (earlier, _), (waits, _) in pairwise(found):
             for place, number in enumerate(waits):
@@ -110,12 +99,9 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
 def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
     """Copies under 16 KB, as if so many of them were one."""
     copies: dict[Site, list[int]] = defaultdict(list)
-    for number, event in enumerate(trace):
-        if event[0] == COPY:
-            copies[event[-1][3]].append(number)
-    changes: Changes = {}
-    found: Counter[Site] = Counter()
-    moved = 0
+    for number in (number for number, event in enumerate(trace) if event[0] == COPY):
+        copies[trace[number][-1][3]].append(number)
+    changes, found, moved = dict[int, Event](), Counter[Site](), 0
     for site, numbers in copies.items():
         total = sum(trace[n][1] * trace[n][2] for n in numbers)
         together = min(len(numbers), figures.FULL_RATE_BYTES * len(numbers) // total)
@@ -134,16 +120,14 @@ def _repeats(trace: Trace, free_bytes: int) -> Proposed:
             open_runs = {}
         elif event[0] == VECTOR and event[1].cost.repeats <= 8:  # a repeat; of a reduction 7 cycles
             run = open_runs.setdefault((event[-1][3], event[1].op), [])
-            places = [trace[n][1].descriptor for n in run[-2:]]
-            places.append(event[1].descriptor)
+            places = [trace[n][1].descriptor for n in (*run[-2:], number)]
             steps = {_step(a, b) for a, b in pairwise(places)}
             if len(run) == MAX_REPEATS or len(steps) > 1 or None in steps:
                 run = open_runs[event[-1][3], event[1].op] = []
             if not run:
                 runs.append(run)
             run.append(number)
-    changes: Changes = {}
-    found: Counter[Site] = Counter()
+    changes, found = dict[int, Event](), Counter[Site]()
     for run in runs:
         if len(run) >= OFTEN:
             kind, plan, instruction = trace[run[0]]
@@ -163,9 +147,7 @@ def _step(one: Descriptor, other: Descriptor) -> tuple[int, ...] | None:
 
 def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:
     """The lines and events of instructions whose cost would be another."""
-    kept: dict[int, Priced] = {}
-    changes: Changes = {}
-    found: Counter[Site] = Counter()
+    kept, changes, found = dict[int, Priced](), dict[int, Event](), Counter[Site]()
     for number, event in enumerate(trace):
         if event[0] <= IN_ORDER and event[1].descriptor is not None and wanted(event):
             plan = event[1]
@@ -200,7 +182,7 @@ def _reductions(trace: Trace, free_bytes: int) -> Proposed:
     def wanted(event: Event) -> bool:
         cost, d = event[1].cost, event[1].descriptor
         better = shorter(cost)
-        full = event[-1][0] == "WholeReduceSum" and (d.form, d.n) == (MASK, REPEAT_FLOATS)
+        full = event[-1][0] == "WholeReduceSum" and (d.form, d.n) == (MASK, REPEAT_FLOATS) and d.types & 255 == FLOAT
         return full and better.repeats + better.start < cost.repeats + cost.start
 
     where, changes = _recosted(trace, wanted, shorter)

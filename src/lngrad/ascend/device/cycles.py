@@ -23,7 +23,6 @@ from lngrad.ascend.device.report import NOBODY, Instruction
 
 WINDOW = 2000  # events of a block, the first ones, that stand for all where all would take long to look at
 Event = tuple[Any, ...]  # a kind of `pipes`, what belongs to it, and, where there is one, an instruction
-Span = tuple[int, int]  # the first byte, and the one behind the last
 
 
 class Cost(NamedTuple):
@@ -33,13 +32,13 @@ class Cost(NamedTuple):
         repeats: Cycles in which no other can start, ``conflicts`` of them because of banks.
         start: From its last repeat to its result.
         issue: Of the scalar unit, to set a mask of its own included.
-        touched: What it writes, and then what it reads.
+        touched: What it writes, and then what it reads: first byte, byte behind the last.
     """
 
     repeats: float
     start: float
     issue: float = figures.ISSUE
-    touched: tuple[Span, ...] = ((0, 0),)
+    touched: tuple[tuple[int, int], ...] = ((0, 0),)
     conflicts: float = 0.0
 
 
@@ -60,8 +59,8 @@ class Trace(list[Event]):
         guessed: What takes as long as somebody has guessed.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        super().__init__(events)
         self.kind = VECTOR
         self._seen: dict[int, Event] = {}  # of a plan, the last one: equal events are one object
         self.bytes = self.cached_bytes = 0
@@ -129,24 +128,21 @@ def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
     # Compare's dst, Select's mask and Gather's offsets are beside what the unit steps through.
     plain = operation.operands.elementwise
     size = max(sizes) if plain else sizes[0] if operation.operands is Operands.GATHER else sizes[-1]
-    counted = d.form in (COUNT, COUNTER)
-    repeats, timing = -(-d.n * size // REPEAT_BYTES) if counted else d.repeat, timing_of(operation.name)
-    touched = [(one.runs[0][0], one.runs[-1][1]) for one in (plan.write, *plan.reads) if one.runs] or [(0, 0)]
-    issue = figures.ISSUE + figures.MASK * (d.form in (COUNT, MASK))
-    if operation.operands is Operands.REDUCE:  # whole repeats, then what these leave, until one is left
-        timing, left = TIMINGS["WholeReduceSum"], repeats
-        busy, start = timing.wide * left, timing.start
-        while left > 1:
-            left = -(-left * size // REPEAT_BYTES)
-            busy, start = busy + timing.wide * left, start + timing.start
-        plan.cost = Cost(max(1.0, busy), start, issue, tuple(touched))
-        return plan.cost
-    clean = max(1.0, repeats * (timing.wide if size >= 4 else timing.narrow))
+    timing, touched = (
+        timing_of(operation.name),
+        [(x.runs[0][0], x.runs[-1][1]) for x in (plan.write, *plan.reads) if x.runs],
+    )
+    left = [-(-d.n * size // REPEAT_BYTES) if d.form in (COUNT, COUNTER) else d.repeat]
+    while operation.operands is Operands.REDUCE and left[-1] > 1:  # repeats, then what these leave, until one is left
+        left.append(-(-left[-1] * size // REPEAT_BYTES))
+    clean = max(1.0, sum(left) * (timing.wide if size >= 4 else timing.narrow))
     factor = _bank_factor(d, sizes, machine.groups) if plain else 1.0
     in_place = factor == 1 and any(access.runs == plan.write.runs for access in plan.reads)
-    busy = clean * factor + figures.IN_PLACE * repeats * in_place
-    plan.cost = Cost(busy, timing.start, issue, tuple(touched), clean * (factor - 1))
-    return plan.cost
+    cost = plan.cost = Cost(
+        clean * factor + figures.IN_PLACE * left[0] * in_place, timing.start * len(left),
+        figures.ISSUE + figures.MASK * (d.form in (COUNT, MASK)), tuple(touched or [(0, 0)]), clean * (factor - 1),
+    )  # fmt: skip
+    return cost
 
 
 class Share(NamedTuple):

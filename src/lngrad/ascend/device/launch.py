@@ -107,7 +107,9 @@ def launch(
         took, runs = analyse(report, target, traces, None if cycles is True else cycles, known)
         report = replace(report, cycles=took)
         if timeline:
-            spans = {id(one): when for run in runs for one, *when in zip(run.placed, run.begins, run.ends, strict=True)}
+            spans = {
+                id(one): (a, b) for run in runs for one, a, b in zip(run.placed, run.begins, run.ends, strict=True)
+            }
     if timeline:
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
         logs = [(f"block {index}", kept[index].log) for index in range(block_num)]

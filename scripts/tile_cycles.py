@@ -3,8 +3,8 @@
     python scripts/tile_cycles.py [SoC]
 
 The manual's tiling pages give the two sizes and leave open what they cost. The cycles are the model's (docs/ascend-cycles.md),
-of the call alone: its operands are in the Unified Buffer. The smallest size is that of the manual, or lngrad's safe one where the
-kernel would run over that; the largest is that of the manual, or the largest that fits and that the kernel does not run over.
+of the call alone: its operands are in the Unified Buffer. The smallest size is that of the manual, or lngrad's safe one where
+the kernel would run over that; the largest is that of the manual, or the largest that fits and that the kernel stays in.
 """
 
 from __future__ import annotations

@@ -86,25 +86,24 @@ def launch(
     order, regions = GlobalOrder(), GlobalRegions([*(GlobalRegion(a.array, a.name) for a in addresses), *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
+    traces: dict[int, Trace] = {}
 
     def run(index: int) -> None:
         core = Core(target, index=index, count=block_num, rules=rules, order=order)
         core.regions, core.tiling_key, core.schedule = regions, tiling_key, schedule
         _run_block(kernel, core, arguments)
         reports[index] = core.report()
-        if timeline or cycles:
+        if timeline:
             kept[index] = core
+        traces[index] = core.trace or Trace()
 
     schedule = BlockSchedule(block_num, target, run)
     schedule.run_all()
     blocks = tuple(reports[index] for index in range(block_num))
     report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None
     if cycles:
-        traces, known = (
-            [kept[index].trace or Trace() for index in range(block_num)],
-            sum(a.array.nbytes for a in addresses),
-        )
-        took, runs = analyse(report, target, traces, None if cycles is True else cycles, known)
+        every, known = [traces[index] for index in range(block_num)], sum(a.array.nbytes for a in addresses)
+        took, runs = analyse(report, target, every, None if cycles is True else cycles, known)
         report = replace(report, cycles=took)
         if timeline:
             spans = {

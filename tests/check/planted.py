@@ -9,6 +9,8 @@ import numpy as np
 FROM_X = {"mean": None, "statistic": None}
 GIVEN = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)}
 SMALL = {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"}
+LARGE = {"ranges": {**FROM_X, "x": (-200.0, 200.0)}}
+CHUNKS, TILES = (16, 32, 64, 128, 256, 512, 1024), (8, 16, 32, 64, 128, 256, 1024)
 STREAM = {"norm": "add_rms_norm"}
 BRAIN = {"dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3, "standard": "stable"}
 # Where a mistake shows: eps beside a small variance, recomputing where the given statistics are others.
@@ -119,6 +121,19 @@ WHERE = {
     **{f"{name} of the column's index": {"lead": (24,), "normalized": (24,)} for name in ("statistics", "mean", "rstd")},
     "dtotal added to dxhat": STREAM,
     "xhat by cancellation": {"ranges": {**FROM_X, "x": (1e6, 1.001e6)}, "normalized": (1,)},
+    **{f"variance within chunks of {chunk}": {"normalized": (2 * chunk + chunk // 2,)} for chunk in CHUNKS},
+    **{
+        f"rstd of the first 1/{share} of the columns{rest}": {"norm": "rms_norm", "normalized": (61,)}
+        for share in (2, 4, 8, 16) for rest in ("", ", in its derivative too")
+    },
+    **{
+        f"row sums to the end of a tile of {tile}, x {of}": {"normalized": (tile + tile // 2 + 1,)}
+        for tile in TILES for of in ("masked", "of the next row too")
+    },
+    **{f"tiles of dx of {tile} transposed": {"normalized": (tile + 5,), "lead": (2 * tile + 3,)} for tile in (4, 8, 16, 32)},
+    **{name: {"zeros": ("gamma",)} for name in ("xhat from y/gamma", "dgamma divided by gamma")},
+    **{f"squares rounded to {dtype} in the variance": LARGE for dtype in ("bfloat16", "float16")},
+    "dx times alpha": {"norm": "deep_norm"},
     "half-away rounding": {
         "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,
         "normalized": (400,), "standard": "binary",
@@ -130,7 +145,7 @@ ALIKE = {"eps 1e-12 for 1e-5": "eps missing"}
 
 def family(name: str | None) -> str:
     """Parts of 16 rows and of 32 leave the same rest of most numbers of rows, and tiles of 16 and of 32 may be one."""
-    return re.sub(r" of \d+ |tile \d+|chunks of \d+", " of K ", ALIKE.get(name or "", name or "none"))
+    return re.sub(r" of \d+ |tile \d+|(chunks|tile|dx) of \d+", " of K ", ALIKE.get(name or "", name or "none"))
 
 
 def shape(name: str, seed: int) -> dict[str, object]:

@@ -106,7 +106,7 @@ def test_an_unknown_mistake_is_described(make_case):
     given = draw(case, 0, 0, 40, 1 << 30)
     truth = true_grads(given.exact)
     dx = truth.dx.copy()
-    dx[:, 64:] = np.tanh(dx[:, 64:])
+    dx[:, 64:] = np.sin(3 * dx[:, 64:])
     got = Grads(*(one.astype(np.float32) for one in truth._replace(dx=dx)))
     share = np.where(dx != truth.dx, 2.0, 0.0)
     found = diagnose(case, given, got, {"dx": share})
@@ -184,15 +184,6 @@ def scale(where, factor):
 )
 def test_patterns(change, text):
     assert changed(change).startswith(text)
-
-
-def test_a_result_stored_in_16_bits_on_the_way_is_described():
-    import ml_dtypes
-
-    golden = np.random.default_rng(0).standard_normal((32, 48))
-    got = golden.astype(ml_dtypes.bfloat16).astype(np.float64)
-    text = describe("dx", got, golden, np.full(golden.shape, 2.0))
-    assert text == "dx: right to 8 bits: stored or rounded in bfloat16 on the way"
 
 
 @pytest.mark.parametrize(("impl", "status"), [("numba_cpu", "passed"), ("mutant:bfloat16 sums", "failed")])

@@ -14,7 +14,7 @@ from lngrad.check.implementations import Implementation, find
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.inputs import draw, true_grads
 from lngrad.check.judge import check_case
-from lngrad.check.mistakes.terms import Terms
+from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 
@@ -70,3 +70,21 @@ def test_a_failure_of_all_elements_together_is_no_case_that_is_too_large(make_ca
     assert (
         result.sentence == "no known mistake explains it. no element is beyond its tolerance: all of them together are"
     )
+
+
+def test_what_is_flushed_on_the_way_is_named_and_an_error_among_subnormal_numbers_is_not(judged):
+    case, least = CASES["subnormal"], float(np.finfo(np.float32).tiny)
+    given = draw(case, 0, 0, case.M, 1 << 30)
+
+    def flushed(one: Any) -> Any:
+        return np.where(np.abs(one) < least, 0.0, one)
+
+    t = terms_of(given.exact)
+    dy, dxhat = flushed(t.dy), flushed(flushed(t.dy) * t.gamma)
+    second = flushed(dxhat * t.xhat).mean(1, keepdims=True)
+    dx = flushed(t.rstd * flushed(dxhat - dxhat.mean(1, keepdims=True) - t.xhat * second))
+    results = {"dx": dx, "dgamma": flushed(flushed(dy * t.xhat).sum(0)), "dbeta": flushed(dy.sum(0))}
+    assert judged(case, given, results).mistake == "flushed to zero"
+    noise = 1 + 0.2 * np.random.default_rng(2).standard_normal(t.dy.shape)
+    found = judged(case, given, true_grads(given.exact)._asdict() | {"dx": t.dx() * noise})
+    assert found.mistake is None, found

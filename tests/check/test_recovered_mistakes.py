@@ -145,6 +145,7 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
         t, lambda one: np.stack([one[:, :64].mean(1), one[:, 64:].mean(1)]).mean(0)[:, None])),
     "three rows that are lost": ("part of the rows in the column sums", {"lead": (300,), "normalized": (40,)}, lambda t: {
         "dgamma": np.delete(t.dy * t.xhat, [3, 170, 200], 0).sum(0), "dbeta": np.delete(t.dy, [3, 170, 200], 0).sum(0)}),
+    "a tangent": ("gradients through tanh in dx alone", {}, lambda t: {"dx": np.tanh(dx(t))}),
     "the last tile is added to itself": ("rows of dx counted twice", {"lead": (64,), "normalized": (40,)},
                                          lambda t: {"dx": np.concatenate([dx(t)[:48], 2 * dx(t)[48:]])}),
 }  # fmt: skip
@@ -211,7 +212,6 @@ STRANGE: dict[str, Callable[[Terms], dict[str, Any]]] = {
     "noise in a column sum": lambda t: {"dgamma": (t.dy * t.xhat).sum(0) + np.random.default_rng(1).standard_normal(t.N)},
     "some elements are lost": lambda t: {"dx": dx(t) * ~some(t, 0.05)},
     "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~some(t, 0.1) / 0.9)},
-    "a tangent": lambda t: {"dx": np.tanh(dx(t))},
     "a rectifier": lambda t: {"dx": dx(t) * (t.x > 0)},
     "xhat without its sign": lambda t: from_rstd(t, t.rstd) | {"dx": dx(t, xhat=np.abs(t.xhat))},
     "a median": lambda t: {"dx": dx(t, first=np.median(t.dxhat, axis=1, keepdims=True))},

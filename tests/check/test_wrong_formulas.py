@@ -79,7 +79,7 @@ FORTY: dict[str, tuple[str | None, dict[str, Any], Callable[[Terms], dict[str, A
     "the deviation for its inverse": ("√variance for rstd", {}, lambda t: {"dx": t.dx() / t.rstd**2}),
     "the 2 of a square is forgotten": ("mean of dxhat·xhat 1/2 times", {}, lambda t: made(
         t, second=average(t.dxhat * t.xhat) / 2)),
-    "statistics are constants": ("mean of dxhat missing; mean of dxhat·xhat missing", {}, lambda t: made(
+    "statistics are constants": ("mean and rstd detached", {}, lambda t: made(
         t, first=0.0, second=0.0)),
     "means over the batch": ("means over rows", {}, lambda t: made(
         t, first=t.dxhat.mean(0), second=(t.dxhat * t.xhat).mean(0))),

@@ -29,7 +29,14 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
         "suite.wrong": ["failed", "failed"],
     }
     told = " ".join(result.output.split())
-    for text in ("LeakFault", "SIGSEGV", "last Ascend C call was at", "second(0) is not 5.0f", "µs by the model", "busy: S "):
+    for text in (
+        "LeakFault",
+        "SIGSEGV",
+        "last Ascend C call was at",
+        "second(0) is not 5.0f",
+        "µs by the model",
+        "busy: S ",
+    ):
         assert text in told
     assert {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()} == before
 

@@ -71,6 +71,7 @@ class CheckCase:
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
         norm: Which one it is, by its name in NORMS.
         seed: Of its inputs; None for the run's.
+        zeros: Inputs of which every fifth column is 0.
         layouts: How inputs lie in memory, by name, where that is not contiguous.
         recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
         calls: How often it is called with the same inputs, at least.
@@ -97,6 +98,7 @@ class CheckCase:
     atol: float | None = None
     norm: str = "layer_norm"
     seed: int | None = None
+    zeros: tuple[str, ...] = ()
     layouts: dict[str, str] = field(default_factory=dict)
     recomputed: Literal["failed", "skipped"] = "failed"
     calls: int = 2
@@ -173,6 +175,7 @@ class CheckCase:
                 known = len(values) >= 2 and not any(map(math.isnan, values[:2]))
                 need(known, f"range of {name}", "(low, high, special…)", values)
                 need(values[0] <= values[1], f"range of {name}", "low <= high", values[:2])
+        need({"dy", "x", "gamma"}.issuperset(self.zeros), "zeros", "some of dy, x, gamma", self.zeros)
         for name, layout in self.layouts.items():
             expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
             need(name in INPUTS and layout in LAYOUTS, "layouts", expected, f"{layout!r} for {name!r}")
@@ -194,6 +197,10 @@ class Options:
         max_bytes: A case whose arrays take more is not run.
         block_bytes: Results are judged in blocks of rows that take about this much.
         timed: Whether right ones are timed.
+        explained: How much is said of a failure: "whole"; "brief", what it looks like; or "not".
+        repeatable: Whether equal calls must give equal bits.
+        fail_fast: Whether a run ends with its first failure.
+        allowed: Inputs that an implementation may change.
         invoked: The command up to the cases, for the line that reproduces a failure.
     """
 
@@ -206,6 +213,10 @@ class Options:
     max_bytes: int = 8 << 30
     block_bytes: int = 512 << 20
     timed: bool = False
+    explained: Literal["whole", "brief", "not"] = "whole"
+    repeatable: bool = False
+    fail_fast: bool = False
+    allowed: tuple[str, ...] = ()
     invoked: str = ""
 
 

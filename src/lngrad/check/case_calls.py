@@ -83,6 +83,8 @@ class CaseCalls:
         kernel = other or self.called
         if kernel.has_threads and request.threads is None:
             request = replace(request, threads=kernel.threads)
+        if kernel is self.kernel and self.options.allowed:
+            request = replace(request, copied=True, allowed=self.options.allowed)
         self.calls += kernel is self.kernel
         return kernel.call(request)
 

@@ -8,14 +8,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_dtypes import finfo
 
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
 from lngrad.check.result import OutputResult, RuleResult, WorstElement
-from lngrad.check.standards import STANDARDS, Compared, Sums, Tolerances
+from lngrad.check.standards import LLAMA, STANDARDS, Compared, Sums, Tolerances
 from lngrad.core.problem import Grads
-from lngrad.support.dtypes import numpy_dtype
-from lngrad.testing import gradient_scales
+from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.testing import TOLERANCES, gradient_scales
+
+# What a tolerance of float32's sums is multiplied by where terms may be rounded to 16 bits, four times each.
+OF_16_BITS = {one: 1 + 4 * UNIT_ROUNDOFF[one] / (TOLERANCES["float32"] * 2.0**-24) for one in ("float16", "bfloat16")}
 
 
 class Piece(NamedTuple):
@@ -40,6 +44,7 @@ class Comparison:
     Attributes:
         outputs: All that are wanted, or there although they are not.
         passed, broken: Whether all of them are right; whether one can't be judged at all.
+        form: A name and a sentence for one that has another shape or dtype.
         shares: Of outputs that are off, how much of its tolerance each element uses, in the rows of `kept`.
         kept: The inputs of the first block of rows, or of the first whose dx is off, and their call's results.
     """
@@ -63,6 +68,7 @@ class Comparison:
         self.outputs = [one.result(standard == "dual") for one in judges if one.wanted or one.broken]
         self.passed = all(output.passed for output in self.outputs)
         self.broken = any(one.broken for one in judges)
+        self.form = next((one.form for one in judges if one.form), None)
         self.shares = {one.name: one.share for one in judges if one.share is not None}
 
     def _take(self, piece: Piece, with_sums: bool) -> None:
@@ -82,7 +88,15 @@ class Comparison:
         truth = scales = true_grads(exact)
         if exact.x.size:
             with np.errstate(all="ignore"):
-                scales = gradient_scales(exact, rounded_mean=self._standard == "stable" or own is not None)
+                is_llama, sized = self._standard == LLAMA, exact
+                if is_rounded := is_llama and self.case.dtype in OF_16_BITS:
+                    least = float(
+                        finfo(numpy_dtype(self.case.dtype)).smallest_normal
+                    )  # below it, a rounding is absolute
+                    sized = replace(exact, dy=np.maximum(np.abs(exact.dy.astype(np.float64)), least))
+                scales = gradient_scales(sized, rounded_mean=is_llama or self._standard == "stable" or own is not None)
+                if is_rounded:
+                    scales = Grads(*(None if one is None else one * OF_16_BITS[self.case.dtype] for one in scales))
         rows = slice(given.start - piece.start, given.stop - piece.start)
         got, third = (_rows(one, piece, rows, truth.dx) for one in (piece.got, piece.third))
         dx.add(got, truth.dx, scales.dx, third, given.start)
@@ -148,6 +162,7 @@ class _Output:
     Attributes:
         wanted: Whether the case asks for it.
         broken: Why it can't be judged, "" if it can.
+        form: A name and a sentence for another shape or dtype.
         share: Of the first rows that are off, how much of its tolerance each element uses; None if none are off.
     """
 
@@ -160,6 +175,7 @@ class _Output:
         self.sums, self.third = (Sums(1 if index else case.M, case.N) for _ in range(2))
         self.share: Any = None
         self.broken = ""
+        self.form: tuple[str, str] | None = None
 
     @property
     def failed(self) -> bool:
@@ -174,9 +190,14 @@ class _Output:
         elif got is None:
             self.broken = "expected a result, got None"
         elif got.shape != shape:
-            self.broken = f"expected shape {shape}, got {got.shape}"
+            self.broken, same = f"expected shape {shape}, got {got.shape}", got.size == math.prod(shape)
+            self.form = (
+                "another shape",
+                f"{self.name} has {'the right' if same else 'another'} number of elements: give it {shape}.",
+            )
         elif got.dtype.name != self.dtype:
             self.broken = f"expected {self.dtype}, got {got.dtype}"
+            self.form = "another dtype", f"{self.name} is declared {self.dtype}: convert it."
 
     def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
         """Judge rows from `start` on of dx, or all of dgamma or dbeta."""

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
+from random import Random
 from time import monotonic
 from typing import Any, Literal
 
@@ -20,19 +23,22 @@ from lngrad.check.calls.process import KernelProcesses, signature_of
 from lngrad.check.case import CheckCase, Options, fuzzed
 from lngrad.check.formats.reading import of_norm, read_cases, select, shipped
 from lngrad.check.implementations import Signature, implementation_of
-from lngrad.check.judge import check_case
+from lngrad.check.judge import Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.reproduction import SEARCH_SECONDS, SHOWN_BY_CALLS, script, smallest
 from lngrad.check.result import CaseResult, settled
 from lngrad.check.standards import AUTO
 from lngrad.check.trial import OWN
 from lngrad.core.threads import get_num_threads
+from lngrad.errors import LngradError
 from lngrad.support.dtypes import DTYPES
 
 FORMAT = 1  # of to_json; it grows when a key changes its meaning or goes
-MAX_SKIPPED = "50%"
-REFUSED = "refused: "  # begins the reason of a case that a forward does not take
-_NO_LIMITS = OWN, "switched off", "a derivative computes"  # statistics of its own are a choice
+MAX_SKIPPED = "34%"
+DRAWN = 20  # random cases beside those that come with lngrad, a fifth: no kernel knows all shapes
+INT32 = 1 << 31
+ALLOWED = {"inplace-dy": ("dy",)}  # what an implementation may do beside its results, and to which inputs
+_NO_LIMITS = OWN, "switched off", "a derivative computes", "XLA takes"  # statistics of its own are a choice
 REPRODUCED = 3  # mistakes that get a script, the most frequent first
 _PACKAGES = ("numpy", "torch", "jax", "triton")
 _POWERS = tuple(2**power for power in range(1, 15))
@@ -48,12 +54,15 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
     "gamma in another dtype than x": lambda case: case.gamma_dtype not in (None, case.dtype),
     "no gamma": lambda case: case.gamma_dtype is None,
     **{f"x in {dtype}": partial(lambda dtype, case: case.dtype == dtype, dtype) for dtype in DTYPES},
+    "NaN or infinity": lambda case: not all(isfinite(one) for given in case.ranges.values() for one in given or ()),
     "no rows or no columns": lambda case: case.M * case.N == 0,
     "more than one normalized axis": lambda case: len(case.normalized) > 1,
     "x without rows": lambda case: not case.lead,
     "x of more than 2 dimensions": lambda case: len(case.shape) > 2,
     "x that is not contiguous": lambda case: _is_strided(case, "x"),
     "dy that is not contiguous": lambda case: _is_strided(case, "dy"),
+    "strides": lambda case: bool(case.layouts),
+    "some results alone": lambda case: not all(case.output_mask[: 2 + case.normalization.centred]),
     **{f"N not a multiple of {n}": partial(lambda n, case: case.N % n > 0, n) for n in _POWERS[:10]},
     **{f"N over {n}": partial(lambda n, case: n < case.N, n) for n in _POWERS},
 }
@@ -87,9 +96,10 @@ class Run:
     Attributes:
         verdict: FAIL if a case failed; INCONCLUSIVE if none passed, or more were skipped than is allowed; PASS WITH LIMITS if
             some were skipped that another kernel takes.
-        command, seed, versions: What ran.
+        command, seed, versions, started, machine: What ran, with which inputs, when and on what.
         signature: How a forward was called.
-        counts: Of cases: passed, failed, skipped.
+        counts, not_run: Of cases: passed, failed, skipped; and of those that did not run.
+        not_tried: What no case asked for.
         restrictions: What it refused.
         mistakes: Those that failed it, the most frequent first.
         results: Of all cases.
@@ -100,8 +110,12 @@ class Run:
     command: str
     seed: int
     versions: dict[str, str]
+    started: str
+    machine: str
     signature: str
     counts: dict[str, int]
+    not_run: int
+    not_tried: str
     restrictions: tuple[Restriction, ...]
     mistakes: tuple[FoundMistake, ...]
     results: tuple[CaseResult, ...]
@@ -138,15 +152,28 @@ def norm_of(signature: Signature | None) -> str:
 
 
 def chosen_cases(
-    cases: Sequence[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range, fuzz: int,
-    max_bytes: int,
+    cases: Sequence[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range,
+    fuzz: int | None, max_bytes: int,
 ) -> list[CheckCase]:  # fmt: skip
-    """The cases of the files, or the package's own, and random ones; again for each further seed."""
+    """The cases of the files, or the package's own, and random ones, DRAWN unless it is said; again for each further seed."""
     read = read_cases(cases, max_bytes) if cases else shipped()
+    fuzz = fuzz if fuzz is not None else 0 if cases else DRAWN
     chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
     return chosen[0] + [
         replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
     ]
+
+
+def drawn_seed() -> int:
+    """A seed for a run that names none: results of an earlier run are wrong in it."""
+    return Random().randrange(1_000_000)
+
+
+def valid_max_skipped(text: str) -> str:
+    """The same; raises LngradError unless it is a number of cases or a share."""
+    if re.fullmatch(r"\d+%?", text) is None:
+        raise LngradError(f"max_skipped: expected a number of cases, or a share as 50%, got {text!r}")
+    return text
 
 
 def too_many(skipped: int, of: int, max_skipped: str) -> bool:
@@ -155,8 +182,8 @@ def too_many(skipped: int, of: int, max_skipped: str) -> bool:
 
 
 def is_refusal(result: CaseResult) -> bool:
-    """Whether a forward did not take the case."""
-    return result.status == "skipped" and REFUSED in result.reason
+    """Whether a case was not taken that another kernel takes."""
+    return result.status == "skipped" and not result.reason.startswith(_NO_LIMITS)
 
 
 def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) -> list[Restriction]:
@@ -164,18 +191,19 @@ def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) 
     refused: dict[str, list[CaseResult]] = {}
     ran = [cases[one.name] for one in results if one.status != "skipped"]
     for one in filter(is_refusal, results):
-        refused.setdefault(re.sub(r"\d+", "#", one.reason.rpartition(REFUSED)[2]), []).append(one)
+        refused.setdefault(re.sub(r"\d+", "#", one.reason), []).append(one)
     possible = {text: holds for text, holds in RESTRICTIONS.items() if not any(map(holds, ran))}
-    found = []
+    found: dict[str, Restriction] = {}
     for left in refused.values():
         while left:
-            said = left[0].reason.rpartition(REFUSED)[2]
+            said = left[0].reason
             covered = {text: [one for one in left if holds(cases[one.name])] for text, holds in possible.items()}
             text, most = max(covered.items(), key=lambda one: len(one[1]), default=("", []))
             text, most = (text, most) if most else (said, left)
-            found.append(Restriction(text, len(most), said))
+            known = found.get(text, Restriction(text, 0, said))
+            found[text] = replace(known, cases=known.cases + len(most))
             left = [one for one in left if one not in most]
-    return sorted(found, key=lambda one: -one.cases)
+    return sorted(found.values(), key=lambda one: -one.cases)
 
 
 def summary(
@@ -185,15 +213,18 @@ def summary(
     """The run of these results; mistakes have scripts if these are wanted."""
     counts = {status: sum(one.status == status for one in results) for status in ("passed", "failed", "skipped")}
     by_name = {case.label: case for case in cases}
-    is_limited = any(one.status == "skipped" and not one.reason.startswith(_NO_LIMITS) for one in results)
+    limits = [one for one in results if is_refusal(one)]
+    is_small = all(case.M * case.N < INT32 for case in cases)
     is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
-    versions = {"python": platform.python_version()}
+    versions, started = {"python": platform.python_version()}, datetime.now(timezone.utc) - timedelta(seconds=seconds)
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return Run(
-        "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if is_limited else "PASS",
-        options.invoked, options.seed, versions, signature.text if signature else "", counts,
+        "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if limits else "PASS",
+        options.invoked, options.seed, versions, started.isoformat("T", "seconds"),
+        f"{platform.system()} {platform.machine()}", signature.text if signature else "", counts,
+        len(cases) - len(results), "2^31 elements, where int32 indices wrap" if is_small else "",
         tuple(restrictions(results, by_name)),
         tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
     )  # fmt: skip
@@ -218,7 +249,8 @@ def _mistakes(
 
 def run(
     impl: str | Callable[..., Any], cases: Sequence[str | Path] | None = None, *, norm: str | None = None,
-    standard: str = AUTO, seed: int = 0, seeds: int = 1, fuzz: int = 0, filter: str | None = None, limit: int | None = None,
+    standard: str = AUTO, seed: int | None = None, seeds: int = 1, fuzz: int | None = None,
+    filter: str | None = None, limit: int | None = None,
     time_limit: float = 300.0, max_skipped: str = MAX_SKIPPED, max_bytes: int = 8 << 30,
 ) -> Run:  # fmt: skip
     """Check an implementation, as `lngrad check` does, one case after the other.
@@ -227,7 +259,8 @@ def run(
         impl: A name, as of --impl: it runs in a process of its own. Or a function, a module or a class of one: it runs in this
             process, which a crash ends.
         cases: Files; None: those that come with lngrad.
-        norm, standard, seed, seeds, fuzz, filter, limit, time_limit, max_skipped, max_bytes: As the options.
+        norm, standard, seed, seeds, fuzz, filter, limit, time_limit, max_skipped, max_bytes: As the options; a seed of None is
+            drawn.
 
     Raises:
         BackendUnavailable: There is no such implementation, or no call of it gives an array.
@@ -238,7 +271,8 @@ def run(
     signature = own.signature if own else signature_of(name)
     if norm is None and not cases and (own or ":" in name):
         norm = norm_of(signature)
-    paths = None if cases is None else [Path(one) for one in cases]
+    paths, seed = None if cases is None else [Path(one) for one in cases], drawn_seed() if seed is None else seed
+    valid_max_skipped(max_skipped)
     chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
     invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
     options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked)
@@ -248,8 +282,11 @@ def run(
         return own if own and asked == name else processes(asked, filled)
 
     try:
-        results = settled([check_case(case, options, kernels) for case in chosen])
+        patience, results = Patience(options), []
+        for case in chosen:
+            results.append(check_case(case, patience.options, kernels))
+            patience.add(results[-1])
     finally:
         processes.end()
     scripts = own is None  # which import by name
-    return summary(results, chosen, options, signature, monotonic() - start, max_skipped, scripts=scripts)
+    return summary(settled(results), chosen, options, signature, monotonic() - start, max_skipped, scripts=scripts)

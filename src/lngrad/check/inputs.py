@@ -25,6 +25,7 @@ from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import Inputs
 
 TENSORS = ("dy", "x", *ADDED)  # of x's shape
+ZERO_COLUMN = 5
 CHUNK_ELEMENTS = 1 << 16
 FLOAT64_COPIES = 24  # that the reference, the scales and the comparison of a block hold at once, at most
 
@@ -87,6 +88,8 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
             arrays[name] = _from_file(case, name, dtype, start, stop, max_bytes)
         elif dtype is not None and (given := case.range_of(name)) is not None:
             arrays[name] = _uniform(case, name, given, seed, start, stop).astype(numpy_dtype(dtype))
+            if name in case.zeros:
+                arrays[name][:, ::ZERO_COLUMN] = 0
     normalized = len(case.normalized)
     x = arrays["x"].reshape(*lead, *case.normalized)
     dy = arrays["dy"].reshape(x.shape)

@@ -24,15 +24,17 @@ from lngrad.check.calls.worker import Worker
 from lngrad.check.case import FUZZ, OUTPUTS, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
-from lngrad.check.result import CaseResult
-from lngrad.check.standards import AUTO, STANDARDS, usual
+from lngrad.check.result import CaseResult, is_unexplained
+from lngrad.check.standards import AUTO, LLAMA, STANDARDS, usual
 from lngrad.check.trial import result_of
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.errors import BackendUnavailable, FileFormatError, LngradError
+from lngrad.support.children import end_children, guarded
 
 __all__ = ["Options", "case_facts", "check_case", "command_of", "default_jobs", "run_cases"]
 
 REFUSED, DONE = "refused", "done"
+MANY_UNNAMED = 5
 END_SECONDS = 5.0  # for a process to end its kernel
 
 
@@ -58,7 +60,7 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
         BackendUnavailable: There is no such implementation.
         FileFormatError: The case asks for what does not exist.
     """
-    standard = case.standard or options.standard
+    standard = LLAMA if options.standard == LLAMA else case.standard or options.standard
     if standard == AUTO:
         standard = usual(case.dtype)
     start, bare = perf_counter(), _bare(case, options, standard)
@@ -104,15 +106,33 @@ class _Worker(Worker):
         self.case: CheckCase | None = None
         self.given = 0.0
 
-    def give(self, case: CheckCase) -> None:
+    def give(self, case: CheckCase, explained: str) -> None:
         self.case, self.given = case, monotonic()
-        self.tasks.send(case)
+        self.tasks.send((case, explained))
 
     def end(self) -> None:
         """End the process; it ends its kernel first."""
         self.process.terminate()
         self.process.join(END_SECONDS)
         super().end()
+
+
+class Patience:
+    """How much is said of a failure: once MANY_UNNAMED have no name, and no more have one, in brief what each looks like."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._named, self._unnamed = options, 0, 0
+
+    def add(self, result: CaseResult) -> None:
+        self._named += result.mistake is not None
+        self._unnamed += is_unexplained(result)
+
+    @property
+    def options(self) -> Options:
+        """For the next case."""
+        if self._options.explained != "whole" or self._unnamed < max(MANY_UNNAMED, self._named):
+            return self._options
+        return replace(self._options, explained="brief")
 
 
 def run_cases(
@@ -134,6 +154,16 @@ def run_cases(
     jobs = max(1, min(jobs, len(cases)))
     threads = max(1, get_num_threads() // jobs)
     workers: list[_Worker] = []
+    patience, is_enough = Patience(options), False
+
+    def give(worker: _Worker) -> None:
+        worker.give(waiting.popleft(), patience.options.explained)
+
+    def tell(result: CaseResult) -> None:
+        nonlocal is_enough
+        patience.add(result)
+        done(result)
+        is_enough = is_enough or (options.fail_fast and result.status == "failed")
 
     def turn(worker: _Worker) -> None:
         try:
@@ -145,21 +175,21 @@ def run_cases(
             workers.remove(worker)
             worker.end()
             bare = _bare(case, options, case.standard or options.standard)
-            done(replace(bare, status="failed", reason=text, seconds=monotonic() - worker.given))
+            tell(replace(bare, status="failed", reason=text, seconds=monotonic() - worker.given))
             return
         if kind == REFUSED:
             raise BackendUnavailable(value)
         worker.case = None
-        done(value)
+        tell(value)
         if waiting:
-            worker.give(waiting.popleft())
+            give(worker)
 
     with tempfile.TemporaryDirectory(prefix="lngrad-check-") as folder:
         try:
-            while waiting or any(worker.case for worker in workers):
+            while not is_enough and (waiting or any(worker.case for worker in workers)):
                 while waiting and len(workers) < jobs:
                     workers.append(_Worker(options, threads, time_limit, Path(folder)))
-                    workers[-1].give(waiting.popleft())
+                    give(workers[-1])
                 told = wait([worker.tasks for worker in workers if worker.case], timeout=1.0)
                 for worker in list(workers):
                     if worker.tasks in told:
@@ -176,20 +206,22 @@ def default_jobs() -> int:
 def _work(tasks: Connection, options: Options, threads: int, time_limit: float) -> None:
     """Send the results of cases: ("done", result), or ("refused", text) and nothing more."""
     signal.signal(signal.SIGTERM, _end)
+    guarded()
     set_num_threads(threads)
     kernels = KernelProcesses(threads, time_limit)
     try:
         while True:
             try:
-                case = tasks.recv()
+                case, explained = tasks.recv()
             except EOFError:  # the parent is gone, or has no more
                 return
             try:
-                tasks.send((DONE, check_case(case, options, kernels)))
+                tasks.send((DONE, check_case(case, replace(options, explained=explained), kernels)))
             except LngradError as error:
                 tasks.send((REFUSED, str(error)))
     finally:
         kernels.end()
+        end_children()
 
 
 def _end(number: int, frame: Any) -> NoReturn:

@@ -12,8 +12,8 @@ import pytest
 
 from lngrad.check.calls.process import KernelProcesses, signature_of
 from lngrad.check.case import NORMS, CheckCase, Options
-from lngrad.check.gate import MAX_SKIPPED, chosen_cases, norm_of, too_many
-from lngrad.check.judge import check_case
+from lngrad.check.gate import MAX_SKIPPED, chosen_cases, drawn_seed, norm_of, too_many, valid_max_skipped
+from lngrad.check.judge import Patience, check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards import AUTO, STANDARDS
 from lngrad.core.threads import get_num_threads
@@ -22,15 +22,16 @@ from lngrad.errors import LngradError
 MAX_BYTES = 8 << 30
 _KERNELS = pytest.StashKey[KernelProcesses]()
 _STATUSES = pytest.StashKey[list[str]]()
+_PATIENCE = pytest.StashKey[Patience]()
 _OPTIONS: dict[str, dict[str, Any]] = {  # those of `lngrad check`
     "impl": {"metavar": "IMPL", "help": "check this implementation: module:NAME, or as in lngrad check"},
     "cases": {"metavar": "PATH", "action": "append", "help": "case files; default: as of lngrad check"},
     "norm": {"metavar": "NAME", "choices": list(NORMS), "help": "which norm it computes; default: what it is found to be"},
     "standard": {"metavar": "NAME", "default": AUTO, "choices": [AUTO, *STANDARDS],
                  "help": "default: stable, and mixed where x has 16 bits"},
-    "seed": {"type": int, "default": 0, "help": "of the inputs"},
+    "seed": {"type": int, "help": "of the inputs; default: drawn, and printed"},
     "seeds": {"type": int, "default": 1, "help": "every case with so many seeds"},
-    "fuzz": {"type": int, "default": 0, "help": "so many random cases besides"},
+    "fuzz": {"type": int, "help": "so many random cases besides; default: 20, 0 with case files"},
     "time-limit": {"type": float, "default": 300.0, "help": "seconds of a call; then its case has failed"},
     "max-skipped": {"metavar": "N|N%", "default": MAX_SKIPPED, "help": "more skipped cases than this are no pass"},
 }  # fmt: skip
@@ -54,13 +55,26 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     invoked = f"lngrad check --impl {impl}" + (f" --norm {norm}" if norm else "")
     options = Options(impl=impl, standard=standard, seed=seed, invoked=invoked)
     try:
+        valid_max_skipped(config.getoption("--lngrad-max-skipped"))
         norm = norm or (None if files else norm_of(signature_of(impl)))
         paths = [Path(path) for path in files or ()]
         cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES)
     except LngradError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(str(error).replace("max_skipped", "--lngrad-max-skipped")) from None
     session.stash[_KERNELS], session.stash[_STATUSES] = KernelProcesses(get_num_threads(), limit), []
-    items += [CaseItem.from_parent(session, name=f"lngrad[{case.label}]", case=case, options=options) for case in cases]
+    session.stash[_PATIENCE] = Patience(options)
+    items += [CaseItem.from_parent(session, name=f"lngrad[{case.label}]", case=case) for case in cases]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed unless it is given: processes of pytest-xdist get this one."""
+    if config.option.lngrad_seed is None:
+        config.option.lngrad_seed = drawn_seed()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The seed of the run."""
+    return f"lngrad: --lngrad-seed {config.option.lngrad_seed}" if config.option.lngrad_impl else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -86,9 +100,9 @@ class WrongGradients(Exception):
 class CaseItem(pytest.Item):
     """A case as a test."""
 
-    def __init__(self, *, case: CheckCase, options: Options, **others: Any) -> None:
+    def __init__(self, *, case: CheckCase, **others: Any) -> None:
         super().__init__(**others)
-        self.case, self.options = case, options
+        self.case = case
 
     def runtest(self) -> None:
         """Compute and judge the case.
@@ -96,7 +110,9 @@ class CaseItem(pytest.Item):
         Raises:
             WrongGradients: It failed.
         """
-        result = check_case(self.case, self.options, self.session.stash[_KERNELS])
+        patience = self.session.stash[_PATIENCE]
+        result = check_case(self.case, patience.options, self.session.stash[_KERNELS])
+        patience.add(result)
         self.session.stash[_STATUSES].append(result.status)
         if result.status == "skipped":
             pytest.skip(result.reason)

@@ -15,9 +15,9 @@ Status = Literal["passed", "failed", "skipped"]
 # What was seen, and not concluded from a result's numbers.
 SEEN = frozenset({
     "not repeatable", "an earlier call's results", "results that change", "layout ignored", "number of threads",
-    "NaN or infinity lost", "no gradient", "backward raises",
+    "NaN or infinity lost", "no gradient", "backward raises", "another shape", "another dtype",
 })  # fmt: skip
-NO_NAME = "no known mistake"
+NO_NAME, NOT_EXPLAINED = "no known mistake", "not explained, as --no-diagnosis says"
 MANY = 4  # times as many cases: those outvote a name
 # A first call that was right where a second one was not: in one case among many wrong ones, the first values hid the mistake.
 HIDDEN, VERY_MANY = "an earlier call's results", 20
@@ -201,7 +201,7 @@ def settled(results: Sequence[CaseResult]) -> list[CaseResult]:
     support = Counter(name for result in results if result.mistake for name in _names(result))
     chosen = [_chosen(result, support) for result in results]
     named = Counter(result.mistake for result in chosen if result.mistake)
-    unnamed = sum(map(_is_unexplained, chosen))
+    unnamed = sum(map(is_unexplained, chosen))
     if named.total() * MANY <= unnamed and not SEEN & set(named):
         text = f"Nothing explains {unnamed} other cases. This one alone looks like"
         return [_withdrawn(result, text) if result.mistake else result for result in chosen]
@@ -217,10 +217,13 @@ def settled(results: Sequence[CaseResult]) -> list[CaseResult]:
 def tally(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
     """What the failures are, and how many of each: names, those that nothing explains, and those that did not finish."""
     failed = (result for result in results if result.status == "failed")
-    return Counter(one.mistake or (NO_NAME if one.outputs else "did not finish") for one in failed).most_common()
+    unnamed = {NOT_EXPLAINED: NOT_EXPLAINED}
+    return Counter(
+        one.mistake or unnamed.get(one.sentence) or (NO_NAME if one.outputs else "did not finish") for one in failed
+    ).most_common()
 
 
-def _is_unexplained(result: CaseResult) -> bool:
+def is_unexplained(result: CaseResult) -> bool:
     """Whether a diagnosis ran to its end and named nothing."""
     return result.status == "failed" and result.mistake is None and result.sentence.startswith(NO_NAME)
 

@@ -244,7 +244,7 @@ def _worst_share(sums: Sums, *_: Any) -> list[RuleResult]:
     return [_rule("largest error in tolerances of lngrad's table", sums.most["share"], 1.0)]
 
 
-AUTO = "auto"
+AUTO, LLAMA = "auto", "llama"
 
 STANDARDS = {
     "mixed": Standard(
@@ -273,6 +273,9 @@ STANDARDS = {
         "one rounding, and what a float32 sum may lose: lngrad's own table", _exact_share, _worst_share),
     "stable": Standard(  # its scales are larger: of a difference of x·rstd and mean·rstd
         "exact, where the mean may be rounded once more", _exact_share, _worst_share),
+    LLAMA: Standard(  # its scales are those of stable, and roundings to x's 16 bits; it goes before a case's own standard
+        "stable, where xhat, dy·gamma and dy·xhat may be rounded to x's 16 bits, as by Llama's module", _exact_share,
+        _worst_share),
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from lngrad.check.comparison import Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
 from lngrad.check.mistakes.diagnosis import UNEXPLAINED, Diagnosis, diagnose
-from lngrad.check.result import CaseResult
+from lngrad.check.result import NOT_EXPLAINED, CaseResult
 from lngrad.core.machine import copy_speed
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
@@ -32,6 +32,7 @@ OWN = "it computes mean and rstd from x itself"
 QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
 SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
 THREADS = (1, 2, 3)
+REPEATED = 12  # calls more, where bits must be equal
 MORE_ROWS = 600  # of a call between two others, of cases that are called more often than by default
 DEFAULT_CALLS = CheckCase.calls
 EARLIER = "an earlier call's results"
@@ -50,7 +51,8 @@ def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
     failed = finding is not None or not found.passed
     made = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
     said = _diagnosed(calls, found, first) if failed and finding is None else None
-    if said is not None and first is not None and (said.sentence.startswith(UNEXPLAINED) or not calls.case.M):
+    is_open = said is not None and (said.sentence.startswith(UNEXPLAINED) or not calls.case.M)
+    if is_open and first is not None and calls.options.explained == "whole":
         finding = alone(calls)
     if finding is not None:
         made = replace(made, **finding._asdict(), reason=found.reason or finding.mistake)
@@ -114,6 +116,10 @@ def _with_own_statistics(calls: CaseCalls, first: Grads, found: Comparison) -> C
 
 
 def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diagnosis:
+    if calls.options.explained == "not":
+        return Diagnosis(None, NOT_EXPLAINED)
+    if found.form:
+        return Diagnosis(*found.form)
     if found.kept is None or found.broken:
         return Diagnosis(None, "")
     is_part = len(calls.blocks) > 1  # which says nothing of the sums of all
@@ -127,7 +133,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diag
     if hidden := _hidden(found.kept[1], found.kept[0], shares):
         return hidden
     try:
-        return diagnose(calls.case, *found.kept, shares)
+        return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief")
     except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
         return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
 
@@ -228,12 +234,16 @@ def further(calls: CaseCalls, found: Comparison, first: Grads) -> Finding | None
 
 def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first: Grads) -> Finding | None:
     """Whether equal calls differ by more than sums in another order do."""
-    for number in range(max(1, calls.case.calls - 1)):
+    repeatable = calls.options.repeatable and found.passed
+    for number in range(max(1, calls.case.calls - 1, REPEATED * repeatable)):
         again = calls.later(request)
         difference = different(again, first)
         if not difference:
             continue
         if found.passed and calls.compared(again).passed:
+            if repeatable:
+                return Finding("not repeatable", f"Equal calls gave right results with different bits: {difference}. "
+                               "--repeatable wants equal ones.")  # fmt: skip
             harmless = "all are right"
         elif not found.passed and calls.differs_by_rounding(again, first):
             harmless = "by no more than sums in another order do"

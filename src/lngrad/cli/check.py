@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -33,6 +34,7 @@ from lngrad.cli.terminal import (
     progress,
     say,
 )
+from lngrad.support.children import end_children, guarded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +53,8 @@ CasesOrOurs = Annotated[
     list[Path] | None,
     Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=given),
 ]
-Seed = Annotated[int, Option(min=0, help="Of the inputs: equal seeds give equal inputs on every machine.")]
+SEED = "Of the inputs: equal seeds give equal inputs on every machine."
+Seed = Annotated[int, Option(min=0, help=SEED)]
 Filter = Annotated[
     str | None, Option(help="Part of a case's name, a pattern with * or ?, or =NAME.", show_default="all")
 ]
@@ -128,13 +131,19 @@ def check(
     resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
     time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
-    seed: Seed = 0,
+    seed: Annotated[int | None, Option(min=0, help=SEED, show_default="drawn, and printed")] = None,
     seeds: Annotated[int, Option(min=1, help="Every case with so many seeds, from --seed on.")] = 1,
-    fuzz: Annotated[int, Option(min=0, metavar="N", help="N cases besides, of random shapes, dtypes and layouts.")] = 0,
+    fuzz: Annotated[
+        int | None, Option(min=0, metavar="N", help="N random cases besides.", show_default="20 without CASES")
+    ] = None,
+    repeatable: Annotated[bool, Option("--repeatable", help="Equal calls must give equal bits, 12 times.")] = False,
+    allow: Annotated[str | None, Option(help="inplace-dy: dx may lie in dy's memory.", show_default="none")] = None,
+    fail_fast: Annotated[bool, Option("--fail-fast", help="End with the first failure.")] = False,
+    no_diagnosis: Annotated[bool, Option("--no-diagnosis", help="Judge alone: search no mistake.")] = False,
     time: Annotated[bool, Option("--time", help="Time right results too, one case after the other.")] = False,
     max_skipped: Annotated[
         str, Option(metavar="N|N%", help="More skipped cases than this are no pass: exit code 1.")
-    ] = "50%",
+    ] = "34%",
     filter: Filter = None,
     limit: Limit = None,
     max_bytes: MaxBytes = 8 << 30,
@@ -151,41 +160,50 @@ def check(
 
     from lngrad.check.calls.process import signature_of
     from lngrad.check.case import Options
-    from lngrad.check.gate import chosen_cases, norm_of, summary
-    from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal
+    from lngrad.check.gate import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
+    from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal, seed_of
     from lngrad.check.result import settled
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
 
     one_of("--standard", standard, (AUTO, *STANDARDS))
     one_of("--level", level, LEVELS)
     known_norm(norm)
-    if re.fullmatch(r"\d+%?", max_skipped) is None:
-        fail(f"--max-skipped: expected a number of cases, or a share as 50%, got {max_skipped!r}", REFUSED)
+    valid_max_skipped(max_skipped)
+    if allow is not None:
+        one_of("--allow", allow, ALLOWED)
     if resume and json in (None, STDOUT):
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
     _places(cases or (), report, junit, sarif, json)
     earlier = list(read_journal(compare).values()) if compare is not None else None
+    guarded()
+    if is_drawn := seed is None:
+        kept = seed_of(json) if resume and json is not None and json.is_file() else None
+        seed = kept if kept is not None else 0 if against else drawn_seed()
     signature = None if against else signature_of(impl)
     if norm is None and not cases and (":" in impl or against):
         norm = norm_of(signature)  # what dumps are of, too, unless --norm says
     chosen = chosen_cases(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
     words = ["--standard", standard] * (standard != AUTO) + (["--norm", norm] if norm else [])
     words += ["--against", str(against)] if against else ["--impl", impl]
+    words += ["--repeatable"] * repeatable + (["--allow", allow] if allow else [])
     options = Options(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
-        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, invoked=shlex.join(["lngrad", "check", *words]),
+        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, explained="not" if no_diagnosis else "whole",
+        repeatable=repeatable, allowed=ALLOWED.get(allow or "", ()), fail_fast=fail_fast,
+        invoked=shlex.join(["lngrad", "check", *words]),
     )  # fmt: skip
     start = monotonic()
     found, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
     seconds, results = monotonic() - start, settled(found)
     run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=json is not None)
+    end_children(lambda _, session: session == os.getsid(0))  # kernels' own, which could write what comes now
     if json is not None:
         finish(json, run)
     console = Console(highlight=False, stderr=json == STDOUT)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
         _print_changes(console, changed)
-    _print_summary(console, run)
+    _print_summary(console, run, is_drawn)
     _write_reports(report, junit, sarif, run, options, changed)
     if interrupted:
         hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
@@ -277,26 +295,27 @@ def _run(
 
     from lngrad.check.judge import default_jobs, run_cases
     from lngrad.check.reports.journal import STDOUT, Journal, key_of, read_journal
+    from lngrad.check.result import NO_NAME
 
     keys = {case.label: key_of(case, options) for case in cases}
     kept = read_journal(journal) if resume and journal and journal.is_file() else {}
     found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
     waiting = [case for case in cases if case.label not in found]
-    printed = 0
+    printed = Counter[str]()
     console = Console(highlight=False, stderr=journal == STDOUT)
     bar = progress(console, "cases", len(cases), len(found))
     with Journal(journal, found.values()) if journal not in (None, STDOUT) else nullcontext() as file, bar as advance:
 
         def done(result: CaseResult) -> None:
-            nonlocal printed
             result = replace(result, key=keys[result.name])
             found[result.name] = result
             if file:
                 file.append(result)
-            if result.status == "failed" and printed < MAX_PRINTED:
-                _print_result(console, result)
-                printed += 1
-                if printed == MAX_PRINTED:
+            if result.status == "failed" and printed.total() < MAX_PRINTED:
+                kind = result.mistake or (NO_NAME if result.outputs else re.sub(r"\d+", "#", result.reason))
+                _print_result(console, result, kind if printed[kind] else "")
+                printed[kind] += 1
+                if printed.total() == MAX_PRINTED:
                     console.print("[dim]further failures are in the reports[/]")
             advance(1)
 
@@ -308,9 +327,11 @@ def _run(
     return [found[case.label] for case in cases if case.label in found], interrupted
 
 
-def _print_result(console: Console, result: CaseResult) -> None:
-    """A failed case in a few lines: which, which rule and where, which mistake, how to see it again."""
-    console.print(f"[bold red]failed[/] [bold]{escape(result.name)}[/]  [dim]{escape(result.facts)}[/]")
+def _print_result(console: Console, result: CaseResult, known: str = "") -> None:
+    """A failed case in a few lines: which, which rule and where, which mistake, how to see it again; one alike in one line."""
+    console.print(f"[bold red]failed[/] [bold]{escape(result.name)}[/]  [dim]{escape(known or result.facts)}[/]")
+    if known:
+        return
     console.print(f"  {escape(result.reason)}")
     if result.sentence:
         label = f"[yellow]{escape(result.mistake)}[/]: " if result.mistake else ""
@@ -321,15 +342,23 @@ def _print_result(console: Console, result: CaseResult) -> None:
     console.print(f"  [dim]{escape(result.command)}[/]", soft_wrap=True)
 
 
-def _print_summary(console: Console, run: Run) -> None:
+def _print_summary(console: Console, run: Run, is_drawn: bool = False) -> None:
     from lngrad.check.gate import is_refusal
     from lngrad.check.result import tally
 
     results, counts = run.results, run.counts
+    if refused := sum(one.cases for one in run.restrictions):
+        kinds = ", ".join(f"{one.cases} × {escape(one.text)}" for one in run.restrictions)
+        console.print(f"[yellow]refused {refused} of {len(results)} cases: {kinds}[/]")
     if run.signature:
         console.print(f"[dim]{escape(run.signature)}[/]")
     for one in run.restrictions:
-        console.print(f"[dim]refuses {escape(one.text)}: {one.cases} cases ({escape(one.said)})[/]")
+        text = (
+            f"refuses {one.text}: {one.cases} cases ({one.said})"
+            if one.text != one.said
+            else f"skipped {one.cases}: {one.said}"
+        )
+        console.print(f"[dim]{escape(text)}[/]")
     skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
     for reason, number in skipped.most_common(MAX_PRINTED):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
@@ -346,11 +375,13 @@ def _print_summary(console: Console, run: Run) -> None:
         console.print(table)
     for mistake, number in tally(results)[:MAX_PRINTED]:
         console.print(f"{number} × {escape(mistake)}")
+    if run.not_tried:
+        console.print(f"[dim]not tried: {run.not_tried}[/]")
     colour = "red" if counts["failed"] else "green"
-    console.print(
-        f"[bold {colour}]{run.verdict}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped[/] "
-        f"in {run.seconds:.1f} s"
-    )
+    counted = ", ".join(f"{number} {status}" for status, number in counts.items())
+    more = f", {run.not_run} not run" * bool(run.not_run)
+    again = f"; --seed {run.seed} draws the same inputs" * is_drawn
+    console.print(f"[bold {colour}]{run.verdict}: {counted}{more}[/] in {run.seconds:.1f} s{again}")
 
 
 def _print_changes(console: Console, changes: Sequence[VerdictChange]) -> None:

@@ -88,11 +88,17 @@ def sdk(
 
 def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float | None) -> None:
     from lngrad.ascend.sdk.program import run_program
+    from lngrad.support.children import children, end_children, guarded
 
     if not words:
         fail("--run: expected a C or C++ file after it", REFUSED)
     existing(Path(words[0]))
     building = working(f"building {words[0]}")
-    code = run_program(Path(words[0]), words[1:], folder, settings, time_limit, building)
+    guarded()
+    ours = dict(children())
+    try:
+        code = run_program(Path(words[0]), words[1:], folder, settings, time_limit, building)
+    finally:
+        end_children(lambda process, _: process in ours)  # what the program has started
     if code != 0:
         raise typer.Exit(code)

@@ -116,7 +116,6 @@ class TestSchedule:
     def test_blocks_of_a_source_in_one_bank_group(self, stride, repeats):
         """The manual's examples: with block strides of 8 a repeat takes 4 cycles, with 16 it takes 8."""
 
-
         def strided(stride):
             return lambda dst, src, work: Mul(dst, src, src, 64, 32, BinaryRepeatParams(1, stride, stride, 8, 1, 1))
 

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line
+from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line, in_one_line
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import unprepared
-from lngrad.check.implementations.users import ends_with_parent
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError
+from lngrad.support.children import ends_with_parent, give_up_access
 from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import Inputs
 
@@ -130,9 +130,9 @@ class KernelProcess:
         except _BROKEN:
             raise self._death() from None
         if told["kind"] == "skipped":
-            raise NotApplicable(str(told["text"]))
+            raise NotApplicable(in_one_line(str(told["text"])))
         if told["kind"] == "raised":
-            raise KernelError(str(told["text"]), told.get("mistake"))
+            raise KernelError(in_one_line(str(told["text"])), told.get("mistake"))
         return told
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
@@ -215,14 +215,16 @@ class KernelProcess:
 
 def how_it_died(code: int | None, said: str) -> str:
     """The signal or the exit code of a process, and the end of what it wrote."""
+    if code is None:
+        return f"it closed the connection to lngrad, and did not end{_it_said(said)}"
     how = f"exit code {code}"
-    if code is not None and code < 0:
+    if code < 0:
         how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"crashed ({how}){_it_said(said)}"
 
 
 def _it_said(text: str) -> str:
-    lines = text[-LOG_CHARACTERS:].strip().splitlines()[-4:]
+    lines = [in_one_line(line) for line in text[-LOG_CHARACTERS:].strip().splitlines()[-4:]]
     return f"; it said: {' / '.join(lines)}" if lines else ""
 
 
@@ -296,6 +298,7 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
     import resource
 
     ends_with_parent()
+    give_up_access()
     if os.getppid() != parent:
         return
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

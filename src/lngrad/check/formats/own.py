@@ -16,7 +16,7 @@ from lngrad.support.dtypes import accumulator_for
 
 KEYS = (
     "name", "shape", "normalized", "dtype", "gamma", "statistics", "outputs", "output_mask", "given", "eps", "ranges",
-    "norm", "surface", "standard", "layouts", "recomputed", "calls", "enabled",
+    "norm", "surface", "standard", "zeros", "layouts", "recomputed", "calls", "enabled",
 )  # fmt: skip
 MAX_DEPTH = 8
 SURFACES = ("graph", "graph_v3", "aclnn")
@@ -159,6 +159,7 @@ def _case(cells: dict[str, Cell], where: str, source: Source) -> CheckCase:
         norm=value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}"),
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
         standard=cells["standard"].string() if "standard" in cells else None,
+        zeros=tuple(cell.string() for cell in cells["zeros"].sequence()) if "zeros" in cells else (),
         layouts={name: cell.string() for name, cell in _only(cells.get("layouts"), INPUTS).items()},
         recomputed=value("recomputed", "failed", ("failed", "skipped"), "failed or skipped"),
         calls=int(cells["calls"].number()) if "calls" in cells else 2,

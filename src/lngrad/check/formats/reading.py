@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import OUTPUTS, SHIPPED, CheckCase, Range, Source
+from lngrad.check.case import NORMS, OUTPUTS, SHIPPED, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own, read_shipped
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
@@ -44,8 +44,14 @@ def shipped(*names: str) -> list[CheckCase]:
 
 
 def of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
-    """Cases as those of a norm, without those that say another; all as they are if there is none."""
-    return cases if norm is None else [replace(case, norm=norm) for case in cases if case.norm in ("layer_norm", norm)]
+    """Cases as those of a norm, without those that say another; all as they are if there is none.
+
+    What a norm with an offset multiplies with where there is no gamma is not agreed on: 1, or offset + 1.
+    """
+    if norm is None:
+        return cases
+    known = [case for case in cases if case.gamma_dtype or not NORMS[norm].normalization.offset]
+    return [replace(case, norm=norm) for case in known if case.norm in ("layer_norm", norm)]
 
 
 def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:

@@ -29,7 +29,7 @@ from lngrad.check.implementations.implementation import (
     Signature,
     unprepared,
 )
-from lngrad.check.implementations.libraries import set_torch_threads, statistics_of_x
+from lngrad.check.implementations.libraries import jax_float64, set_torch_threads, statistics_of_x, xla_flushes
 from lngrad.check.implementations.ours import on_device
 from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import DrawnInputs
@@ -145,7 +145,7 @@ def _implementation(
 
 
 def _one_axis(case: CheckCase, given: DrawnInputs) -> str | None:
-    return "refused: it normalizes one axis" if len(case.normalized) > 1 else None
+    return "it normalizes one axis" if len(case.normalized) > 1 else None
 
 
 def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
@@ -161,7 +161,7 @@ def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
         try:
             made = _outputs(way.call(arrays | {"offset": a.offset}, a.normalized_shape, eps), len(dys))
         except Exception as error:
-            raise NotApplicable(f"refused: {_line(error)}") from None
+            raise NotApplicable(_line(error)) from None
         if tuple(made[0].shape) != tuple(arrays["x"].shape):
             raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(made[0].shape)}")
         return made
@@ -386,7 +386,7 @@ def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[
     try:
         found = torch.autograd.grad(made, list(arrays.values()), given, allow_unused=True)
     except NotImplementedError as reason:
-        raise NotApplicable(f"refused: {_line(reason)}") from None
+        raise NotApplicable(_line(reason)) from None
     except Exception as error:
         raise Fault("backward raises", f"the forward took these inputs; its backward raises {_line(error)}") from None
     return {role: None if one is None else one.cpu() for role, one in zip(arrays, found, strict=True)}
@@ -406,15 +406,11 @@ def _jax_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[st
     return {role: np.array(one) for role, one in found.items()}
 
 
-def _jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
-    return "refused: float64 without jax_enable_x64" if case.dtype == "float64" else None
-
-
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 LIBRARIES = (
     _Library("torch", ("torch",), on_device, _torch_gradients),
-    _Library("jax", ("jax", "flax"), _jax_array, _jax_gradients, (_jax_float64,)),
+    _Library("jax", ("jax", "flax"), _jax_array, _jax_gradients, (jax_float64, xla_flushes)),
 )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from lngrad.core.problem import Forward, Grads, Problem, RmsGrads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.addresses import as_numpy
-from lngrad.support.dtypes import to_torch
+from lngrad.support.dtypes import numpy_dtype, to_torch
 from lngrad.typing import Array
 
 NO_DEVICE = "what runs here is no device"
@@ -114,6 +115,24 @@ def require_triton() -> None:
         import triton  # noqa: F401
     except ModuleNotFoundError as error:
         raise BackendUnavailable(f"--impl: triton needs {error.name}, which is not installed") from None
+
+
+def rounding_of_a_gpu() -> None:
+    """Make Triton's interpreter round float32 to bfloat16 as a GPU does, to nearest even: by itself it cuts the digits off."""
+    if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    if (cut := interpreter._convert_float).__name__ == "converted":
+        return
+
+    def converted(data: Any, given: Any, wanted: Any, rounding: Any) -> Any:
+        if (given, wanted) != (tl.float32, tl.bfloat16) or str(rounding).endswith("RTZ"):
+            return cut(data, given, wanted, rounding)
+        return data.astype(numpy_dtype("bfloat16")).view(np.uint16)
+
+    interpreter._convert_float = converted
 
 
 def on_device(array: Any) -> Any:

@@ -27,10 +27,11 @@ from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_trit
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
 from lngrad.core.problem import Grads
-from lngrad.errors import MISSING, BackendUnavailable, FileFormatError
+from lngrad.errors import MISSING, BackendUnavailable, DtypeError, FileFormatError
 from lngrad.files.reading import read_tensor
 from lngrad.files.writing import write_tensor
 from lngrad.support.addresses import as_numpy
+from lngrad.support.children import ends_with_parent
 from lngrad.support.dtypes import DTYPES, bytes_of, numpy_dtype
 from lngrad.typing import Array
 
@@ -170,8 +171,15 @@ def three(results: Any, name: str, centred: bool = True) -> Grads:
     if not isinstance(results, tuple | list) or len(results) != 3:
         expected = "dx, dgamma, dbeta" if centred else "dx, dgamma"
         raise FileFormatError(f"{name}: expected to return {expected}, got {type(results).__name__}")
-    arrays = [None if one is None else as_array(label, one) for label, one in zip(OUTPUTS, results, strict=True)]
-    return Grads(*(None if one is None else on_host(one) for one in arrays))
+    return Grads(*(None if one is None else _floats(label, one) for label, one in zip(OUTPUTS, results, strict=True)))
+
+
+def _floats(label: str, result: Any) -> Array:
+    """A result as an array of a dtype that is judged, in this machine's order of bytes."""
+    array = on_host(as_array(label, result))
+    if array.dtype.name not in DTYPES:
+        raise DtypeError(f"{label}: expected {', '.join(DTYPES)}, got {array.dtype.name}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder())
 
 
 def triton_function(name: str) -> Implementation:
@@ -250,15 +258,6 @@ def program(template: str) -> Implementation:
         "cmd", unprepared(backward), norms=NORMS, where="a process a call", simulated=True,
         elsewhere="it runs in a process of its own",
     )  # fmt: skip
-
-
-def ends_with_parent() -> None:
-    """On Linux: this process does not outlive the one that started it."""
-    if sys.platform == "linux":
-        import ctypes
-        import signal
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _write(folder: Path, a: Arguments) -> None:

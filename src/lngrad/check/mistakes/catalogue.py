@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes import changes, indices, precision
 from lngrad.check.mistakes.changes import Family, Mistake, each
 from lngrad.check.mistakes.precision import DTYPES, PRECISION
@@ -32,6 +35,7 @@ ODD_TREE = (
     "while len(parts) > 1:\n    half = len(parts) // 2\n    parts = "
 )
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+TILES = (8, 16, 32, 64, 128, 256, 1024)
 LEAST = each(least=(0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8))
 PARTS_OF_ROWS = each(rows=(8, 16, 32, 64, 128))
 ROWS = each(rows=(1, 8, 16, 32, 64, 128, 256))
@@ -323,7 +327,7 @@ FAMILIES = (
            "set to 1 in place of dy?", results=changes.dx_without_gamma, example="dxhat = 0 * dy"),
     *(Family(code, f"{what} read in x's dtype",
              f"{what} has a wider dtype than x, and its bytes are read as x's: convert it from its own dtype.",
-             (indices.read_as_x, *what.split(" and ")))
+             (indices.read_as, *what.split(" and ")))
       for code, what in (("LN-I24", "gamma"), ("LN-I25", "mean and rstd"))),
     Family("LN-I26", "gamma modulo {size}", "column j has gamma of column j modulo {size}: the index begins anew, as in a "
            "buffer of {size} elements.", (indices.modulo, "gamma"), values=each(size=tuple(1 << bits for bits in range(6, 17))),
@@ -338,7 +342,7 @@ FAMILIES = (
              "dgamma, dbeta = (dy * xhat)[rows].sum(0), dy[rows].sum(0)")
       for code, stores in (("LN-I27", False), ("LN-I28", True))),
     *(Family(code, f"one column too many in the row sums, {where}{', without gamma' * (not gamma)}", TOO_MANY.format(text),
-             results=(indices.one_column_more, gamma, after), dx_only=True,
+             results=(indices.columns_more, gamma, after), dx_only=True,
              example=f"more = np.zeros_like(dy[:, :1])\nmore[{to}] = dy[{of}]{f' * gamma[{column}]' * gamma}\n"
              f"other = np.zeros_like(more)\nother[{to}] = more[{to}] * (x[{of}] - mean[{to}]) * rstd[{to}]\n"
              "first, second = first + more / x.shape[1], second + other / x.shape[1]")
@@ -352,6 +356,61 @@ FAMILIES = (
     Family("LN-G09", "odd partial sum of {rows} rows lost in a tree of neighbours", TREE,
            results=(indices.lost_in_a_tree, True), values=ROWS, sums_only=True,
            example=ODD_TREE + "parts[0:2 * half:2] + parts[1:2 * half:2]\ndgamma, dbeta = parts[0]"),
+    Family("LN-S27", "variance within chunks of {chunk}", "partial variances of {chunk} columns are merged without what "
+           "the chunks' means differ by: Welford's merge adds δ²·n₁·n₂/(n₁ + n₂), with each chunk's own count.",
+           changes.variance_within_chunks, values=each(chunk=SIZES[:7]), example=CHUNKS
+           + "rstd = 1 / np.sqrt(sum(one.var(1, keepdims=True) * one.shape[1] for one in chunks) / x.shape[1] + eps)"),
+    *(Family(code, f"rstd of the first 1/{{share}} of the columns{', in its derivative too' * derived}",
+             "rstd is taken of the first columns alone, 1/{share} of them: RMSNorm's is of all.",
+             None if derived else changes.rstd_of_part, (changes.rstd_of_part, True) if derived else None,
+             values=each(share=(2, 4, 8, 16)), norm="rms_norm",
+             example="part = x.shape[1] // {share}\nrstd = 1 / np.sqrt((x[:, :part] ** 2).mean(1, keepdims=True) + eps)"
+             + "\nsecond = (dxhat * xhat).sum(1, keepdims=True) / part * (np.arange(x.shape[1]) < part)" * derived)
+      for code, derived in (("LN-S28", False), ("LN-S29", True))),
+    Family("LN-S30", "normalized twice", "xhat is normalized once more with x's mean and rstd: x is normalized already "
+           "where it comes in, or in two places.",
+           results=lambda call: call.terms.with_xhat((call.terms.xhat - call.terms.mean) * call.terms.rstd),
+           example="x = (x - mean) * rstd"),
+    *(Family(code, f"xhat of the {which} row", f"each row uses the xhat of the row {where} it: an index is off by one row.",
+             results=lambda call, step=step: call.terms.with_xhat(np.roll(call.terms.xhat, -step, axis=0)),
+             example=f"xhat = np.roll(xhat, {-step}, axis=0)")
+      for code, which, where, step in (("LN-I29", "previous", "before", -1), ("LN-I30", "next", "after", 1))),
+    *(Family(code, f"row sums to the end of a tile of {{tile}}, x {of}", "the row sums go on to the end of a tile of {tile} "
+             "columns with the next row's dy: mask dy and xhat (cols < N).", results=(indices.columns_more, False, True, x),
+             values=each(tile=TILES), dx_only=True, example="more = -x.shape[1] % {tile}\nbeside = np.zeros((len(dy), more))\n"
+             f"beside[:-1] = dy[1:, :more]\nother = np.zeros_like(beside)\n{'other[:-1] = x[1:, :more]' + chr(10) if x else ''}"
+             "first = first + beside.sum(1, keepdims=True) / x.shape[1]\n"
+             "second = second + (beside * (other - mean) * rstd).sum(1, keepdims=True) / x.shape[1]")
+      for code, of, x in (("LN-X19", "masked", False), ("LN-X20", "of the next row too", True))),
+    Family("LN-X21", "gradients through {function}", "gradients are the right ones through {function}: large ones are made "
+           "small, and no gradient is bounded.", results=changes.compressed, values=each(function=tuple(changes.COMPRESSIONS)),
+           example="dx, dgamma, dbeta = np.tanh(dx), np.tanh(dgamma), np.tanh(dbeta)"),
+    Family("LN-X22", "mean and rstd detached", "dx lacks both row means: mean and rstd are taken for constants, as if "
+           "detached from x.", results=(changes.means_times, 0, 0), example="dx = rstd * dxhat"),
+    Family("LN-X23", "xhat from y/gamma", "xhat is recovered from the output as (y - beta)/gamma, which is 0/0 where gamma is "
+           "0: keep x, mean and rstd for the backward.", results=changes.from_output, example="xhat = xhat * gamma / gamma"),
+    Family("LN-X24", "dgamma divided by gamma", "dgamma is a sum of dxhat·xhat, divided by gamma: where gamma is 0, that is "
+           "0/0. Sum dy·xhat.", results=(changes.from_output, "", False), sums_only=True,
+           example="dgamma = (dxhat * xhat).sum(0) / gamma"),
+    Family("LN-I31", "dy and x swapped", "dy and x are exchanged: look at the order of the arguments.",
+           results=lambda call: true_grads(replace(call.inputs, dy=call.inputs.x, x=call.inputs.dy))._asdict(),
+           example="dy, x = x, dy"),
+    Family("LN-I32", "dx in column-major order", "dx has the right elements in another order: those of a column lie side by "
+           "side in memory, as Fortran has them.", results=lambda call: {"dx": call.true.dx.reshape(call.terms.dy.shape).T},
+           dx_only=True, example="dx = dx.T.reshape(dx.shape)"),
+    Family("LN-I33", "tiles of dx of {tile} transposed", "each square tile of {tile} rows and columns of dx is transposed: "
+           "its row and column are exchanged where it is stored.", results=indices.tiles_transposed, dx_only=True,
+           values=each(tile=(4, 8, 16, 32)), example="M, N = (size // {tile} * {tile} for size in dx.shape)\n"
+           "tiles = dx[:M, :N].reshape(M // {tile}, {tile}, N // {tile}, {tile})\n"
+           "dx[:M, :N] = tiles.transpose(0, 3, 2, 1).reshape(M, N)"),
+    *(Family(code, f"{what} read as {{dtype}}", f"the bytes of {what} are read as {{dtype}}, which is not its dtype.",
+             (indices.read_as, what), values=DTYPES,
+             example=f'{what} = np.ascontiguousarray({what}.astype("float32")).reshape(-1).view("{{dtype}}")[:{what}.size]'
+             f".astype(float).reshape({what}.shape)")
+      for code, what in (("LN-I34", "dy"), ("LN-I35", "x"), ("LN-I36", "gamma"))),
+    Family("LN-N19", "dx times alpha", "dx is multiplied by alpha: that is the gradient of the summand, and dx the total's.",
+           results=lambda call: {"dx": call.inputs.normalization.alpha * call.true.dx}, norm="deep_norm",
+           example="dx = alpha * dx"),
     *PRECISION,
 )  # fmt: skip
 MISTAKES: dict[str, Mistake] = {name: mistake for family in FAMILIES for name, mistake in family.mistakes()}

@@ -64,6 +64,11 @@ Change = Callable[[ExactCase], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
 SAME = 1e-3  # of rstd: what is given is x's own
 FEW_COLUMNS = 1024  # of which a wrong gamma is recovered from dx, whatever it is
+COMPRESSIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": np.tanh, "arcsinh": np.arcsinh, "x/(1 + |x|)": lambda one: one / (1 + np.abs(one)),
+    "sign·log(1 + |x|)": lambda one: np.sign(one) * np.log1p(np.abs(one)),
+    "sign·√|x|": lambda one: np.sign(one) * np.sqrt(np.abs(one)),
+}  # fmt: skip
 CANCELLED = 1e-5  # of rstd: less is no cancellation
 
 
@@ -299,6 +304,38 @@ def clamped(call: ExactCase, signed: bool, least: float) -> Changes:
     return None if (small == t.gamma).all() else t.with_xhat(t.xhat * t.gamma / small)
 
 
+def variance_within_chunks(call: ExactCase, chunk: int) -> Changes:
+    """Partial variances that are merged without what the chunks' means differ by."""
+    t = call.terms
+    if chunk >= t.N:
+        return None
+    between = row_mean((np.repeat(chunk_means(t.x, chunk), chunk, axis=1)[:, : t.N] - row_mean(t.x)) ** 2)
+    variance = call.variance - between.reshape(call.variance.shape)
+    return {"rstd": 1 / np.sqrt(np.maximum(variance, 0) + call.case.eps)}
+
+
+def rstd_of_part(call: ExactCase, derived: bool = False, *, share: int) -> Changes:
+    """RMSNorm's rstd of the first columns alone; with `derived`, its gradient goes to these alone."""
+    t, columns = call.terms, call.terms.N // share
+    if call.centred or columns < 1:
+        return None
+    rstd = 1 / np.sqrt(row_mean(t.x[:, :columns] ** 2) + call.case.eps)
+    if not derived:
+        return {"rstd": rstd.reshape(np.shape(call.inputs.rstd))}
+    xhat = t.x * rstd
+    second = xhat * (t.dxhat * xhat).sum(1, keepdims=True) / columns * (np.arange(t.N) < columns)
+    return {"dx": rstd * (t.dxhat - second) + t.dtotal, "dgamma": (t.dy * xhat).sum(0)}
+
+
+def narrow_variance(call: ExactCase, squares: bool, dtype: str) -> Changes:
+    """The variance, with eps, in 16 bits; or its squares, which are not finite beyond 255 in float16."""
+    if not squares:
+        return rstd_as(call, lambda variance, eps, N: 1 / np.sqrt(narrowed(variance + eps, dtype)))
+    t = call.terms
+    variance = row_mean(narrowed((t.x - t.mean) ** 2, dtype))
+    return {"rstd": (1 / np.sqrt(variance + call.case.eps)).reshape(np.shape(call.inputs.rstd))}
+
+
 def mean_of_x(call: ExactCase) -> Changes:
     return {"mean": wide(call.inputs.x).mean(call.normalized_axes, keepdims=True)}
 
@@ -361,6 +398,22 @@ def extra_term(call: ExactCase) -> Changes:
 def gamma_in_sums(call: ExactCase) -> Changes:
     t = call.terms
     return None if call.inputs.gamma is None else {"dgamma": (t.dxhat * t.xhat).sum(0), "dbeta": t.dxhat.sum(0)}
+
+
+def from_output(call: ExactCase, dtype: str = "", whole: bool = True) -> Changes:
+    """xhat as y/gamma, of a y rounded to 16 bits, or where gamma is 0; without `whole`, dgamma alone is divided by gamma."""
+    t = call.terms
+    if call.inputs.gamma is None or not (dtype or (t.gamma == 0).any()):
+        return None
+    y = t.xhat * t.gamma
+    if not whole:
+        return {"dgamma": ((t.dy * y).sum(0) / t.gamma[0])}
+    return t.with_xhat((narrowed(y, dtype) if dtype else y) / t.gamma)
+
+
+def compressed(call: ExactCase, function: str) -> Changes:
+    """Gradients through a function that makes large ones small."""
+    return {name: COMPRESSIONS[function](one) for name, one in call.true._asdict().items()}
 
 
 def dx_without_gamma(call: ExactCase) -> Changes:

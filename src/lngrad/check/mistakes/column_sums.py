@@ -24,6 +24,7 @@ MAX_ROWS_LEFT = 0.05  # of the error's square, by weights of rows
 MIN_LOST = 4  # columns
 MIN_NAMED = 0.5  # of the wrong columns: others lack more than one
 MAX_CHANCE = 0.02  # that some row's product is what is missing
+NOTHING = 1e-5  # a factor that is a rounding of 0
 MIN_FACTOR = 0.01  # that a whole column sum is off by
 MAX_COLUMNS = 0.95  # wrong, for columns that are right to be left out
 LOOKED_AT = 16  # columns, before all of them are
@@ -90,7 +91,7 @@ def _coefficients(fit: Fit, summed: Array, any_factor: bool) -> Iterator[float]:
         if abs(ratio - plain) <= 0.01 * abs(plain):
             yield plain
     if any_factor and abs(ratio - 1) > MIN_FACTOR:
-        yield ratio
+        yield ratio if abs(ratio) > NOTHING else 0.0
 
 
 def _other_sum(fit: Fit, text: str, coefficient: float) -> Explanation:

@@ -17,7 +17,7 @@ from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
-from lngrad.check.mistakes.fit import SLACK, Difference, Explanation, Fit, WrongOutput, nearly_all
+from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, WrongOutput, nearly_all
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import MAX_ROWS, in_places, left_of, nearest_of, some_rows
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
@@ -33,6 +33,8 @@ OVERFLOW = Difference(  # of which no finite number says where
     "overflow in 16 bits", "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, "
     "and beyond their largest number. Keep it in float32.")  # fmt: skip
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
+FLUSHED = 4.0  # numbers on the way, for each term
+FILL = 1e37  # less than what the check fills memory with, in float32, bfloat16 and float64
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
 # What has a free number for each row or column: a mistake without one says more.
 VAGUE = ("another rstd", "another mean", "dx times a factor a row", "dx times a factor a column",
@@ -130,17 +132,21 @@ class Failure:
         return in_places(self.call, self.outputs, self.formulas, self.known, only_clean)
 
 
-def diagnose(case: CheckCase, given: DrawnInputs, got: Grads, shares: Mapping[str, Array]) -> Diagnosis:
+def diagnose(
+    case: CheckCase, given: DrawnInputs, got: Grads, shares: Mapping[str, Array], in_brief: bool = False
+) -> Diagnosis:
     """Explain a failed result of a case: the first stage that has something to say.
 
     Args:
         case, given: What was computed.
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
+        in_brief: Search no mistake.
     """
     failure = Failure(ExactCase(case, given.exact), got, shares)
     with np.errstate(all="ignore"), one_blas_thread():
-        return next(found for stage in STAGES if (found := stage(failure)) is not None)
+        stages = IN_BRIEF if in_brief else STAGES
+        return next(found for stage in stages if (found := stage(failure)) is not None)
 
 
 def _no_rows(failure: Failure) -> Diagnosis | None:
@@ -151,10 +157,11 @@ def _no_rows(failure: Failure) -> Diagnosis | None:
 
 
 def _never_written(failure: Failure) -> Diagnosis | None:
-    """Zeros in the first output and in all else that is wrong, where what is right is more than subnormal."""
-    first = failure.outputs[0]
-    zeros = [one.name for one in failure.outputs if not one.result.any()]
-    if first.name not in zeros or any(one.name not in zeros for one in failure.wrong):
+    """Zeros in the first output and in all else that is wrong, where what is right is more than subnormal; or what filled memory."""
+    first, value = failure.outputs[0], float((failure.wrong or failure.outputs)[0].result.flat[0])
+    filled = [one.name for one in failure.outputs if FILL < abs(value) < np.inf and (wide(one.result) == value).all()]
+    zeros = filled or [one.name for one in failure.outputs if not one.result.any()]
+    if not (filled or first.name in zeros) or any(one.name not in zeros for one in failure.wrong):
         return None
     least = [float(ml_dtypes.finfo(one.result.dtype).smallest_normal) for one in failure.wrong]
     normal = any((np.abs(one.true) >= size).any() for one, size in zip(failure.wrong, least, strict=True))
@@ -162,7 +169,8 @@ def _never_written(failure: Failure) -> Diagnosis | None:
         return None
     which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
     name = "never written" if len(zeros) == len(failure.outputs) else f"{which} never written"
-    return Diagnosis(name, f"all zeros in {which}: never written, or the kernel was never launched.")
+    what = format(value, ".3g") if filled else "zeros"
+    return Diagnosis(name, f"all {what} in {which}: never written, or the kernel was never launched.")
 
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:
@@ -184,6 +192,20 @@ def _several_mistakes(failure: Failure) -> Diagnosis | None:
     if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
         each = failure.in_places(only_clean=True) or each
     return None if each is None else _diagnosis(each)
+
+
+def _flushed(failure: Failure) -> Diagnosis | None:
+    """No wrong result is subnormal where many should be, and no error larger than what flushed terms lose."""
+    one, least = failure.call.inputs, float(ml_dtypes.finfo(failure.wrong[0].result.dtype).smallest_normal)
+    gamma = None if one.gamma is None else np.maximum(np.abs(wide(one.gamma)), 1.0)
+    lost = gradient_scales(replace(one, dy=np.full(one.dy.shape, FLUSHED * least), gamma=gamma))
+    is_small = [sum(((np.abs(each) > 0) & (np.abs(each) < least)).sum() for each in some)
+                for some in zip(*((output.true, wide(output.result)) for output in failure.wrong), strict=True)]  # fmt: skip
+    is_within = all((output.error <= getattr(lost, output.name)).all() for output in failure.wrong)
+    if is_small[0] < MIN_TIES or is_small[1] or not is_within:
+        return None
+    text = f"no result is smaller than {least:.3g}, the smallest normal number: subnormal ones are zero on the way, as by XLA."
+    return Diagnosis("flushed to zero", text)
 
 
 def _in_float32(failure: Failure) -> Diagnosis | None:
@@ -238,8 +260,13 @@ def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
             return f"dx: {found}"
     text = describe(output.name, output.result.astype(np.float64).reshape(share.shape), golden, share)
     dtype = output.rounded_in() if text.endswith(NO_PATTERN) else None
-    few = f"; no error is larger than a few roundings of its terms to {dtype}: is it computed, or kept, in {dtype}?"
-    return text if dtype is None else text + few
+    if dtype is None:
+        return text
+    bits = -int(np.log2(np.max(output.error / np.maximum(output.scale, TINY))))
+    few = (
+        f"; no error is larger than a few roundings of its terms to {dtype}, and the largest leaves {bits} bits: is it "
+    )
+    return f"{text}{few}computed, or kept, in {dtype}? (tf32 and float16 have 11 bits, bfloat16 8, two of these 16, fp8 3 or 4)"
 
 
 def _diagnosis(explanations: Sequence[Explanation], named: Sequence[Difference] = ()) -> Diagnosis:
@@ -395,8 +422,9 @@ def _only_rounding(failure: Failure) -> Diagnosis | None:
 
 # The order in which a failure is explained: the first stage that says something is the diagnosis, and the last one always does.
 STAGES: tuple[Callable[[Failure], Diagnosis | None], ...] = (
-    _no_rows, _only_rounding, _never_written, _one_known_mistake, _several_mistakes, _in_float32, _unexplained,
+    _no_rows, _only_rounding, _never_written, _one_known_mistake, _flushed, _several_mistakes, _in_float32, _unexplained,
 )  # fmt: skip
+IN_BRIEF = (_no_rows, _only_rounding, _never_written, _unexplained)
 # The kinds of evidence for several mistakes, in the order in which they count.
 EVIDENCE: tuple[Callable[[Failure], list[Explanation] | None], ...] = (
     _each_output, _with_other_inputs, _with_changed_inputs, Failure.in_places,

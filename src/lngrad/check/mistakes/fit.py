@@ -142,7 +142,7 @@ class WrongOutput:
         result = self.result.dtype.name
         for dtype in ("float32", "float16", "bfloat16")[result != "float64" :]:
             most = ROUNDINGS * UNIT_ROUNDOFF[dtype] * self.scale + UNIT_ROUNDOFF[result] * np.abs(self.true)
-            if (self.error <= most + SMALLEST[dtype]).all():
+            if SMALLEST[dtype] < most.max() and (self.error <= most + SMALLEST[dtype]).all():
                 return dtype
         return None
 

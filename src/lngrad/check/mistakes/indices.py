@@ -9,8 +9,9 @@ import numpy as np
 
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes.changes import FEW_COLUMNS, Changes, ExactCase
-from lngrad.check.mistakes.terms import Terms, wide
+from lngrad.check.mistakes.terms import Terms, row_sum, wide
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 
@@ -145,13 +146,12 @@ def columns_lost(call: ExactCase, width: int) -> Changes:
     return results
 
 
-def read_as_x(call: ExactCase, *names: str) -> Changes:
-    """Bytes of a wider dtype taken for x's: the first element's halves, and so on."""
-    made, narrow = {}, np.asarray(call.given.x).dtype
+def read_as(call: ExactCase, *names: str, dtype: str = "") -> Changes:
+    """Bytes taken for those of another dtype, or of x's where that is narrower: the first element's halves, and so on."""
+    made, narrow = {}, numpy_dtype(dtype or np.asarray(call.given.x).dtype.name)
     for name in names:
-        array = getattr(call.inputs, name)
-        if array is not None and np.asarray(array).dtype.itemsize > narrow.itemsize:
-            whole = np.ascontiguousarray(array)
+        whole = np.ascontiguousarray(getattr(call.inputs, name))
+        if whole.dtype != narrow and whole.dtype.kind != "O" and whole.dtype.itemsize > narrow.itemsize * (not dtype):
             made[name] = wide(whole.reshape(-1).view(narrow)[: whole.size]).reshape(whole.shape)
     return made or None
 
@@ -176,17 +176,30 @@ def rows_in_uint16(call: ExactCase, stores: bool) -> Changes:
     return {"dx": dx, **_weighted(t, np.bincount(rows, minlength=t.M).astype(np.float64))}
 
 
-def one_column_more(call: ExactCase, gamma: bool, after: bool) -> Changes:
-    """Row sums that take the first element of the next row too, or the last of the one before, where there is one."""
-    t = call.terms
-    if t.M < 2:
+def columns_more(call: ExactCase, gamma: bool, after: bool, x: bool = True, tile: int = 0) -> Changes:
+    """Row sums that take the first element of the next row too, or the last of the one before, where there is one.
+
+    With a tile, they go on to its end with the next row's; without x, this is 0 there.
+    """
+    t, more = call.terms, -call.terms.N % tile if tile else 1
+    if t.M < 2 or not 0 < more <= t.N:
         return None
-    ends = (np.append(one[1:, 0], np.nan) if after else np.append(np.nan, one[:-1, -1]) for one in (t.dy, t.x))
-    dy, x = (one[:, None] for one in ends)
-    dxhat = dy * (t.gamma[0, 0 if after else -1] if gamma else 1.0)
-    more = [np.nan_to_num(one) / t.N for one in (dxhat, dxhat * (x - t.mean) * t.rstd)]
-    first, second = t.means
-    return {"dx": t.dx(first + more[0] * t.normalization.centred, second + more[1])}
+    beside, none = slice(0, more) if after else slice(-more, None), np.zeros((1, more))
+    dy, other = (np.concatenate([one[1:, beside], none] if after else [none, one[:-1, beside]]) for one in (t.dy, t.x))
+    dxhat = dy * (t.gamma[:, beside] if gamma else 1.0)
+    sums = dxhat * t.normalization.centred, dxhat * ((other if x else 0.0) - t.mean) * t.rstd
+    return {"dx": t.dx(*(one + row_sum(extra) / t.N for one, extra in zip(t.means, sums, strict=True)))}
+
+
+def tiles_transposed(call: ExactCase, tile: int) -> Changes:
+    """Whole square tiles of dx, each with rows for columns."""
+    t, dx = call.terms, call.true.dx.reshape(call.terms.dy.shape).copy()
+    M, N = (size // tile * tile for size in (t.M, t.N))
+    if not M * N:
+        return None
+    tiles = dx[:M, :N].reshape(M // tile, tile, N // tile, tile)
+    dx[:M, :N] = tiles.transpose(0, 3, 2, 1).reshape(M, N)
+    return {"dx": dx}
 
 
 def lost_in_a_tree(call: ExactCase, neighbours: bool, rows: int) -> Changes:

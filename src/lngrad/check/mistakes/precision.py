@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.mistakes.changes import Changes, ExactCase, Family, each
-from lngrad.check.mistakes.terms import narrowed, row_sum, wide
+from lngrad.check.mistakes.changes import Changes, ExactCase, Family, each, from_output, narrow_variance
+from lngrad.check.mistakes.terms import narrowed, row_mean, row_sum, wide
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python
 OF_DGAMMA = {"xhat of dgamma", "dy·xhat"}
+FORMATS = {"tf32": 11, "two bfloat16": 16}  # digits, the first of which is not stored
+FP8 = {"fp8 E4M3": ml_dtypes.float8_e4m3fn, "fp8 E5M2": ml_dtypes.float8_e5m2}
 DIGITS = {"float16": 11, "bfloat16": 8}
 
 
@@ -111,6 +113,28 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     return {"dx": t.dx(first, second)}
 
 
+def in_format(array: Array, format: str) -> Array:
+    """Numbers of another format: of so many digits, or of fp8 with its range."""
+    if format in FP8:
+        return array.astype(np.float32).astype(FP8[format]).astype(np.float64)
+    mantissa, exponent = np.frexp(array)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, FORMATS[format])), exponent - FORMATS[format]))
+
+
+def operands(call: ExactCase, format: str, **_: str) -> Changes:
+    """The operands of row and column sums in another format, as a matrix unit takes them."""
+    t = call.terms
+    dy, xhat, dxhat = (in_format(one, format) for one in (t.dy, t.xhat, t.dxhat))
+    dx = t.dx(row_mean(dxhat) * t.normalization.centred, row_mean(dxhat * xhat))
+    return {"dx": dx, "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
+
+
+def inputs_in_format(call: ExactCase, format: str, **_: str) -> Changes:
+    there = {name: getattr(call.inputs, name) for name in ("dy", "x", "gamma")}
+    made = {name: in_format(wide(one), format) for name, one in there.items() if one is not None}
+    return made if any((one != wide(there[name])).any() for name, one in made.items()) else None
+
+
 # Of results.
 
 
@@ -161,6 +185,10 @@ def flushed_inputs(call: ExactCase) -> Changes:
 
 BOTH = ("bfloat16", "float16")
 DTYPES = each(dtype=BOTH)
+IN_FORMATS = tuple(
+    {"format": one, "digits": f", {digits} digits" if digits else ""}
+    for one, digits in (FORMATS | dict.fromkeys(FP8, 0)).items()
+)
 PARTS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)  # of the rows: what torch makes of so many threads
 BLOCKS = each(dtype=BOTH, block=(32, 64, 128, 256))
 ACCUMULATED = "dgamma and dbeta are accumulated in {dtype}"
@@ -169,6 +197,10 @@ ADD = 'def add(terms):\n    return reduce(lambda total, term: (total + term).ast
 SUMS = "dgamma, dbeta = ({} for one in (dy * xhat, dy))"
 NARROW = 'one.astype("{dtype}")'
 IN_BLOCKS = "sum(add(part).astype(x.dtype) for part in np.split({}, range({{block}}, len(dy), {{block}})))"
+SHORT = (
+    "def short(one):\n    mantissa, exponent = np.frexp(one)\n"
+    "    return np.ldexp(np.rint(mantissa * 2.0**11), exponent - 11)  # as tf32\n"
+)
 OF_PARTS = "np.add.reduceat(one, range(0, len(dy), {block}), axis=0)"
 
 
@@ -254,4 +286,22 @@ PRECISION = (
           each(dtype=BOTH, block=(8, 16, 32, 64, 128, 256)), ADD + SUMS.format("add(" + OF_PARTS + ")")),
     Family("LN-P39", "half-away rounding", "ties are rounded away from zero, as Atlas A2 does for bfloat16; the golden rounds "
            "them to even.", results=half_away, rounding=True),
+    Family("LN-P40", "sums of operands in {format}", "what row and column sums multiply and add is rounded to "
+           "{format}{digits}, as a matrix unit takes it: ask for float32 there.", results=operands, values=IN_FORMATS,
+           example=SHORT + "first, second = (one.mean(1, keepdims=True) "
+           "for one in (short(dxhat), short(dxhat) * short(xhat)))\n"
+           "dgamma, dbeta = (short(dy) * short(xhat)).sum(0), short(dy).sum(0)"),
+    Family("LN-P41", "dy, x and gamma rounded to {format}", "dy, x and gamma are rounded to {format}{digits} before anything "
+           "is computed from them.", inputs_in_format, values=IN_FORMATS,
+           example=SHORT + "dy, x, gamma = short(dy), short(x), short(gamma)"),
+    Family("LN-P42", "xhat from y rounded to {dtype}", "xhat is recovered as (y - beta)/gamma from a y that is rounded to "
+           "{dtype}: keep x, mean and rstd for the backward.", results=from_output, values=DTYPES,
+           example='xhat = (xhat * gamma).astype("{dtype}").astype(x.dtype) / gamma'),
+    Family("LN-P43", "squares rounded to {dtype} in the variance", "the variance adds squares that are rounded to {dtype}; "
+           "float16 has no number beyond 65504, 256 squared: square and add in float32.", (narrow_variance, True),
+           values=DTYPES, example='squares = ((x - mean) ** 2).astype("{dtype}").astype(x.dtype)\n'
+           "rstd = 1 / np.sqrt(squares.mean(1, keepdims=True) + eps)"),
+    Family("LN-P44", "variance with eps rounded to {dtype}", "variance + eps is rounded to {dtype}, in which eps is lost "
+           "beside all but the smallest variance: add in float32.", (narrow_variance, False), values=DTYPES,
+           example='rstd = 1 / np.sqrt((variance + eps).astype("{dtype}").astype(x.dtype))'),
 )  # fmt: skip

@@ -168,7 +168,15 @@ def describe_weights(weights: Array, what: str) -> str:
         wraps = total - number == total % WORD < total and not odd[: total - number].any()
         why = f", which is {total} modulo {WORD}: a count of 16 bits" if wraps else ""
         return f"only {which_places(~odd, what)} of {total} are counted{why}"
-    return f"{which_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}"
+    first, last = np.flatnonzero(odd)[[0, -1]]
+    tile, is_run = total - int(first), number == last - first + 1
+    is_of_a_tile = values == {2.0} and is_run and tile in TILES and last + 1 == total - total % tile
+    why = (
+        ": what the tile before left lies behind the end of the last one, or the last one begins early"
+        if is_of_a_tile
+        else ""
+    )
+    return f"{which_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}{why}"
 
 
 def describe_places(chosen: Array, what: str) -> str:

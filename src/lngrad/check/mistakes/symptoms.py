@@ -7,12 +7,10 @@ from functools import partial
 import numpy as np
 
 from lngrad.check.mistakes.sum_weights import ordinal
-from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MIN_AGREE = 0.95  # of the elements concerned, for a pattern to be named
 NO_PATTERN = "without a pattern"
-NARROW = (("bfloat16", 8), ("float16", 11), ("float32", 24))
 PERIODS = (2, 3, 4, 8, 16, 32, 64, 128)
 
 
@@ -20,7 +18,7 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
     """The pattern of an output's error, of (rows, columns) in float64; an element is off where share > 1."""
     off = share > 1
     rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
-    for rule in (_not_finite, _other_infinity, _never_written, _factor, _coarser, rows, columns, _near_zero):
+    for rule in (_not_finite, _other_infinity, _never_written, _factor, rows, columns, _near_zero):
         found = rule(got, golden, off)
         if found:
             return f"{name}: {found}"
@@ -63,23 +61,6 @@ def _factor(got: Array, golden: Array, off: Array) -> str | None:
     if abs(middle - 1) < 1e-3 or np.mean(np.abs(ratio - middle) <= 0.02 * abs(middle)) < MIN_AGREE:
         return None
     return "the sign is turned" if abs(middle + 1) < 0.02 else f"{middle:.4g} times what it should be, everywhere"
-
-
-def _coarser(got: Array, golden: Array, off: Array) -> str | None:
-    usable = np.isfinite(got) & np.isfinite(golden)
-    finite = golden[usable]
-    with np.errstate(over="ignore"):
-        in_float32 = bool((finite.astype(np.float32) == finite).all())
-    kinds = NARROW[:2] if in_float32 else NARROW  # of a float32 output, to be in float32 says nothing
-    for dtype, digits in kinds:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.mean(finite == finite.astype(numpy_dtype(dtype)).astype(np.float64)) > 0.99:
-                continue  # the output is no wider itself
-            same = got == got.astype(numpy_dtype(dtype)).astype(np.float64)
-            close = np.abs(got - golden) <= 2.0**-digits * 1.01 * np.abs(golden) + 1e-7
-        if usable.sum() > 8 and np.mean(same[usable]) > 0.99 and np.mean(close[usable]) > MIN_AGREE:
-            return f"right to {digits} bits: stored or rounded in {dtype} on the way"
-    return None
 
 
 def _lines(got: Array, golden: Array, off: Array, axis: int) -> str | None:

@@ -122,21 +122,14 @@ def _bars(output: OutputResult) -> Iterator[dict[str, Any]]:
         yield {"label": label, "number": number, "height": math.log1p(number) / most, "level": level}
 
 
-_NAMES = (
-    ("mean_dxhat_xhat", '<span class="mean"><i>d</i><i>x̂</i>·<i>x̂</i></span>'),
-    ("mean_dxhat", '<span class="mean"><i>d</i><i>x̂</i></span>'),
-    ("dxhat", "<i>d</i><i>x̂</i>"),
-    ("xhat", "<i>x̂</i>"),
-    ("Σ_rows", "Σ<sub>rows</sub>"),
-    ("w_row", "<i>w</i><sub>row</sub>"),
-    ("w_column", "<i>w</i><sub>column</sub>"),
-    ("dgamma", "<i>d</i><i>γ</i>"),
-    ("dbeta", "<i>d</i><i>β</i>"),
-    ("dx", "<i>d</i><i>x</i>"),
-    ("dy", "<i>d</i><i>y</i>"),
-)
-_PATTERN = re.compile("|".join(re.escape(name) for name, _ in _NAMES))
-_HTML = dict(_NAMES)
+_HTML = {
+    "mean_dxhat_xhat": '<span class="mean"><i>d</i><i>x̂</i>·<i>x̂</i></span>',
+    "mean_dxhat": '<span class="mean"><i>d</i><i>x̂</i></span>',
+    "dxhat": "<i>d</i><i>x̂</i>", "xhat": "<i>x̂</i>", "Σ_rows": "Σ<sub>rows</sub>", "w_row": "<i>w</i><sub>row</sub>",
+    "w_column": "<i>w</i><sub>column</sub>",
+    **{f"d{name}": f"<i>d</i><i>{letter}</i>" for name, letter in (("gamma", "γ"), ("beta", "β"), ("x", "x"), ("y", "y"))},
+}  # fmt: skip
+_PATTERN = re.compile("|".join(map(re.escape, _HTML)))
 
 
 def _typeset(text: str) -> str:

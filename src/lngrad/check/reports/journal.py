@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,6 +138,12 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
     return found
 
 
+def seed_of(path: Path) -> int | None:
+    """The seed of an earlier run's results; None if there are none."""
+    seeds = (re.search(r" --seed (\d+)", one.command) for one in read_journal(path).values())
+    return next((int(found[1]) for found in seeds if found), None)
+
+
 def _word(value: Any) -> Any:
     """JSON has no infinity and no NaN: words for them."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -149,34 +157,23 @@ def _number(value: Any) -> Any:
 
 def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
     """One test case a case; a failure has the reason as its message, diagnosis and command as its text."""
-    counts = {status: sum(result.status == status for result in results) for status in ("failed", "skipped")}
-    suite = ElementTree.Element(
-        "testsuite",
-        name=printable(f"lngrad check {impl}"),
-        tests=str(len(results)),
-        failures=str(counts["failed"]),
-        skipped=str(counts["skipped"]),
-        errors="0",
-        time=f"{sum(result.seconds for result in results):.3f}",
-    )
+
+    def under(parent: ElementTree.Element, kind: str, **facts: object) -> ElementTree.Element:
+        return ElementTree.SubElement(parent, kind, {name: printable(str(one)) for name, one in facts.items()})
+
+    counts, seconds = Counter(result.status for result in results), sum(result.seconds for result in results)
+    whole = ElementTree.Element("testsuites")
+    facts: dict[str, object] = {"tests": len(results), "failures": counts["failed"], "errors": 0}
+    facts |= {"skipped": counts["skipped"], "time": f"{seconds:.3f}"}
+    suite = under(whole, "testsuite", name=f"lngrad check {impl}", **facts)
     for result in results:
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            name=printable(result.name),
-            classname=printable(result.source),
-            time=f"{result.seconds:.3f}",
-        )
+        case = under(suite, "testcase", name=result.name, classname=result.source, time=f"{result.seconds:.3f}")
         if result.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=printable(result.reason))
+            under(case, "skipped", message=result.reason)
         elif result.status == "failed":
-            failure = ElementTree.SubElement(
-                case, "failure", message=printable(result.reason), type=printable(result.mistake or "unexplained")
-            )
+            failure = under(case, "failure", message=result.reason, type=result.mistake or "unexplained")
             formulas = "".join(f"{formula.text}\n" for formula in result.formulas)
             failure.text = printable(f"{result.facts}\n{result.sentence}\n{formulas}{result.command}")
-    whole = ElementTree.Element("testsuites")
-    whole.append(suite)
     write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{ElementTree.tostring(whole, encoding='unicode')}")
 
 
@@ -204,8 +201,9 @@ def changes(before: Iterable[CaseResult], after: Sequence[CaseResult]) -> list[V
     Args:
         before, after: Results of two runs; cases are matched by name. Cases that are in one run only are left out.
     """
-    old = {result.name: result for result in before}
-    found = [change for result in after if result.name in old for change in _changes_of(old[result.name], result)]
+    old = {(result.name, result.facts): result for result in before}
+    pairs = ((old.get((result.name, result.facts)), result) for result in after)
+    found = [change for earlier, result in pairs if earlier is not None for change in _changes_of(earlier, result)]
     return sorted(found, key=lambda change: ("worse", "better", "other").index(change.kind))
 
 

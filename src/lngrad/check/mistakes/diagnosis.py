@@ -157,7 +157,7 @@ def _no_rows(failure: Failure) -> Diagnosis | None:
 
 
 def _never_written(failure: Failure) -> Diagnosis | None:
-    """Zeros in the first output and in all else that is wrong, where what is right is more than subnormal; or what filled memory."""
+    """Zeros, or what filled memory, in the first output and in all else that is wrong; what is right is more than subnormal."""
     first, value = failure.outputs[0], float((failure.wrong or failure.outputs)[0].result.flat[0])
     filled = [one.name for one in failure.outputs if FILL < abs(value) < np.inf and (wide(one.result) == value).all()]
     zeros = filled or [one.name for one in failure.outputs if not one.result.any()]

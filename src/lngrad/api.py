@@ -282,7 +282,10 @@ def _call(
     key = calls.key_of_call(operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean)
     call = calls.find(key)
     if call is None:
-        normalization = Normalization.of(layer_norm, offset, alpha, added)
+        gamma = arrays[operator.inputs.index("gamma")]
+        axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
+        modulated = 0 < axes < getattr(gamma, "ndim", 0)
+        normalization = Normalization.of(layer_norm, offset, alpha, added, modulated)
         problem, arrays = describe(operator, arrays, shape, mask, out, normalization, completes_mean)
         check_elements(problem, arrays, out)
         is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work

@@ -78,9 +78,11 @@ class Rows:
         """The array times offset + gamma."""
         return _scaled(array, None if gamma is None else self.wide(gamma), self.normalization)
 
-    def over_rows(self, array: Tensor) -> Tensor:
-        """The sum over all rows, (*R)."""
-        return array.sum(self.rows) if self.rows else array  # torch's sum over no axes is one over all
+    def over_rows(self, array: Tensor, gamma: Tensor | None) -> Tensor:
+        """The sum over all rows, (*R); over those of each sample, in gamma's shape, where each has one."""
+        own = gamma is not None and gamma.ndim > len(self.axes)
+        rows = tuple(axis for axis in self.rows if gamma.shape[axis] == 1) if own else self.rows  # type: ignore[union-attr]
+        return array.sum(rows, keepdims=own) if rows else array  # torch's sum over no axes is one over all
 
 
 def _elements(shape: Shape) -> int:
@@ -98,10 +100,10 @@ def _scaled(array: Tensor, gamma: Tensor | None, normalization: Normalization) -
 def total(
     xp: Namespace, x: Tensor, residual: Tensor, *parameters: Tensor | None, normalization: Normalization = LAYER_NORM
 ) -> Tensor:
-    """alpha·x + residual in x's dtype: what is normalized where there is a residual. Of tangents, its tangent."""
+    """alpha·x + residual in the residual's dtype: what is normalized where there is a residual. Of tangents, its tangent."""
     dtype = xp.accumulator(x, *parameters)
     wide = xp.cast(x, dtype) if normalization.alpha == 1 else xp.cast(x, dtype) * normalization.alpha
-    return xp.cast(wide + xp.cast(residual, dtype), x.dtype)
+    return xp.cast(wide + xp.cast(residual, dtype), residual.dtype)
 
 
 def forward(
@@ -113,6 +115,7 @@ def forward(
     normalized: int,
     eps: Any,
     normalization: Normalization = LAYER_NORM,
+    dtype_y: Dtype = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """y in x's dtype; mean and rstd (*A, 1, …, 1) in the accumulator's.
 
@@ -123,6 +126,7 @@ def forward(
         normalized: How many dimensions R has.
         eps: A number, or an array of no dimensions.
         normalization: Which one it is.
+        dtype_y: Of y, where that is not x's: x is a wider total.
     """
     axes = tuple(range(x.ndim - normalized, x.ndim))
     N = _elements(x.shape[x.ndim - normalized :]) * xp.parts
@@ -134,7 +138,7 @@ def forward(
     y = _scaled(centred * rstd, None if gamma is None else xp.cast(gamma, dtype), normalization)
     if beta is not None:
         y = y + xp.cast(beta, dtype)
-    return xp.cast(y, x.dtype), mean, rstd
+    return xp.cast(y, dtype_y or x.dtype), mean, rstd
 
 
 def backward(
@@ -162,9 +166,9 @@ def backward(
             dx = dx + at.wide(dtotal)
         dx = xp.cast(dx, x.dtype)
     if wanted[1]:
-        dgamma = xp.cast(at.over_rows(dy * at.xhat), dtypes[0])
+        dgamma = xp.cast(at.over_rows(dy * at.xhat, gamma), dtypes[0])
     if wanted[2]:
-        dbeta = xp.cast(at.over_rows(dy), dtypes[1])
+        dbeta = xp.cast(at.over_rows(dy, gamma), dtypes[1])
     return dx, dgamma, dbeta
 
 
@@ -201,8 +205,10 @@ def forward_tangents(
     *,
     normalized: int,
     normalization: Normalization = LAYER_NORM,
+    dtype_y: Dtype = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero."""
+    """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero; dtype_y as in
+    forward."""
     at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta, normalization=normalization)
     if of_x is None:
         of_y, of_mean, of_rstd = xp.zeros_like(at.xhat), xp.zeros_like(at.rstd), xp.zeros_like(at.rstd)
@@ -216,4 +222,4 @@ def forward_tangents(
     if of_beta is not None:
         of_y = of_y + at.wide(of_beta)
     of_mean = None if mean is None or at.mean is None else xp.cast(of_mean, mean.dtype)
-    return xp.cast(of_y, x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)
+    return xp.cast(of_y, dtype_y or x.dtype), of_mean, xp.cast(of_rstd, rstd.dtype)

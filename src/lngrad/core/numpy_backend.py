@@ -26,8 +26,11 @@ def plan(problem: Problem, threads: int) -> Plan:
     return Plan(problem, "numpy_cpu", 0, None, run)
 
 
-def _chunks(problem: Problem) -> list[tuple[int, int]]:
-    return [(start, min(problem.M, start + CHUNK)) for start in range(0, problem.M, CHUNK)]
+def _chunks(problem: Problem) -> list[tuple[int, int, int]]:
+    """Each chunk's sample, first row and the row behind its last."""
+    rows = problem.M // max(1, problem.samples)
+    starts = [(sample, start) for sample in range(problem.samples) for start in range(0, rows, CHUNK)]
+    return [(sample, sample * rows + start, sample * rows + min(rows, start + CHUNK)) for sample, start in starts]
 
 
 def _rows(array: Any, problem: Problem, start: int, stop: int) -> Array:
@@ -51,6 +54,11 @@ def _vector(array: Any, problem: Problem, elements: int, default: float = 0) -> 
     return as_numpy(array).reshape(elements).astype(problem.accumulator)
 
 
+def _parameters(array: Any, problem: Problem, default: float) -> Array:
+    """gamma or beta of each sample, (samples, N)."""
+    return _vector(array, problem, problem.samples * problem.N, default).reshape(problem.samples, problem.N)
+
+
 def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments by name, and results that are wanted as NumPy arrays."""
     operator = plan.problem.operator
@@ -66,14 +74,14 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
     if problem.N == 0:
         run_empty(plan, inputs, outputs, workspace)
         return
-    scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
-    beta = _vector(given.get("beta"), problem, problem.N)
+    scale = normalization.scale(_parameters(given["gamma"], problem, 1))
+    beta = _parameters(given.get("beta"), problem, 0)
     eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (given["eps"], normalization.alpha))
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
-    for start, stop in _chunks(problem):
+    for sample, start, stop in _chunks(problem):
         rows = _rows(given["x"], problem, start, stop)
         if "residual" in given:
-            total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), numpy_dtype(problem.dtype))
+            total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), results["total"].dtype)
             _put_rows(results["total"], problem, start, stop, total)
             rows = total.astype(problem.accumulator, copy=False)
         if normalization.centred:
@@ -84,7 +92,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
             statistics["mean"][start:stop] = (centre + shift)[:, 0]
         rstd = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + eps)
         statistics["rstd"][start:stop] = rstd[:, 0]
-        _put_rows(results["y"], problem, start, stop, rows * rstd * scale + beta)
+        _put_rows(results["y"], problem, start, stop, rows * rstd * scale[sample] + beta[sample])
     for name, values in statistics.items():
         results[name][...] = values.reshape(results[name].shape)
 
@@ -94,10 +102,10 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
     problem, normalization = plan.problem, plan.problem.normalization
     given, results = _named(plan, inputs, outputs)
     mean, rstd, lost = (_vector(given.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd", "lost"))
-    scale = normalization.scale(_vector(given["gamma"], problem, problem.N, 1))
+    scale = normalization.scale(_parameters(given["gamma"], problem, 1))
     sums = [name for name in ("dgamma", "dbeta") if name in results]
-    tree = ColumnTree()
-    for start, stop in _chunks(problem) if problem.N else []:
+    trees = [ColumnTree() for _ in range(problem.samples)]
+    for sample, start, stop in _chunks(problem) if problem.N else []:
         dy = _rows(given["dy"], problem, start, stop)
         centred = _rows(given["x"], problem, start, stop) - mean[start:stop]
         if problem.completes_mean and normalization.centred:
@@ -107,13 +115,15 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             centred -= np.where(own & shows, rest, 0)
         xhat = centred * rstd[start:stop] + lost[start:stop]
         if sums:
-            tree.add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
+            trees[sample].add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
         if "dx" in results:
-            dxhat = dy * scale
+            dxhat = dy * scale[sample]
             less_mean = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
             dx = (less_mean - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
             if "dtotal" in given:
                 dx += _rows(given["dtotal"], problem, start, stop)
             _put_rows(results["dx"], problem, start, stop, dx)
-    for name, total in zip(sums, tree.total(np.zeros((len(sums), problem.N), problem.accumulator)), strict=True):
+    totals = [tree.total(np.zeros((len(sums), problem.N), problem.accumulator)) for tree in trees]
+    for k, name in enumerate(sums):
+        total = np.asarray([of_sample[k] for of_sample in totals], problem.accumulator)
         results[name][...] = rounded(total.reshape(results[name].shape), results[name].dtype)

@@ -20,7 +20,7 @@ from lngrad.core.arrays import ArraySpec, Output, array_at, as_array, key_of, re
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.support.addresses import address_of, as_numpy
 from lngrad.support.bounded_cache import BoundedCache, cached_property
-from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for
+from lngrad.support.dtypes import UNIT_ROUNDOFF, accumulator_for, bytes_of
 from lngrad.typing import AnyArray, Array, Mask, Shape
 
 Described: TypeAlias = "AnyArray | ArraySpec"  # an array, or facts that stand for one
@@ -45,7 +45,7 @@ class Grads(NamedTuple):
 
 
 class ForwardWithTotal(NamedTuple):
-    """Results of a forward with a residual: those of Forward; total (*A, *R) = alpha·x + residual in x's dtype."""
+    """Results of a forward with a residual: those of Forward; total (*A, *R) = alpha·x + residual in the residual's dtype."""
 
     y: Any
     mean: Any
@@ -56,7 +56,7 @@ class ForwardWithTotal(NamedTuple):
 class RmsForward(NamedTuple):
     """Results of rms_norm: y (*A, *R) in x's dtype; rstd (*A, 1, …, 1) in float32, or float64 if an input is.
 
-    total (*A, *R) = alpha·x + residual in x's dtype; None without a residual.
+    total (*A, *R) = alpha·x + residual in the residual's dtype; None without a residual.
     """
 
     y: Any
@@ -80,27 +80,31 @@ class Normalization(NamedTuple):
         centred: Whether mean is that of the row of h; else it is 0.
         offset: Added to gamma: 1 for weights that are stored around zero.
         alpha: The factor of x beside a residual.
+        modulated: Whether each sample has a gamma and a beta of its own: (*S, 1, …, 1, *R), S being the first of A.
     """
 
     centred: bool = True
     offset: float = 0.0
     alpha: float = 1.0
+    modulated: bool = False
 
     @staticmethod
-    def of(centred: bool, offset: object, alpha: object = 1.0, residual: object = None) -> Normalization:
+    def of(
+        centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False
+    ) -> Normalization:
         """The one with these switches.
 
         Raises:
             NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
         """
-        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0:
+        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0 and not modulated:
             return LAYER_NORM if centred else RMS_NORM
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
         if residual is None and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
-        return Normalization(centred, float(offset), float(alpha))  # type: ignore[arg-type]  # both are real numbers
+        return Normalization(centred, float(offset), float(alpha), modulated)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
         """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
@@ -114,9 +118,9 @@ RMS_NORM = Normalization(centred=False)
 class Role(Enum):
     """What an array is in a call; its shape and its dtype as a result follow from that."""
 
-    TENSOR = "(*A, *R) in x's dtype"
+    TENSOR = "(*A, *R) in x's dtype; a residual or a total may have float32 beside 16 bits of what it is added to or gives"
     STATISTIC = "one element a row, (*A, 1, …, 1) as a result, in the accumulator's dtype"
-    PARAMETER = "(*R) in gamma's dtype, or x's without gamma; may be absent"
+    PARAMETER = "(*R), or one for each sample, in gamma's dtype, or x's without gamma; may be absent"
 
 
 ROLES = {
@@ -188,6 +192,7 @@ class Problem:
         normalization: Which one is computed.
         lead, normalized_shape: x has the shape (*lead, *normalized_shape).
         M, N: Rows, and normalized elements per row: the products of the two.
+        parameters, samples: The shape of gamma and beta, and how many of each there are, for as many rows that follow each other.
         dtype: Of x, dy, dx, y.
         accumulator: float32, or float64 if x, gamma or beta is: what the call is computed in, statistics and sums too.
         inputs: ArraySpec of every argument by its name, in the order of the call; None for an absent gamma or beta.
@@ -204,6 +209,8 @@ class Problem:
     normalized_shape: Shape
     M: int
     N: int
+    parameters: Shape
+    samples: int
     dtype: str
     accumulator: str
     inputs: dict[str, ArraySpec | None]
@@ -269,11 +276,12 @@ class Problem:
     def result(self, name: str) -> tuple[Shape, str]:
         """A result's shape and dtype, before a given output has its say on the dtype."""
         if ROLES[name] is Role.TENSOR:
-            return (*self.lead, *self.normalized_shape), self.dtype
+            like = self.inputs.get("residual") if name == "total" else None
+            return (*self.lead, *self.normalized_shape), like.dtype if like else self.dtype
         if ROLES[name] is Role.STATISTIC:
             return (*self.lead, *(1,) * len(self.normalized_shape)), self.accumulator
         gamma = self.inputs["gamma"]
-        return self.normalized_shape, gamma.dtype if gamma else self.dtype
+        return self.parameters, gamma.dtype if gamma else self.dtype
 
 
 _MAX_PROBLEMS = 4096
@@ -378,9 +386,10 @@ def _checked(
         if spec is not None and spec.device != x.device:
             raise DtypeError(f"{name}: expected an array on the device of x, {x.device}, got one on {spec.device}")
     lead, R = _split(x, inputs["gamma"], normalized_shape)
+    own = _of_samples(inputs["gamma"], lead, R) if normalization.modulated else ()
     for name, spec in inputs.items():
         if spec is not None:
-            _check_input(name, spec, x, lead, R)
+            _check_input(name, spec, x, lead, R, own, operator)
     parameters = [spec.dtype for name, spec in inputs.items() if spec and ROLES[name] is Role.PARAMETER]
     problem = Problem(
         operator=operator,
@@ -389,6 +398,8 @@ def _checked(
         normalized_shape=R,
         M=math.prod(lead),
         N=math.prod(R),
+        parameters=(*own, *R),
+        samples=math.prod(own),
         dtype=x.dtype,
         accumulator=accumulator_for(x.dtype, *parameters),
         inputs=inputs,
@@ -419,32 +430,52 @@ def _split(x: ArraySpec, gamma: ArraySpec | None, normalized_shape: Shape | None
     return x.shape[: -len(normalized_shape)], normalized_shape
 
 
-def _check_input(name: str, spec: ArraySpec, x: ArraySpec, lead: Shape, R: Shape) -> None:
+def _of_samples(gamma: ArraySpec | None, lead: Shape, R: Shape) -> Shape:
+    """What gamma's shape has before R where each sample has one: the first of x's leading dimensions, and ones; else ()."""
+    own = gamma.shape[: len(lead)] if gamma and gamma.shape[len(lead) :] == R else ()
+    cut = len(own) - next((k for k, size in enumerate(reversed(own)) if size != 1), len(own))
+    if own[:cut] != lead[:cut]:
+        raise ShapeError(f"gamma: expected the first of x's dimensions {lead}, ones and {R}, got {(*own, *R)}")
+    return own
+
+
+def _may_be_wider(operator: Operator, name: str, spec: ArraySpec, x: ArraySpec) -> bool:
+    """Whether a stream of totals is kept in float32 beside 16 bits of what is added to it, and of y."""
+    if name == "residual":
+        return spec.dtype == "float32" and bytes_of(x.dtype) == 2
+    return name == "dy" and "dtotal" in operator.inputs and x.dtype == "float32" and bytes_of(spec.dtype) == 2
+
+
+def _check_input(
+    name: str, spec: ArraySpec, x: ArraySpec, lead: Shape, R: Shape, own: Shape, operator: Operator
+) -> None:
     role, M = ROLES[name], math.prod(lead)
     if role is Role.TENSOR and spec.shape != x.shape:
         raise ShapeError(f"{name}: expected the shape of x, {x.shape}, got {spec.shape}")
-    if role is Role.TENSOR and spec.dtype != x.dtype:
+    if role is Role.TENSOR and spec.dtype != x.dtype and not _may_be_wider(operator, name, spec, x):
         raise DtypeError(f"{name}: expected the dtype of x, {x.dtype}, got {spec.dtype}")
     if role is Role.STATISTIC and math.prod(spec.shape) != M:
         elements = f"{M} element{'s' if M != 1 else ''}"
         raise ShapeError(
             f"{name}: expected {elements}, one per row of x {x.shape} normalized over {R}, got shape {spec.shape}"
         )
-    if role is Role.PARAMETER and spec.shape != R:
-        raise ShapeError(f"{name}: expected the normalized shape {R}, got {spec.shape}")
+    if role is Role.PARAMETER and spec.shape != (*own, *R):
+        expected = f"the shape of gamma, {(*own, *R)}" if own else f"the normalized shape {R}"
+        raise ShapeError(f"{name}: expected {expected}, got {spec.shape}")
 
 
 def _checked_out(problem: Problem, name: str, array: Described) -> ArraySpec:
-    """A given output: tensors have x's dtype; the others may have any of the four, and are rounded to it once."""
-    spec, (shape, _) = spec_of(f"out.{name}", array), problem.result(name)
+    """A given output: tensors have their own dtype; the others may have any of the four, and are rounded to it once."""
+    spec, (shape, dtype) = spec_of(f"out.{name}", array), problem.result(name)
     if spec.shape != shape:
         raise ShapeError(f"out.{name}: expected shape {shape}, got {spec.shape}")
     if spec.device != problem.device:
         raise DtypeError(
             f"out.{name}: expected an array on the device of x, {problem.device}, got one on {spec.device}"
         )
-    if ROLES[name] is Role.TENSOR and spec.dtype != problem.dtype:
-        raise DtypeError(f"out.{name}: expected the dtype of x, {problem.dtype}, got {spec.dtype}")
+    if ROLES[name] is Role.TENSOR and spec.dtype != dtype:
+        of = "x" if dtype == problem.dtype else "residual"
+        raise DtypeError(f"out.{name}: expected the dtype of {of}, {dtype}, got {spec.dtype}")
     for size, stride in zip(spec.shape, spec.strides, strict=True):
         if stride == 0 and size > 1 and 0 not in spec.shape:  # NumPy may give an empty array any strides
             raise ShapeError(f"out.{name}: expected a place of its own for every element, got strides {spec.strides}")

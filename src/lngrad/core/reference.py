@@ -33,7 +33,7 @@ def layer_norm(
 
     Args:
         x: (*A, *R), any float dtype.
-        gamma, beta: (*R) or None for 1 and 0.
+        gamma, beta: (*R), or (*S, 1, …, 1, *R) for the first dimensions of A; None for 1 and 0.
         normalized: How many dimensions R has.
         eps: Added to the variance.
         normalization: centred and offset are read.
@@ -89,7 +89,7 @@ def layer_norm_backward(
     Args:
         dy, x: (*A, *R), any float dtype.
         mean, rstd: Any shape with one element per row.
-        gamma: (*R) or None for 1.
+        gamma: (*R), or (*S, 1, …, 1, *R), whose sums dgamma and dbeta are then; None for 1.
         normalized: How many dimensions R has.
         normalization: centred and offset are read.
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
@@ -103,7 +103,13 @@ def layer_norm_backward(
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     if dtotal is not None:
         dx += _float64(dtotal, normalized)[0]
-    return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+    return Grads(dx, *(_over_rows(one, rows, gamma) for one in (dy * xhat, dy)))
+
+
+def _over_rows(array: Array, rows: tuple[int, ...], gamma: AnyArray | None) -> Array:
+    if gamma is None or gamma.ndim < array.ndim or not rows:
+        return array.sum(rows)
+    return array.sum(tuple(axis for axis in rows if gamma.shape[axis] == 1), keepdims=True)
 
 
 def _scale(gamma: AnyArray | None, normalization: Normalization) -> Any:

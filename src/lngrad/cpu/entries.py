@@ -99,7 +99,7 @@ def kernels() -> list[tuple[str, str, str]]:
         found += [
             ("combine", dtype, {"float32": "float64", "float64": "float32"}[accumulator])
         ]  # dgamma not of x's dtype
-        found += [(name, dtype, to) for to in dict.fromkeys((dtype, "float64")) for name in COPY_FUNCTIONS]
+        found += [(name, dtype, to) for to in dict.fromkeys((dtype, accumulator, "float64")) for name in COPY_FUNCTIONS]
     return found
 
 

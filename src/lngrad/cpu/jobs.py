@@ -87,8 +87,8 @@ def _record(name, fields):
     return namedtuple(name, names, defaults=(0,) * len(names))
 
 
-# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), the functions that copy rows by them,
-# and how the work is cut. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
+# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), and how the work is cut: samples of
+# so many rows have a gamma and a beta of their own. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
 # more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
 # mixed: so many columns of gamma, beta and the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
@@ -97,23 +97,24 @@ Backward = _record(
     "Backward",
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
-    "gather scatter wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
-    "stop_row completes lost mixed",
+    "wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
+    "stop_row completes lost mixed sample_rows sample_tasks",
 )
 
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "gather scatter streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed",
+    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.
-Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task mixed")
+Combine = _record("Combine", "dgamma dbeta slots slot_stride parts N columns_per_task mixed sample_tasks")
 
 # Task k converts the elements at source to target; as many as elements says. The tasks' records follow each other.
-# offset: the bits of a float64, which is added where the task says so; mixed: as in Backward.
-Convert = _record("Convert", "source target elements offset mixed")
+# offset: the bits of a float64, which is added where the task says so; then task k takes row k of a source whose rows lie so
+# many bytes apart, mixed: as in Backward.
+Convert = _record("Convert", "source target elements offset mixed stride")
 
 # row_numbers: slice_moments' (3, M), the row means of slice_dx (2, M), else lanes (M, sums, LANES). lost: (M,).
 Slice = _record(

@@ -108,9 +108,12 @@ class PlanBuilder:
 
     @property
     def dtype(self) -> str:
-        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake."""
+        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, or other
+        tensors have float32 beside 16 bits."""
         problem = self.problem
-        return problem.dtype if ACCUMULATORS[problem.dtype] == problem.accumulator else problem.accumulator
+        dtypes = {spec.dtype for name, spec in problem.inputs.items() if spec and ROLES[name] is Role.TENSOR}
+        is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator
+        return problem.dtype if is_one else problem.accumulator
 
     @property
     def itemsize(self) -> int:
@@ -127,13 +130,18 @@ class PlanBuilder:
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
         problem = self.problem
-        shape = (*problem.lead, *problem.normalized_shape)
-        strides = contiguous_strides(shape, bytes_of(problem.dtype))
+        shape, dtype = problem.result(name)
         brought = problem.inputs.get(name) or problem.out.get(name)
-        return brought or ArraySpec(shape, problem.dtype, strides, problem.device, problem.kind)
+        strides = contiguous_strides(shape, bytes_of(dtype))
+        return brought or ArraySpec(shape, dtype, strides, problem.device, problem.kind)
+
+    @property
+    def sample_rows(self) -> int:
+        """Rows with one gamma."""
+        return self.problem.M // self.problem.samples
 
     def elements(self, name: str) -> int:
-        return self.problem.M if ROLES[name] is Role.STATISTIC else self.problem.N
+        return self.problem.M if ROLES[name] is Role.STATISTIC else self.problem.samples * self.problem.N
 
     def reserve_tables(self, *names: str) -> dict[str, int]:
         """Fields of the record: bytes from row to row of each tensor, and for those that have a table instead how they are
@@ -145,14 +153,14 @@ class PlanBuilder:
             step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == self.dtype else None
             fields[f"{name}_stride"] = step or 0
             if step is None:
-                words = table_of(spec, len(problem.lead))
+                gather, scatter = (copy_function(way, spec.dtype, self.dtype) for way in ("gather", "scatter"))
+                words = table_of(spec, len(problem.lead), (gather, scatter))
                 self.regions.add_table(f"{name}_table", len(words))
                 kept = words if words.nbytes <= TABLE_BYTES else None
-                self.tables.append(StrideTable(f"{name}_table", spec, kept))
+                self.tables.append(StrideTable(f"{name}_table", spec, (gather, scatter), kept))
         fields["block_rows"] = self.block_rows()
         if self.tables:
             self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
-            fields |= {name: copy_function(name, problem.dtype, self.dtype) for name in ("gather", "scatter")}
         return fields
 
     def block_rows(self) -> int:
@@ -181,14 +189,15 @@ class PlanBuilder:
         for name in names:
             spec, offset = problem.inputs[name], problem.normalization.offset if name == "gamma" else 0.0
             mixes = mixed if name in _DEFAULTS else 0
-            moves = offset != 0 or mixes != 0
-            if spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec) and not moves:
+            moves = offset != 0 or mixes != 0 or (name in _DEFAULTS and problem.samples > 1)
+            in_place = spec is not None and spec.dtype == problem.accumulator and is_contiguous(spec)
+            if in_place and offset == 0 and mixes == 0:
                 continue
             self.regions.add(name, self.elements(name), problem.accumulator)
             moved[name] = name
             if spec is None:
                 self.defaults[name] = _DEFAULTS[name] + offset
-            elif moves:
+            elif moves or (name in _DEFAULTS and spec.dtype not in (self.dtype, problem.accumulator)):
                 self.shift(name, spec, offset or NOTHING, mixes)
             elif spec.dtype == self.dtype and is_contiguous(spec):
                 converted.append(name)
@@ -205,13 +214,15 @@ class PlanBuilder:
 
     def shift(self, name: str, spec: ArraySpec, offset: float, mixed: int) -> None:
         """Bring gamma or beta, and an offset, into its region, `mixed` elements in the order of load_mixed."""
-        accumulator = self.problem.accumulator
-        direct = is_contiguous(spec) and spec.dtype in (self.dtype, accumulator)
+        problem, accumulator = self.problem, self.problem.accumulator
+        stride = row_stride(spec, len(problem.normalized_shape)) if ACCUMULATORS[spec.dtype] == accumulator else None
+        direct = stride is not None
         if not direct:
             self.copies_in.append(Copy(name, accumulator, spec))
-        record = Convert(elements=self.problem.N, offset=bits_of(offset), mixed=mixed)
+            stride = problem.N * bytes_of(accumulator)
+        record = Convert(elements=problem.N, offset=bits_of(offset), mixed=mixed, stride=stride)
         function = task_function("shift", spec.dtype if direct else accumulator, accumulator)
-        job = self.chain.add(function, 1, self.problem.N, record)
+        job = self.chain.add(function, problem.samples, problem.samples * problem.N, record)
         self.of_workspace[job.word("target")] = name
         if direct:
             self.of_caller[name] = job.word("source")
@@ -248,7 +259,7 @@ class PlanBuilder:
             argument={name: number for number, name in enumerate(names)},
             of_workspace=tuple(self.of_workspace.items()),
             offsets=self.regions.offsets,
-            defaults=tuple((name, problem.N, problem.accumulator, value) for name, value in self.defaults.items()),
+            defaults=tuple((name, self.elements(name), problem.accumulator, one) for name, one in self.defaults.items()),
             tables=tuple(self.tables),
             copies_in=tuple(self.copies_in),
             copies_out=tuple(self.copies_out),
@@ -261,7 +272,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem, machine = builder.problem, builder.machine
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums)
-    in_lanes = not sums and fields["y_stride"] != 0 and builder.lanes_may_be_rows("x")
+    in_lanes = not sums and problem.samples == 1 and fields["y_stride"] != 0 and builder.lanes_may_be_rows("x")
     mixed = 0 if in_lanes else mixed_columns(problem, builder.dtype, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
@@ -273,7 +284,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
         fetches_result=int(fetches_result(problem, builder.threads, ahead, machine, streamed)),
-        mixed=mixed, **fields,
+        mixed=mixed, sample_rows=builder.sample_rows, **fields,
     )  # fmt: skip
     function = builder.main_function("forward_in_lanes" if in_lanes else "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -311,7 +322,7 @@ class _Cut(NamedTuple):
 
     Attributes:
         tasks: How many, of the main job.
-        parts: Tasks whose column sums are to be added up.
+        parts: Tasks of a sample, whose column sums are to be added up.
         slots: Of column sums that each of these has.
         chunks_per_task: If a task has whole rows.
         rows_at_once: That go together.
@@ -331,23 +342,24 @@ class _Cut(NamedTuple):
 def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
     """By columns where there are few long rows, else by chunks of rows."""
     problem, threads, machine, itemsize = builder.problem, builder.threads, builder.machine, builder.itemsize
-    N, chunks = problem.N, -(-problem.M // CHUNK)
+    N, chunks = problem.N, -(-builder.sample_rows // CHUNK)
     together = rows_together("backward", N, itemsize, machine)  # though fewer may be streamed side by side
     few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine)
     column_tasks = -(-(N // SEGMENT) // BLOCK_SEGMENTS)
-    busy_by_columns = min(threads, column_tasks) >= min(threads, chunks)
-    if wants_dx and not builder.tables and N >= BY_COLUMNS_FROM and few_rows and busy_by_columns:
+    by_columns = wants_dx and not builder.tables and problem.samples == 1 and N >= BY_COLUMNS_FROM and few_rows
+    if by_columns and min(threads, column_tasks) >= min(threads, chunks):  # as many are busy
         group_rows = power_of_two(min(CHUNK, group_bytes(threads, machine) // (2 * N * itemsize)))
         rows_at_once = side_by_side(rows_by_columns(N, itemsize, machine), streamed, "backward", N, itemsize, machine)
         return _Cut(column_tasks, 1, chunks.bit_length() + 1, 1, rows_at_once, 0, group_rows)
     chunks_per_task = 1
     while chunks_per_task < chunks and (
-        chunks_per_task * CHUNK * N < TASK_ELEMENTS or -(-chunks // chunks_per_task) > TASKS_PER_THREAD * threads
+        chunks_per_task * CHUNK * N < TASK_ELEMENTS
+        or -(-chunks // chunks_per_task) * problem.samples > TASKS_PER_THREAD * threads
     ):
         chunks_per_task *= 2
     tasks = -(-chunks // chunks_per_task)
     rows = rows_of(problem, itemsize, threads, streamed, machine)
-    return _Cut(tasks, tasks, chunks_per_task.bit_length(), chunks_per_task, *rows)
+    return _Cut(problem.samples * tasks, tasks, chunks_per_task.bit_length(), chunks_per_task, *rows)
 
 
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
@@ -365,14 +377,14 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         M=M, N=N, wants=wants, chunks_per_task=cut.chunks_per_task, slots_per_task=cut.slots,
         stop_row=M, rows_at_once=cut.rows_at_once, ahead=cut.ahead,
         fetches_result=int(fetches_result(problem, threads, cut.ahead, builder.machine, streamed)),
-        completes=int(problem.completes_mean), mixed=mixed, **fields,
+        completes=int(problem.completes_mean), mixed=mixed, sample_rows=builder.sample_rows, sample_tasks=cut.parts, **fields,
     )  # fmt: skip
     function = builder.main_function(_main_task(wants, N, by_columns))
     main = builder.chain.add(function, cut.tasks, M * N, record)
     builder.take(main, (*problem.inputs, "dx"), moved)
     slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
     if wants & (DGAMMA | DBETA) or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
-        builder.regions.add("slots", cut.parts * cut.slots * slot_elements, problem.accumulator)
+        builder.regions.add("slots", problem.samples * cut.parts * cut.slots * slot_elements, problem.accumulator)
         builder.of_workspace[main.word("slots")] = "slots"
     if by_columns:
         builder.regions.add("row_sums", 3 * LANES * cut.group_rows * cut.tasks, problem.accumulator)
@@ -414,15 +426,19 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: in
     jobs: dict[str, ChainedJob] = {}
     for name, output in outputs.items():
         if output.dtype not in jobs:
-            record = Combine(slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed)
+            tasks = -(-N // columns)
+            record = Combine(
+                slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed, sample_tasks=tasks
+            )
             function = task_function("combine", output.dtype, problem.accumulator)
-            job = jobs[output.dtype] = builder.chain.add(function, -(-N // columns), 2 * parts * N, record)
+            elements = problem.samples * 2 * parts * N
+            job = jobs[output.dtype] = builder.chain.add(function, problem.samples * tasks, elements, record)
             builder.of_workspace[job.word("slots")] = "slots"
         spec, word = problem.out[name], jobs[output.dtype].word(name)
         if spec is None or is_contiguous(spec):
             builder.of_caller[name] = word
         else:
-            builder.regions.add(name, N, output.dtype)
+            builder.regions.add(name, builder.elements(name), output.dtype)
             builder.of_workspace[word] = name
             builder.copies_out.append(Copy(name, output.dtype, spec))
 

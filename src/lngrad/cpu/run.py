@@ -98,10 +98,12 @@ class Copy(NamedTuple):
 
 
 class StrideTable(NamedTuple):
-    """Of a tensor without a plain row stride: the region of its table, and what that holds; None: too much to keep."""
+    """Of a tensor without a plain row stride: the region of its table, the functions that copy its rows, and what the table
+    holds; None: too much to keep."""
 
     name: str
     spec: ArraySpec
+    functions: tuple[Address, Address]
     words: Words | None
 
 
@@ -161,8 +163,8 @@ class CallMemory:
             self.words[word] = self.workspace.address(region)
         for default in steps.defaults:
             self.workspace.fill(*default)
-        for name, spec, words in steps.tables:
-            self.workspace.put(name, table_of(spec, len(plan.problem.lead)) if words is None else words)
+        for name, spec, functions, words in steps.tables:
+            self.workspace.put(name, table_of(spec, len(plan.problem.lead), functions) if words is None else words)
 
 
 def run(plan: Plan, inputs: tuple[AnyArray | float, ...], outputs: tuple[AnyArray, ...], workspace: Bytes) -> None:

@@ -29,7 +29,7 @@ from lngrad.cpu.kernels.backward_rows import (
     store_lanes_of_row,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
-from lngrad.cpu.kernels.pool import copy_rows, packed_rows, read
+from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
 from lngrad.cpu.kernels.row_sums import (
     PARTIALS,
     block_columns,
@@ -189,7 +189,8 @@ def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, s
         there = Rows(dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride)
         run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
         if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
-            copy_rows(b.scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
+            scatter = word(copies_of(b.dx_table, b.N), 1)
+            copy_rows(scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
 
 
 @plain
@@ -259,8 +260,10 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments
     None for rows without a mean, which have no dbeta either.
     """
     b = read(Backward, arguments)
-    chunks = (b.M + CHUNK - 1) // CHUNK
-    first = task * b.chunks_per_task
+    sample, part = task // b.sample_tasks, task % b.sample_tasks
+    begin, end = sample * b.sample_rows, (sample + 1) * b.sample_rows
+    chunks = (b.sample_rows + CHUNK - 1) // CHUNK
+    first = part * b.chunks_per_task
     count = min(b.chunks_per_task, chunks - first)
     elements = slot_elements(centred, b.N)
     slot_bytes = elements * size_of(acc)
@@ -269,9 +272,9 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments
         slot = slots + bits_set(k) * slot_bytes
         if with_sums is not None:
             clear(acc, slot, elements)
-        start, stop = (first + k) * CHUNK, min(b.M, (first + k + 1) * CHUNK)
-        task_first, task_stop = first * CHUNK, min(b.M, (first + count) * CHUNK)
-        gamma, dgamma = or_none(with_dx, b.gamma), or_none(with_sums, slot)
+        start, stop = begin + (first + k) * CHUNK, min(end, begin + (first + k + 1) * CHUNK)
+        task_first, task_stop = begin + first * CHUNK, min(end, begin + (first + count) * CHUNK)
+        gamma, dgamma = or_none(with_dx, b.gamma + sample * b.N * size_of(acc)), or_none(with_sums, slot)
         dbeta = or_none(with_sums, or_none(centred, slot + slot_bytes // 2))
         run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, start, stop, task_first, task_stop, thread)
         if with_sums is not None:
@@ -360,24 +363,24 @@ def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
 
 @plain
 def combine(acc, out, arguments, task, thread):
-    """One task: add up some columns of all tasks' first slots by the tree of their index, and round them to `out`.
+    """One task: add up some columns of the first slots of a sample's tasks by the tree of their index, and round them to `out`.
 
     dgamma or dbeta is 0 where it is not wanted.
     """
     c = read(Combine, arguments)
-    start = task * c.columns_per_task
+    sample, start = task // c.sample_tasks, task % c.sample_tasks * c.columns_per_task
     n = min(c.columns_per_task, c.N - start)
     for half in range(2):
         result = c.dbeta if half else c.dgamma
         if result == 0:
             continue
-        sums = c.slots + (half * c.N + start) * size_of(acc)
+        sums = c.slots + sample * c.parts * c.slot_stride + (half * c.N + start) * size_of(acc)
         step = 1
         while step < c.parts:
             for part in range(0, c.parts - step, 2 * step):
                 add(acc, sums + part * c.slot_stride, sums + (part + step) * c.slot_stride, n)
             step *= 2
-        result += start * size_of(out)
+        result += (sample * c.N + start) * size_of(out)
         mixed = mixed_from(c.mixed, start, n)
         for j in range(0, mixed, GROUP):
             store(out, result, j, in_order(PAIRS, load_group(acc, sums, j)))

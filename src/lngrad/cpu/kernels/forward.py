@@ -42,7 +42,7 @@ from lngrad.cpu.kernels.forward_rows import (
     write_rows,
 )
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
-from lngrad.cpu.kernels.pool import copy_rows, packed_rows, read
+from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
 from lngrad.cpu.kernels.row_sums import lanes_of_rows, vector_at
 from lngrad.cpu.kernels.simd import (
     fetch_group,
@@ -124,27 +124,27 @@ def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
 
 
 @plain
-def single_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def single_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
     """some_rows one by one, any number of them: what is known of a row stays in registers from visit to visit.
 
     When the sums went through memory and were totalled as eight rows, seven of them empty, a row took 30 ns more.
     """
-    N, ahead, beta, mixed = f.N, f.ahead * x_stride, or_none(mean, f.beta), mixed_of(storage, f.mixed)
+    N, ahead, mixed = f.N, f.ahead * x_stride, mixed_of(storage, f.mixed)
     to_result = 4 * f.fetches_result * y_stride
     for r in range(rows):
         at = r * size_of(acc)
         m, s, lost = statistics_of_row(storage, acc, f, x, ahead, offset(mean, at), rstd + at)
         row = Row(x, y, m, s, lost)
         if f.streaming:
-            write_rows(storage, acc, row, None, None, None, ahead, 0, f.gamma, beta, N, mixed, 0, 1)
+            write_rows(storage, acc, row, None, None, None, ahead, 0, gamma, beta, N, mixed, 0, 1)
         else:
             skipped = columns_to_line(storage, x, y, N, mixed, None)
-            write_rows(storage, acc, row, None, None, None, ahead, to_result, f.gamma, beta, N, mixed, skipped, None)
+            write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, None)
         x, y = x + x_stride, y + y_stride
 
 
 @plain
-def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def some_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
     """Rows of N >= 16 columns: up to thirty-two have their statistics side by side, and then their y.
 
     In several vectors, so that the divisions and roots of one are under way while the others have work.
@@ -153,16 +153,16 @@ def some_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
-    some, beta = Outputs(x, y, means, rstds, losts, x_stride, y_stride), or_none(mean, f.beta)
+    some = Outputs(x, y, means, rstds, losts, x_stride, y_stride)
     mixed = mixed_of(storage, f.mixed)
     if f.streaming:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 0, f.gamma, beta, f.N, mixed, 1)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 0, gamma, beta, f.N, mixed, 1)
     else:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, f.gamma, beta, f.N, mixed, None)
+        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, gamma, beta, f.N, mixed, None)
 
 
 @plain
-def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def thin_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
     """some_rows of 8 to 15 columns: the first eight and the last eight, without a loop over columns. Same sums."""
     N, memory = f.N, stack_vectors(acc, SCRATCH_VECTORS)
     last, summed = N - LANES, 2 * LANES - N
@@ -189,8 +189,7 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     store(acc, vector_at(acc, memory, MEANS), 0, means)
     store(acc, vector_at(acc, memory, RSTDS), 0, rstds)
     store(acc, vector_at(acc, memory, LOSTS), 0, losts)
-    beta = or_none(mean, f.beta)
-    g0, g1 = load(acc, f.gamma, 0), load(acc, f.gamma, last)
+    g0, g1 = load(acc, gamma, 0), load(acc, gamma, last)
     b0, b1 = load(acc, beta, 0), load(acc, beta, last)
     for r in range(rows):
         m = splat_at(acc, None, or_none(mean, vector_at(acc, memory, MEANS)), r)
@@ -204,7 +203,7 @@ def thin_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
 
 
 @plain
-def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
+def tiny_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
     """Up to eight rows shorter than a vector: lane l takes row l, and each lane adds its columns left to right."""
     N, memory = f.N, stack_vectors(acc, LANES)
     x_step, y_step = x_stride // size_of(storage), y_stride // size_of(storage)
@@ -223,8 +222,8 @@ def tiny_rows(storage, acc, f, x, x_stride, y, y_stride, mean, rstd, rows):
     means, rstds, losts = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     for j in range(N):
         xhat = xhat_of(load(acc, vector_at(acc, memory, j), 0) - means, rstds, losts)
-        g = splat(load_scalar(acc, f.gamma, j))
-        b = splat_at(acc, None, or_none(mean, f.beta), j)
+        g = splat(load_scalar(acc, gamma, j))
+        b = splat_at(acc, None, beta, j)
         scatter_rows(storage, y, j, y_step, rows, scaled(xhat, g, b))
 
 
@@ -287,12 +286,17 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
             f.residual != 0 and f.total_table != 0
         ):  # read again: what is rounded to the caller's dtype is what is normalized
             add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, total_stride, rows)
-            copy_rows(f.scatter, f.total, f.total_table, start, rows, f.N, total)
-            copy_rows(f.gather, f.total, f.total_table, start, rows, f.N, total)
+            copies = copies_of(f.total_table, f.N)
+            copy_rows(word(copies, 1), f.total, f.total_table, start, rows, f.N, total)
+            copy_rows(word(copies, 0), f.total, f.total_table, start, rows, f.N, total)
         single = f.rows_at_once == 1 and f.residual == 0 and f.N >= 2 * LANES
         together = rows if single else f.rows_at_once
-        for i in range(0, rows, together):
-            count, at = min(together, rows - i), i * size_of(acc)
+        i = 0
+        while i < rows:
+            sample = (start + i) // f.sample_rows
+            count, at = min(together, rows - i, (sample + 1) * f.sample_rows - start - i), i * size_of(acc)
+            of_sample = sample * f.N * size_of(acc)
+            gamma, beta = f.gamma + of_sample, or_none(centred, f.beta + of_sample)
             h, h_stride = x + i * x_stride, x_stride
             if f.residual != 0:
                 to = total + i * total_stride
@@ -302,12 +306,13 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
                 h, h_stride = to, total_stride
             y_i, m, s = y + i * y_stride, offset(mean, at), rstd + at
             if f.N < LANES:
-                tiny_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
+                tiny_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             elif f.N < 2 * LANES:
-                thin_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
+                thin_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             elif single or count == 1:
-                single_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
+                single_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             else:
-                some_rows(storage, acc, f, h, h_stride, y_i, y_stride, m, s, count)
+                some_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            i += count
         if f.y_table != 0:
-            copy_rows(f.scatter, f.y, f.y_table, start, rows, f.N, y)
+            copy_rows(word(copies_of(f.y_table, f.N), 1), f.y, f.y_table, start, rows, f.N, y)

@@ -160,13 +160,19 @@ def copy_rows(builder, function, base, table, first, rows, N, packed):
 
 
 @inlined
+def copies_of(table, N):
+    """Where a table has the functions that gather its tensor's rows of N columns, and scatter them."""
+    return table + 8 * (1 + 2 * word(table, 0) + N)
+
+
+@inlined
 def packed_rows(record, address, stride, table, start, block, place, scratch, row_bytes):
     """Where rows from `start` on lie and how far apart: if they have a table in the scratch, `place` rows from its begin, where
     it gets a new block."""
     if table == 0:
         return address + start * stride, stride
     if place == 0:
-        copy_rows(record.gather, address, table, start, block, record.N, scratch)
+        copy_rows(word(copies_of(table, record.N), 0), address, table, start, block, record.N, scratch)
     return scratch + place * row_bytes, row_bytes
 
 

@@ -155,13 +155,15 @@ def convert(source_storage, target_storage, arguments, task, thread):
 
 @plain
 def shift(storage, acc, arguments, task, thread):
-    """One task: gamma or beta plus an offset, in the accumulator's dtype, the first elements in the order of load_mixed."""
+    """One task: a sample's gamma or beta plus an offset, in the accumulator's dtype, the first elements in the order of
+    load_mixed."""
     c = read(Convert, arguments)
     number = scalar(acc, from_bits(c.offset))
+    source, target = c.source + task * c.stride, c.target + task * c.elements * size_of(acc)
     for j in range(0, c.mixed, GROUP):
-        store(acc, c.target, j, mixed_order(load_group(storage, c.source, j) + splat_group(number)))
+        store(acc, target, j, mixed_order(load_group(storage, source, j) + splat_group(number)))
     for j in range(c.mixed, c.elements):
-        store_scalar(acc, c.target, j, load_scalar(storage, c.source, j) + number)
+        store_scalar(acc, target, j, load_scalar(storage, source, j) + number)
 
 
 @plain

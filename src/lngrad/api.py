@@ -87,10 +87,11 @@ def layer_norm(
             anything with `__array_interface__` or DLPack.
         normalized_shape: R. None: gamma's shape, or the last axis.
         gamma, beta: (*R) in any of these dtypes: they are converted exactly, so the call is computed in float64 if one of
-            them or x has it, and in float32 otherwise. None: 1 and 0.
+            them or x has it, and in float32 otherwise. None: 1 and 0. With a normalized_shape each sample may have its own, as
+            in adaptive layer normalization: (*S, 1, …, 1, *R), S being the first dimensions of A.
         eps: Added to the biased variance of a row.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
-        residual: (*A, *R) in x's dtype, a second summand. None: there is none.
+        residual: (*A, *R) in x's dtype, or in float32 beside 16 bits: a second summand. None: there is none.
         alpha: The factor of x beside a residual, as DeepNorm has it.
         axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
         out: A Forward of arrays to write to, with a residual a ForwardWithTotal; None in it is allocated. y may be x itself,
@@ -98,7 +99,8 @@ def layer_norm(
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in; with a residual the total, as y.
+        y in x's dtype and kind; mean and rstd (*A, 1, …, 1) in what the call is computed in; with a residual the total in its
+        dtype.
         With axis y is a view with that axis innermost in memory, and mean and rstd have size 1 there.
 
     Raises:
@@ -135,12 +137,12 @@ def layer_norm_backward(
     that of the forward's x is alpha·dx.
 
     Args:
-        dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
+        dy, x: (*A, *R), the same shape and dtype (beside dtotal dy may have 16 bits and x float32): float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
             CPU, or anything with `__array_interface__` or DLPack.
         mean, rstd: Any shape with one element per row, in any of these dtypes; converted to what the call is computed in.
             They are taken as given, never recomputed; but see complete_mean.
         gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
-            and in float32 otherwise. None: 1.
+            and in float32 otherwise. None: 1. Or the forward's of each sample: so are dgamma and dbeta then.
         normalized_shape: R. None: gamma's shape, or the last axis.
         offset: The forward's.
         dtotal: (*A, *R) in x's dtype: added to dx before it is rounded. The gradient of the total where it was used besides,
@@ -193,15 +195,15 @@ def rms_norm(
         eps: Added to the mean of the squares of a row. None: torch's, the machine epsilon of float32 (1.2e-7), or of float64 if
             x is.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
-        residual: (*A, *R) in x's dtype, a second summand. None: there is none.
+        residual: (*A, *R) in x's dtype, or in float32 beside 16 bits: a second summand. None: there is none.
         alpha: The factor of x beside a residual.
         axis: Normalize over this axis alone, in place of the last ones.
         out: An RmsForward of arrays to write to; None in it is allocated. y may be x itself, total x or residual.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        y in x's dtype and kind; rstd (*A, 1, …, 1) in what the call is computed in; the total as y, None without
-        a residual.
+        y in x's dtype and kind; rstd (*A, 1, …, 1) in what the call is computed in; the total in the residual's dtype,
+        None without one.
 
     Raises:
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.

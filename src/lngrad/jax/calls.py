@@ -164,7 +164,7 @@ def attribute(
         numbers: The operator's.
         normalization: Its offset and alpha come last, where they are not 0 and 1; whether it is centred the operator says.
     """
-    switches = normalization[1:] if normalization[1:] != LAYER_NORM[1:] else ()
+    switches = normalization[1:3] if normalization[1:3] != LAYER_NORM[1:3] else ()
     bits, last = bits_of(numbers), bits_of(switches)
     return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted, *last], np.int64)
 

@@ -58,15 +58,16 @@ forward = jax.jit(_forward, static_argnums=(4, 5, 6, 7), inline=True)
 def _forward_tangents(
     normalized: int, eps: float, normalization: Normalization, axis: AxisName, primals: Four, moved: Four
 ) -> tuple[Four, Four]:
-    x, gamma, _, _ = primals
+    x, gamma, _, residual = primals
     results = forward(*primals, normalized, eps, normalization, axis)
     _, mean, rstd, total = results
     of_x, of_gamma, of_beta, of_residual = map(_nonzero, moved)
     if total is not None and not (of_x is None and of_residual is None):
-        of_both = (jnp.zeros_like(x) if tangent is None else tangent for tangent in (of_x, of_residual))
+        both = (of_x, x), (of_residual, residual)
+        of_both = (jnp.zeros_like(one) if tangent is None else tangent for tangent, one in both)
         of_x = operators.total_formula(*of_both, normalization=normalization)
-    x = x if total is None else total
-    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "axis": axis}
+    dtype, x = x.dtype, x if total is None else total
+    static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "axis": axis, "dtype_y": dtype}
     tangents = of_x, of_gamma, of_beta
     return results, tangents_of_forward(x, mean, rstd, gamma, tangents, with_total=total is not None, **static)
 
@@ -121,6 +122,7 @@ def tangents_of_forward(
     normalized: int,
     normalization: Normalization,
     axis: AxisName,
+    dtype_y: Any,
     with_total: bool,
 ) -> Four:
     """Tangents of y, mean, rstd and total; the second is None without a mean, the last unless it is asked for.
@@ -131,11 +133,13 @@ def tangents_of_forward(
         normalized: How many of x's last dimensions make a row.
         normalization: Which one it is.
         axis: That which rows are cut along, or None.
+        dtype_y: Of y's tangent.
         with_total: Whether x's tangent is a result too: transposed, dtotal is added to dx before that is rounded.
     """
     arguments = (x, mean, rstd, gamma, *tangents)
     present = tuple(argument is not None for argument in arguments)
-    static = {"normalized": normalized, "normalization": normalization, "axis": axis, "with_total": with_total}
+    static = {"normalized": normalized, "normalization": normalization, "axis": axis, "dtype_y": dtype_y}
+    static["with_total"] = with_total
     given = vary_together(*(argument for argument in arguments if argument is not None))
     results = _primitive.bind(*given, **static, present=present, batches=())
     y, of_mean, of_rstd, of_total = _all(_are_results(present, with_total), results)
@@ -221,6 +225,8 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
         dx = dtotal if wanted[0] else None
         dgamma = dbeta = None
         if dy is not None:
+            if dx is None:
+                dy = dy.astype(x.dtype)  # beside a wider total that nobody used
             if "beta" in types and operators.accumulator(x, gamma, types["beta"]) != operators.accumulator(x, gamma):
                 ones = (
                     jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma

@@ -82,8 +82,8 @@ def forward_formula(
 ) -> Four:
     """y, mean, rstd and total: mean is None where the normalization is not centred, total where there is no residual."""
     total = None if residual is None else total_formula(x, residual, gamma, beta, normalization=normalization)
-    x = x if total is None else total
-    static = {"normalized": normalized, "eps": eps, "normalization": normalization, "axis": axis}
+    dtype, x = x.dtype, x if total is None else total
+    static = {"normalized": normalized, "eps": eps, "normalization": normalization, "axis": axis, "dtype_y": dtype}
     return *_along(formulas.forward, x, gamma, beta, **static), total
 
 
@@ -151,6 +151,8 @@ def _on_cpu(
     }
     of_result = {Role.TENSOR: x.dtype, Role.STATISTIC: dtype}
     of_parameter = dict(zip(("dgamma", "dbeta"), dtypes, strict=False))
+    if "residual" in operator.inputs:
+        of_parameter["total"] = given["residual"].dtype
     present = [given[name] is not None for name in operator.inputs if ROLES[name] is Role.PARAMETER]
     attribute = calls.attribute(operator, lead, normalized, present, mask, numbers, normalization)
     arguments = [
@@ -166,7 +168,7 @@ def _on_cpu(
 def _forward_of_slices(*given: Any, normalized: int, eps: float, normalization: Normalization, axis: AxisName) -> Four:
     _lowered.add(slices.TARGET)
     x, gamma, beta, residual = given
-    shape, total = x.shape, None
+    shape, dtype, total = x.shape, x.dtype, None
     if residual is not None:  # by our kernel, which rounds it once: of its other results nothing is taken
         static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
         x = total = _on_cpu(ADD_FORWARD, x, gamma, beta, residual, numbers=(eps,), **static)[3]
@@ -174,7 +176,7 @@ def _forward_of_slices(*given: Any, normalized: int, eps: float, normalization: 
     got = slices.SlicedCall(axis, rows, normalization, eps).forward(*parameters)
     columns = (*shape[: x.ndim - normalized], *(1,) * normalized)
     mean, rstd = (None if name not in got else got[name].reshape(columns) for name in ("mean", "rstd"))
-    return got["y"].astype(x.dtype).reshape(shape), mean, rstd, total
+    return got["y"].astype(dtype).reshape(shape), mean, rstd, total
 
 
 def _backward_of_slices(
@@ -208,7 +210,8 @@ def _flat(
 ) -> tuple[list[Any], list[Any]]:
     """Rows (M, n), in the accumulator's dtype where x's own has another; parameters (n,) in the accumulator's."""
     columns = math.prod(tensors[0].shape[tensors[0].ndim - normalized :])
-    of_rows = tensors[0].dtype if accumulator(tensors[0]) == dtype else dtype
+    dtypes = {one.dtype for one in tensors if one is not None}  # float32 beside 16 bits: a stream of totals
+    of_rows = tensors[0].dtype if len(dtypes) == 1 and accumulator(tensors[0]) == dtype else dtype
     rows = [None if one is None else one.astype(of_rows).reshape(-1, columns) for one in tensors]
     return rows, [None if one is None else one.astype(dtype).reshape(-1) for one in parameters]
 

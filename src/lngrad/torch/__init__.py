@@ -25,6 +25,7 @@ from lngrad.torch.functions import (
     add_rms_norm,
     layer_norm,
     layer_norm_backward,
+    modulated_layer_norm,
     rms_norm,
 )
 from lngrad.torch.memory import empty_cache
@@ -42,6 +43,7 @@ __all__ = [
     "fallbacks",
     "layer_norm",
     "layer_norm_backward",
+    "modulated_layer_norm",
     "override",
     "patch",
     "rms_norm",

@@ -205,6 +205,8 @@ def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: floa
     if _is_checkpointed_in_pieces():
         return _in_pieces("a checkpoint had it in pieces before", x, normalized_shape, weight, eps)
     try:
+        if operators.is_of_samples(weight, normalized_shape):
+            raise _NotOurs("weight has more dimensions than a row")
         eps = operators.epsilon(x) if eps is None else eps
         return operators.differentiable_forward(x, normalized_shape, weight, None, eps, operators.RMS)[0]
     except LngradError as reason:

@@ -103,13 +103,13 @@ def add_rms_norm(
     *,
     offset: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """rms_norm of total = input + residual, and the total: (y, total), both (*A, *R) in input's dtype.
+    """rms_norm of total = input + residual, and the total: (y, total), (*A, *R) in input's dtype and in residual's.
 
-    The total is rounded to input's dtype before it is normalized. Gradients go to input, residual and weight, through y and
+    The total is rounded to residual's dtype before it is normalized. Gradients go to input, residual and weight, through y and
     through total.
 
     Args:
-        input, residual: (*A, *R), the same shape and dtype.
+        input, residual: (*A, *R), the same shape and dtype; a residual stream may be kept in float32 beside 16 bits.
         normalized_shape, weight, eps, offset: As for rms_norm.
 
     Raises:
@@ -131,13 +131,13 @@ def add_layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    """layer_norm of total = input + residual, and the total: (y, total), both (*A, *R) in input's dtype.
+    """layer_norm of total = input + residual, and the total: (y, total), (*A, *R) in input's dtype and in residual's.
 
-    The total is rounded to input's dtype before it is normalized. Gradients go to input, residual, weight and bias, through y
+    The total is rounded to residual's dtype before it is normalized. Gradients go to input, residual, weight and bias, through y
     and through total.
 
     Args:
-        input, residual: (*A, *R), the same shape and dtype.
+        input, residual: (*A, *R), the same shape and dtype; a residual stream may be kept in float32 beside 16 bits.
         normalized_shape, weight, bias, eps: As for layer_norm.
 
     Raises:
@@ -149,6 +149,40 @@ def add_layer_norm(
             eps=eps,
         )  # fmt: skip
     return _norm(input, normalized_shape, weight, bias, eps, residual, True, 0.0)  # type: ignore[no-any-return]
+
+
+def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Adaptive layer normalization (AdaLN): layer_norm of the last axis, times 1 + scale, plus shift, rounded once.
+
+    Args:
+        input: (*A, N): float16, bfloat16, float32 or float64.
+        scale, shift: One row for each sample, in any of these dtypes: (*S, N) or (*S, 1, …, 1, N), S being the first
+            dimensions of A, as (B, N) and (B, 1, N) for (B, T, N); views, as of a chunk, are read where they lie. No shift: 0.
+        eps: Added to the variance.
+
+    Returns:
+        (*A, N) in input's dtype, contiguous. Differentiable to any order; gradients of scale and shift are summed over the rows
+        of each sample, and have the bits of a call of its own. On a GPU composed of torch's operations.
+
+    Raises:
+        As layer_norm.
+    """
+    if has_torch_function_variadic(input, scale, shift):
+        return handle_torch_function(
+            modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps
+        )  # type: ignore[no-any-return]
+    shape = input.shape[-1:]
+    if torch.onnx.is_in_onnx_export() or _is_torchs("norm", input):
+        y = torch.nn.functional.layer_norm(input, shape, None, None, eps) * (1 + _of_samples(scale, input))
+        return y if shift is None else y + _of_samples(shift, input)
+    gamma, beta = _of_samples(scale, input), None if shift is None else _of_samples(shift, input)
+    return _norm(input, shape, gamma, beta, eps, None, True, 1.0)  # type: ignore[no-any-return]
+
+
+def _of_samples(parameter: Tensor, x: Tensor) -> Tensor:
+    """scale or shift with x's dimensions, unless it is one row for all."""
+    ones = x.ndim - parameter.ndim if parameter.ndim > 1 else 0
+    return parameter.reshape(*parameter.shape[:-1], *(1,) * ones, parameter.shape[-1]) if ones > 0 else parameter
 
 
 def _norm(

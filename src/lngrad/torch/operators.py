@@ -90,12 +90,21 @@ FORWARD_RESULTS = ("y", "mean", "rstd", "total")
 BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
 
 
+def is_of_samples(gamma: Any, shape: Any) -> bool:
+    """Whether each sample has a gamma of its own: it has more dimensions than a row."""
+    return gamma is not None and gamma.dim() > len(shape)
+
+
+def _normalization(gamma: Any, shape: Any, centred: bool, offset: float) -> Normalization:
+    return Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
+
+
 def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, added: Any, centred: bool, offset: float) -> calls.Call:
     """The operator of the core and its arrays."""
     operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    return operator, arrays, shape, operator.everything, Normalization.of(centred, offset)
+    return operator, arrays, shape, operator.everything, _normalization(gamma, shape, centred, offset)
 
 
 def norm_backward_call(
@@ -104,7 +113,7 @@ def norm_backward_call(
     operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    return operator, arrays, shape, mask[: len(operator.outputs)], Normalization.of(centred, offset)
+    return operator, arrays, shape, mask[: len(operator.outputs)], _normalization(gamma, shape, centred, offset)
 
 
 native.register("prepare_forward", calls.prepare(lambda *given: (norm_call(*given),)))
@@ -188,7 +197,7 @@ def _batch_forward(
 ) -> Any:
     operator, added = torch.ops.lngrad.norm if switches else torch.ops.lngrad.layer_norm, Switches(*switches).added
     dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in switches[1:]))
-    by_rows = dims[0] is not None and dims[2] is None and dims[3] is None
+    by_rows = dims[0] is not None and dims[2] is None and dims[3] is None and not is_of_samples(gamma, shape)
     if not by_rows or (added is not None and dims[5] is None):
         return _one_by_one(operator, info, dims, (x, shape, gamma, beta, eps, *switches))
     if added is not None:
@@ -209,7 +218,8 @@ def _batch_backward(
     if added is not None:
         tensors[7] = added
     given = [dy, x, shape, mean, rstd, gamma, mask, *switches]
-    if mask[1] or mask[2] or dims[5] is not None or any(dims[at] is None for at in tensors):
+    of_samples = dims[5] is not None or is_of_samples(gamma, shape)
+    if mask[1] or mask[2] or of_samples or any(dims[at] is None for at in tensors):
         return _one_by_one(operator, info, dims, tuple(given))
     for at, tensor in tensors.items():
         given[at] = tensor.movedim(dims[at], 0)
@@ -290,12 +300,12 @@ _TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     x, shape, gamma, beta, _, *rest = inputs
-    _, mean, rstd, *total = output
+    y, mean, rstd, *total = output
     switches = Switches(*rest)
     ctx.has_residual = switches.added is not None
     if ctx.has_residual:
         x = total[0]  # that is normalized, and what x and residual were does not matter any more
-    ctx.shape, ctx.normalization = shape, switches.normalization
+    ctx.shape, ctx.normalization, ctx.dtype = shape, switches.normalization, y.dtype  # x's; a total may be wider
     mean = mean if ctx.normalization.centred else None  # each saved tensor is two microseconds of a compiled step
     ctx.save_for_backward(x, mean, rstd, gamma)
     ctx.beta_dtype = None if beta is None else beta.dtype
@@ -311,7 +321,7 @@ def _forward_derivative(ctx: Any, dy: Any, dmean: Any, drstd: Any, dtotal: Any =
     dx, dgamma, dbeta = _gradients(
         ctx.shape, ctx.beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, ctx.normalization
     )
-    grads = dx if needs[0] else None, None, dgamma, dbeta, None
+    grads = dx.to(ctx.dtype) if needs[0] and dx is not None else None, None, dgamma, dbeta, None
     return (*grads, dx if needs[5] else None, None, None) if len(needs) > 5 else grads
 
 
@@ -327,6 +337,8 @@ def _gradients(
     dgamma = dbeta = None
     dx = dtotal if mask[0] else None
     if dy is not None:
+        if dx is None:
+            dy = dy.to(x.dtype)  # beside a wider total that nobody used
         dtype, scale = (x if gamma is None else gamma).dtype, gamma
         if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
@@ -391,7 +403,7 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         mean_u_xhat, mean_g_xhat = at.mean_of(u * at.xhat), at.mean_of(g * at.xhat)
         of_g = at.rstd * (at.less_mean(u) - at.xhat * mean_u_xhat)
         of_dy = of_g * weight
-        of_gamma = at.over_rows(of_g * dy_wide)
+        of_gamma = at.over_rows(of_g * dy_wide, gamma)
         of_xhat = -at.rstd * (g * mean_u_xhat + u * mean_g_xhat)
         of_rstd = u * (at.less_mean(g) - at.xhat * mean_g_xhat)
     if p is not None:
@@ -426,9 +438,10 @@ def _forward_tangents(
     """Tangents of y, mean and rstd, and of the total with switches."""
     x, mean, rstd, gamma = ctx.saved_tensors
     of_total = _tangent_of_total(of_x, Switches(*of_switches).added)
+    of_total = None if of_total is None else of_total.to(x.dtype)
     of_y, of_mean, of_rstd = formulas.forward_tangents(
         _TORCH, x, mean, rstd, gamma, of_total, of_gamma, of_beta, normalized=len(ctx.shape),
-        normalization=ctx.normalization,
+        normalization=ctx.normalization, dtype_y=ctx.dtype,
     )  # fmt: skip
     if not of_switches:
         return of_y, of_mean, of_rstd
@@ -479,9 +492,9 @@ def _backward_tangents(
         of_dx = of_dx.to(x.dtype)
     dtype = x.dtype if gamma is None else gamma.dtype
     if ctx.mask[1]:
-        of_dgamma = at.over_rows(of_dy * at.xhat + dy_wide * of_xhat).to(dtype)
+        of_dgamma = at.over_rows(of_dy * at.xhat + dy_wide * of_xhat, gamma).to(dtype)
     if ctx.mask[2]:
-        of_dbeta = at.over_rows(of_dy).to(dtype)
+        of_dbeta = at.over_rows(of_dy, gamma).to(dtype)
     return of_dx, of_dgamma, of_dbeta
 
 
@@ -545,9 +558,9 @@ class _Forward(_Function):
     def composed(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *rest: Any) -> tuple[Tensor, ...]:
         switches = Switches(*rest)
         total = x.new_empty(0) if switches.added is None else x + switches.added
-        x = x if switches.added is None else total
+        dtype, x = x.dtype, x if switches.added is None else total
         y, mean, rstd = formulas.forward(
-            _TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=switches.normalization
+            _TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=switches.normalization, dtype_y=dtype
         )
         return (y, x.new_empty(0) if mean is None else mean, rstd, total) if rest else (y, mean, rstd)
 

@@ -27,6 +27,7 @@ from lngrad.core.problem import (
     Role,
     check_elements,
     describe,
+    number,
 )
 from lngrad.core.threads import torch_thread_count
 from lngrad.errors import ShapeError
@@ -107,8 +108,9 @@ def layer_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    numbers = (number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
-        FORWARD, (x, gamma, beta), residual, (float(eps),), normalized_shape, None, out, backend, axis, offset, alpha
+        FORWARD, (x, gamma, beta), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
     )
 
 
@@ -137,8 +139,8 @@ def layer_norm_backward(
     that of the forward's x is alpha·dx.
 
     Args:
-        dy, x: (*A, *R), the same shape and dtype (beside dtotal dy may have 16 bits and x float32): float16, bfloat16, float32 or float64; any strides. NumPy, torch on the
-            CPU, or anything with `__array_interface__` or DLPack.
+        dy, x: (*A, *R), the same shape and dtype: float16, bfloat16, float32 or float64; any strides. Beside dtotal dy may have
+            16 bits and x float32. NumPy, torch on the CPU, or anything with `__array_interface__` or DLPack.
         mean, rstd: Any shape with one element per row, in any of these dtypes; converted to what the call is computed in.
             They are taken as given, never recomputed; but see complete_mean.
         gamma: (*R) in any of these dtypes: it is converted exactly, so the call is computed in float64 if gamma or x has it,
@@ -209,7 +211,7 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    numbers = (None if eps is None else float(eps),)
+    numbers = (None if eps is None else number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
     )

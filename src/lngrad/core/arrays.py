@@ -47,11 +47,14 @@ def as_array(name: str, array: Any) -> Any:
         array: Anything with `__array_interface__` or DLPack on the CPU.
 
     Raises:
-        DtypeError: It is no array, or not on the CPU.
+        DtypeError: It is no array, or not on the CPU, or has a mask or units.
         ShapeError: It has elements, and no memory for them.
     """
     if type(array) is np.ndarray or type(array) is ArraySpec or _is_torch(array):
         return array
+    for more in ("mask", "units", "unit"):
+        if hasattr(array, more):  # it would be lost in silence
+            raise DtypeError(f"{name}: expected an array of numbers alone, got {type(array).__name__} with a {more}")
     if hasattr(array, "__array_interface__"):
         try:
             view = np.asarray(array)

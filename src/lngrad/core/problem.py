@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
@@ -111,6 +112,18 @@ class Normalization(NamedTuple):
         return gamma + self.offset if self.offset else gamma
 
 
+def number(name: str, given: Any) -> float:
+    """A number of Python's, NumPy's or a framework's.
+
+    Raises:
+        NumberError: It is none.
+    """
+    if not isinstance(given, (str, bytes)):
+        with suppress(TypeError, ValueError):
+            return float(given)
+    raise NumberError(f"{name}: expected a number, got {given!r}")
+
+
 LAYER_NORM = Normalization()
 RMS_NORM = Normalization(centred=False)
 
@@ -118,7 +131,7 @@ RMS_NORM = Normalization(centred=False)
 class Role(Enum):
     """What an array is in a call; its shape and its dtype as a result follow from that."""
 
-    TENSOR = "(*A, *R) in x's dtype; a residual or a total may have float32 beside 16 bits of what it is added to or gives"
+    TENSOR = "(*A, *R) in x's dtype; a residual and a total may have float32 beside 16 bits of x and y"
     STATISTIC = "one element a row, (*A, 1, …, 1) as a result, in the accumulator's dtype"
     PARAMETER = "(*R), or one for each sample, in gamma's dtype, or x's without gamma; may be absent"
 
@@ -192,7 +205,7 @@ class Problem:
         normalization: Which one is computed.
         lead, normalized_shape: x has the shape (*lead, *normalized_shape).
         M, N: Rows, and normalized elements per row: the products of the two.
-        parameters, samples: The shape of gamma and beta, and how many of each there are, for as many rows that follow each other.
+        parameters, samples: The shape of gamma and beta, and how many of each there are: one for M/samples rows.
         dtype: Of x, dy, dx, y.
         accumulator: float32, or float64 if x, gamma or beta is: what the call is computed in, statistics and sums too.
         inputs: ArraySpec of every argument by its name, in the order of the call; None for an absent gamma or beta.

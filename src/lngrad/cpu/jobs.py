@@ -87,9 +87,10 @@ def _record(name, fields):
     return namedtuple(name, names, defaults=(0,) * len(names))
 
 
-# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), and how the work is cut: samples of
-# so many rows have a gamma and a beta of their own. What layer normalization writes stands together, in the order of its arguments: apart it took 0.5 µs
-# more a call. ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
+# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), and how the work is cut. What layer
+# normalization writes stands together, in the order of its arguments: apart it took 0.5 µs more a call. sample_rows,
+# sample_tasks: so many rows, and tasks, have a gamma and a beta of their own.
+# ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
 # mixed: so many columns of gamma, beta and the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.

@@ -259,7 +259,7 @@ class PlanBuilder:
             argument={name: number for number, name in enumerate(names)},
             of_workspace=tuple(self.of_workspace.items()),
             offsets=self.regions.offsets,
-            defaults=tuple((name, self.elements(name), problem.accumulator, one) for name, one in self.defaults.items()),
+            defaults=tuple((name, self.elements(name), problem.accumulator, n) for name, n in self.defaults.items()),
             tables=tuple(self.tables),
             copies_in=tuple(self.copies_in),
             copies_out=tuple(self.copies_out),

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import Grads, Normalization, RmsGrads, describe
-from lngrad.errors import DtypeError, install_command
+from lngrad.core.problem import Grads, Normalization, RmsGrads, describe, number
+from lngrad.errors import DtypeError, ShapeError, install_command
 from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
 try:
@@ -32,6 +32,7 @@ def layer_norm(
     eps: float | jax.Array = 1e-5,
     offset: float = 0.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis: int | None = None,
     axis_name: AxisName = None,
 ) -> jax.Array:
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
@@ -46,6 +47,7 @@ def layer_norm(
             a formula of jax.numpy, and can be differentiated too.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
         normalized_shape: R. None: gamma's shape, or the last axis.
+        axis: Normalize over this axis alone, in place of the last ones: 1 for channels first. gamma and beta have its size.
         axis_name: Inside jax.shard_map, the axis of the mesh that rows are cut along (or several, the slowest first): x, gamma
             and beta are then this device's part of R along its first dimension, and statistics are those of whole rows. With
             explicit axes None: types tell. On the CPU y and all gradients have the bits of one device where each has a multiple
@@ -59,7 +61,9 @@ def layer_norm(
         ShapeError, DtypeError, NumberError: An argument breaks a rule; all have their usual Python base, ValueError or
             TypeError. They are raised when the call is traced.
     """
-    return _normalized(Normalization.of(True, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta)[0]
+    x, normalized_shape = _with_axis_last(x, axis, normalized_shape)
+    y, _ = _normalized(Normalization.of(True, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta)
+    return y if axis is None else jnp.moveaxis(y, -1, axis)
 
 
 def rms_norm(
@@ -69,6 +73,7 @@ def rms_norm(
     eps: float | jax.Array | None = None,
     offset: float = 0.0,
     normalized_shape: int | Sequence[int] | None = None,
+    axis: int | None = None,
     axis_name: AxisName = None,
 ) -> jax.Array:
     """RMS normalization: y = x·rstd·(offset + gamma), with rstd = 1/sqrt(mean of x² + eps).
@@ -76,7 +81,7 @@ def rms_norm(
     It can be transformed as layer_norm can.
 
     Args:
-        x, gamma, normalized_shape, axis_name: As for layer_norm.
+        x, gamma, normalized_shape, axis, axis_name: As for layer_norm.
         eps: Added to the mean of the squares of a row; as for layer_norm. None: the machine epsilon of float32 (1.2e-7), or of
             float64 if x is, as for lngrad.rms_norm.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
@@ -87,7 +92,20 @@ def rms_norm(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    return _normalized(Normalization.of(False, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma)[0]
+    x, normalized_shape = _with_axis_last(x, axis, normalized_shape)
+    y, _ = _normalized(Normalization.of(False, offset), eps, normalized_shape, axis_name, x=x, gamma=gamma)
+    return y if axis is None else jnp.moveaxis(y, -1, axis)
+
+
+def _with_axis_last(x: Any, axis: int | None, normalized_shape: Any) -> tuple[Any, Any]:
+    """x with an axis last, and the shape that is normalized."""
+    if axis is None:
+        return x, normalized_shape
+    if normalized_shape is not None:
+        raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
+    if not -jnp.ndim(x) <= axis < jnp.ndim(x):
+        raise ShapeError(f"axis: expected one of x's {jnp.ndim(x)} axes, got {axis}")
+    return jnp.moveaxis(jnp.asarray(x), axis, -1), jnp.shape(x)[axis]
 
 
 def add_layer_norm(
@@ -106,12 +124,12 @@ def add_layer_norm(
 
     Args:
         x, gamma, beta, eps, offset, normalized_shape, axis_name: As for layer_norm.
-        residual: (*A, *R) in x's dtype.
+        residual: (*A, *R) in x's dtype, or in float32 beside 16 bits.
         alpha: The factor of x, as DeepNorm has it.
 
     Returns:
-        (y, total), both (*A, *R) in x's dtype; y is that of the total as it is rounded. Its gradients have the bits of
-        lngrad.layer_norm_backward with dtotal; dx is that of the total times alpha.
+        (y, total), (*A, *R) in x's dtype and in the residual's; y is that of the total as it is rounded. Its gradients have the
+        bits of lngrad.layer_norm_backward with dtotal; dx is that of the total times alpha.
 
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
@@ -158,10 +176,10 @@ def _normalized(
     if eps is None and not normalization.centred:
         eps = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]]
     if not isinstance(eps, jax.core.Tracer):
-        number = _number(eps)
+        epsilon = number("eps", eps)
 
         def of_shards(x: Any, residual: Any, gamma: Any, beta: Any, axis: AxisName) -> tuple[Any, Any]:
-            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization, axis)
+            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, epsilon, normalization, axis)
             return y, total
 
         return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)  # type: ignore[no-any-return]
@@ -172,14 +190,6 @@ def _normalized(
         x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization, axis=axis_name
     )
     return y, total
-
-
-def _number(eps: float) -> float:
-    """A number of Python's, NumPy's or JAX's."""
-    try:
-        return float(eps)
-    except (TypeError, ValueError):
-        raise DtypeError(f"eps: expected a number, got {type(eps).__name__}") from None
 
 
 def layer_norm_backward(

@@ -12,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core import fallbacks
 from lngrad.core.problem import Grads
+from lngrad.errors import ShapeError
 from lngrad.torch import native, operators
 from lngrad.typing import Tensor
 
@@ -20,10 +21,12 @@ _MAX_DIMENSIONS = 8  # of the core's arrays
 
 def layer_norm(
     input: Tensor,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: int | Sequence[int] | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    *,
+    dim: int | None = None,
 ) -> Tensor:
     """torch.nn.functional.layer_norm, with the statistics of 16-bit inputs kept in float32.
 
@@ -32,6 +35,8 @@ def layer_norm(
         normalized_shape: R.
         weight, bias: (*R) in any of these dtypes, or None. One in float64, or input, has the call computed in it.
         eps: Added to the variance.
+        dim: Normalize over this dimension alone, with a normalized_shape of None: 1 for channels first. input is read where it
+            lies, and the result is a view with that dimension innermost in memory.
 
     Returns:
         (*A, *R) in input's dtype, contiguous. Differentiable to any order.
@@ -40,6 +45,9 @@ def layer_norm(
         ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError.
         BackendUnavailable: No backend serves input's device.
     """
+    if dim is not None:
+        moved, size = input.movedim(dim, -1), _size(input, dim, normalized_shape)
+        return layer_norm(moved, size, weight, bias, eps).movedim(-1, dim)
     if has_torch_function_variadic(input, weight, bias):  # torch.fx traces, and tensors of other libraries
         if _is_torchs("layer_norm", input):
             return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
@@ -63,20 +71,23 @@ def layer_norm(
 
 def rms_norm(
     input: Tensor,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: int | Sequence[int] | None,
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
     offset: float = 0.0,
+    dim: int | None = None,
 ) -> Tensor:
     """torch.nn.functional.rms_norm: y = input·rstd·(offset + weight), rstd = 1/sqrt(mean of input² + eps), rounded once.
 
     Args:
         input: (*A, *R): float16, bfloat16, float32 or float64.
         normalized_shape: R.
-        weight: (*R) in any of these dtypes, or None. In float64, or with input in it, the call is computed in it.
+        weight: (*R) in any of these dtypes, or None; or one for each sample, (*S, 1, …, 1, *R). In float64, or with input in
+            it, the call is computed in it.
         eps: Added to the mean of the squares. None: torch's, the machine epsilon of float32, or of float64 if input is.
         offset: Added to weight, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
+        dim: As for layer_norm.
 
     Returns:
         (*A, *R) in input's dtype, contiguous. Differentiable to any order.
@@ -85,6 +96,9 @@ def rms_norm(
         ShapeError, DtypeError, NumberError: An argument breaks a rule; each has its usual Python base.
         BackendUnavailable: No backend serves input's device.
     """
+    if dim is not None:
+        moved, size = input.movedim(dim, -1), _size(input, dim, normalized_shape)
+        return rms_norm(moved, size, weight, eps, offset=offset).movedim(-1, dim)
     if has_torch_function_variadic(input, weight):
         if _is_torchs("norm", input):
             return _torchs(input, normalized_shape, weight, None, eps, False, offset)
@@ -133,8 +147,8 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """layer_norm of total = input + residual, and the total: (y, total), (*A, *R) in input's dtype and in residual's.
 
-    The total is rounded to residual's dtype before it is normalized. Gradients go to input, residual, weight and bias, through y
-    and through total.
+    The total is rounded to residual's dtype before it is normalized. Gradients go to input, residual, weight and bias, through
+    y and through total.
 
     Args:
         input, residual: (*A, *R), the same shape and dtype; a residual stream may be kept in float32 beside 16 bits.
@@ -168,9 +182,9 @@ def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = No
         As layer_norm.
     """
     if has_torch_function_variadic(input, scale, shift):
-        return handle_torch_function(
+        return handle_torch_function(  # type: ignore[no-any-return]
             modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps
-        )  # type: ignore[no-any-return]
+        )
     shape = input.shape[-1:]
     if torch.onnx.is_in_onnx_export() or _is_torchs("norm", input):
         y = torch.nn.functional.layer_norm(input, shape, None, None, eps) * (1 + _of_samples(scale, input))
@@ -242,7 +256,14 @@ def _torchs(
     return torch.nn.functional.rms_norm(x, shape, weight, eps)
 
 
-def _sizes(normalized_shape: int | Sequence[int]) -> list[int]:
+def _size(x: Tensor, dim: int, normalized_shape: Any) -> int:
+    """Of the dimension that is normalized alone."""
+    if normalized_shape is not None:
+        raise ShapeError(f"dim: expected a normalized_shape of None with it, got {normalized_shape}")
+    return x.shape[dim]  # type: ignore[no-any-return]
+
+
+def _sizes(normalized_shape: Any) -> list[int]:
     """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
     one: Any = normalized_shape
     sizes = [one] if isinstance(one, int) or (isinstance(one, torch.Tensor) and not one.ndim) else list(one)

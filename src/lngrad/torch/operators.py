@@ -140,10 +140,16 @@ def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]
 
     def norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
         call = norm_call(x, shape, gamma, beta, *switches)
+        if call[-1].modulated and run is calls.run_elsewhere:
+            _foretell(*call)  # for the checks
+            return _Forward.composed(x, shape, gamma, beta, eps, *switches)
         return _named(call[0], run(*call, (eps,)), FORWARD_RESULTS, x)
 
     def norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
         call = norm_backward_call(dy, x, *rest)
+        if call[-1].modulated and run is calls.run_elsewhere:
+            _foretell(*call)
+            return _Backward.composed(dy, x, *rest)
         return _named(call[0], run(*call), BACKWARD_RESULTS, x)
 
     return layer_norm, layer_norm_backward, norm, norm_backward

@@ -2,8 +2,9 @@
 
 Such rows have no plain stride, or another dtype than the kernel's, into which they are converted on the way. A table of int64
 says how they lie: the number of leading dimensions, their sizes and steps in bytes, innermost first, and the offset in bytes
-of every column; behind these it has the functions that copy them. Where the columns follow each other eight elements are copied at once, and where the rows do, as in images with
-channels first, a tile: vectors along the rows become vectors along the columns in registers, or back.
+of every column; behind these it has the functions that copy them. Where the columns follow each other eight elements are
+copied at once, and where the rows do, as in images with channels first, a tile: vectors along the rows become vectors along the
+columns in registers, or back.
 """
 
 from llvmlite import ir

@@ -183,7 +183,8 @@ class Call:
         results: Dtypes of dgamma and dbeta where the caller brings the arrays.
         changed: Elements set to a value, by input: (index, value).
         normalization: Which norm it is; without a centre there is no beta.
-        residual: Whether there is one, and so a gradient of the total, which is the backward's x where it is chained.
+        residual: Whether there is one, and so a gradient of the total, which is the backward's x where it is chained; or the
+            dtype of both, which is then that of the backward's x and dx.
     """
 
     lead: tuple[int, ...]
@@ -203,16 +204,20 @@ class Call:
     results: tuple[str, str] | None = None
     changed: dict[str, tuple[Any, float]] = field(default_factory=dict)
     normalization: Normalization = LAYER_NORM
-    residual: bool = False
+    residual: bool | str = False
 
     def inputs(self) -> dict[str, Any]:
         full, accumulator = (*self.lead, *self.normalized), "float64" if self.dtype == "float64" else "float32"
         dtypes = {"gamma": self.gamma, "beta": self.beta if self.normalization.centred else None}
-        dtypes |= dict.fromkeys(("residual", "dtotal"), "" if self.residual else None)
+        of_total = self.residual if isinstance(self.residual, str) else ""
+        dtypes |= dict.fromkeys(("residual", "dtotal"), of_total if self.residual else None)
         dtypes |= dict.fromkeys(("mean", "rstd"), accumulator if self.statistics is None else self.statistics)
         made = {}
         for name in SALTS:
-            shape = {"gamma": self.normalized, "beta": self.normalized, "mean": self.lead, "rstd": self.lead}
+            own = (self.lead[0], *(1,) * len(self.lead[1:])) if self.normalization.modulated else ()
+            shape = dict.fromkeys(("gamma", "beta"), (*own, *self.normalized)) | dict.fromkeys(
+                ("mean", "rstd"), self.lead
+            )
             dtype = dtypes.get(name, "")
             if dtype is None:
                 made[name] = None
@@ -403,6 +408,30 @@ def _family() -> Iterator[GoldenCase]:
         yield _case(f"{name}: rows", Call((66,), (40,), "float16", "numpy_cpu", **facts))
 
 
+def _samples_and_streams() -> Iterator[GoldenCase]:
+    """A gamma and a beta for each sample, and totals in float32 beside 16 bits."""
+    modulated = Normalization(offset=1.0, modulated=True)
+    for N, dtype in product((1, *FOUR_WALKS), DTYPES):
+        yield _case("modulated: rows", Call((3, 69), (N,), dtype, normalization=modulated))
+    for lead in ((7, 1), (5, 64), (2, 65), (2, 300), (4, 3, 11)):
+        yield _case("modulated: chunks", Call(lead, (24,), normalization=modulated))
+        yield _case("modulated: chunks", Call(lead, (1056,), "bfloat16", chained=True, normalization=modulated))
+    lies = dict.fromkeys(("gamma", "beta"), every_second_column) | {"x": swapped_lead, "dy": swapped_lead}
+    yield _case("modulated: apart", Call((5, 20), (40,), layouts=lies, normalization=modulated))
+    lies = dict.fromkeys(("gamma", "beta"), padded_rows)
+    yield _case("modulated: padded", Call((5, 20), (320,), "bfloat16", layouts=lies, normalization=modulated))
+    without_centre = Normalization(centred=False, modulated=True)
+    yield _case("modulated rms", Call((3, 69), (300,), normalization=without_centre))
+    yield _case("modulated: rows", Call((3, 20), (40,), "float16", "numpy_cpu", normalization=modulated))
+    for N, dtype, centred in product((1, *FOUR_WALKS), ("bfloat16", "float16"), (True, False)):
+        facts = {"normalization": Normalization(centred), "residual": "float32", "chained": True}
+        yield _case(f"float32 stream{'' if centred else ' rms'}", Call((69,), (N,), dtype, **facts))
+    lies = dict.fromkeys(("residual", "dtotal", "dy"), every_second_column)
+    facts = {"residual": "float32", "chained": True}
+    yield _case("float32 stream: apart", Call((69,), (40,), "bfloat16", layouts=lies, **facts))
+    yield _case("float32 stream", Call((69,), (40,), "bfloat16", "numpy_cpu", **facts))
+
+
 # --- The simulated NPU ---------------------------------------------------------------------------------------------------
 
 
@@ -509,5 +538,7 @@ def _aclnn() -> Iterator[GoldenCase]:
 
 
 CASES = tuple(
-    case for part in (_shapes, _wishes, _memory, _edges, _numpy, _simulated, _aclnn, _family) for case in part()
+    case
+    for part in (_shapes, _wishes, _memory, _edges, _numpy, _simulated, _aclnn, _family, _samples_and_streams)
+    for case in part()
 )

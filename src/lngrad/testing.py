@@ -98,10 +98,10 @@ class Inputs:
 
     @property
     def total(self) -> Any:
-        """What is normalized, and the backward's x: alpha·x + residual in x's dtype, or x itself."""
+        """What is normalized, and the backward's x: alpha·x + residual in the residual's dtype, or x itself."""
         if self.residual is None:
             return self.x
-        return rounded(reference.total(self.x, self.residual, normalization=self.normalization), self.x.dtype)
+        return rounded(reference.total(self.x, self.residual, normalization=self.normalization), self.residual.dtype)
 
     @property
     def normalized_shape(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Inputs:
 
 
 def make_inputs(
-    case: Case, dtype: str, seed: int = 0, *, normalization: Normalization = LAYER_NORM, residual: bool = False
+    case: Case, dtype: str, seed: int = 0, *, normalization: Normalization = LAYER_NORM, residual: bool | str = False
 ) -> Inputs:
     """Random inputs: dy, gamma and beta are all different, so that no backward can do without one of them.
 
@@ -117,8 +117,8 @@ def make_inputs(
         case: What shape, and which dtypes besides x's.
         dtype: Of x and dy.
         seed: Equal seeds give equal inputs on every machine.
-        normalization: Which one they are for.
-        residual: Whether there is one, with a gradient of the total.
+        normalization: Which one they are for; samples with a gamma of their own are the first dimension of x.
+        residual: Whether there is one, with a gradient of the total; or the dtype of both, where that is not x's.
     """
     rng = default_rng([seed, *case.lead, *case.normalized])
     shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
@@ -128,9 +128,11 @@ def make_inputs(
     x = (case.offset + case.spread * noise).astype(wanted)
     dy = rng.standard_normal(shape).astype(wanted)
     parameter = numpy_dtype(case.gamma_dtype or dtype)
-    gamma = (1 + 0.5 * rng.standard_normal(case.normalized)).astype(parameter) if case.gamma else None
-    beta = rng.standard_normal(case.normalized).astype(parameter) if case.gamma else None
-    added = [rng.standard_normal(shape).astype(wanted) for _ in range(2)] if residual else [None, None]
+    own = (*case.lead[:1], *(1,) * len(case.lead[1:])) if normalization.modulated else ()
+    gamma = (1 + 0.5 * rng.standard_normal((*own, *case.normalized))).astype(parameter) if case.gamma else None
+    beta = rng.standard_normal((*own, *case.normalized)).astype(parameter) if case.gamma else None
+    of_total = numpy_dtype(residual if isinstance(residual, str) else dtype)
+    added = [rng.standard_normal(shape).astype(of_total) for _ in range(2)] if residual else [None, None]
     beta = beta if normalization.centred else None
     inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, *added)
     forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization)
@@ -167,7 +169,7 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     dx *= rstd
     if inputs.dtotal is not None:
         dx += np.abs(_float64(inputs.dtotal))
-    return Grads(dx, (dy * xhat).sum(rows), dy.sum(rows))
+    return Grads(dx, *(reference.over_rows(one, rows, inputs.gamma) for one in (dy * xhat, dy)))
 
 
 def _absolute_terms(inputs: Inputs) -> Terms:

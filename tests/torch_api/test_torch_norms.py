@@ -12,9 +12,10 @@ import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from frames import second_and_third  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import check_same_bits  # noqa: E402
+from lngrad.torch import calls, operators  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-F, f = torch.nn.functional, torch.func
+F, f, forward_ad = torch.nn.functional, torch.func, torch.autograd.forward_ad
 C = 5
 
 
@@ -22,7 +23,17 @@ def gemma(x, w=None):
     return F.rms_norm(x, x.shape[-1:]) * (1 + (1 if w is None else w))
 
 
-# Of each member: ours, the same in torch's own functions, and how many of x, residual, weight, bias of C it takes.
+def centred_and_scaled(x, eps=1e-5):
+    x = x - x.mean(-1, keepdim=True)
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def of_rows(s, x):
+    return s.unsqueeze(-2) if 1 < s.ndim < x.ndim else s
+
+
+# Of each member: ours, the same in torch's own functions, and how many of x, residual, weight, bias of C it takes; s: scale or
+# shift of each sample.
 NORMS = {
     "rms": (lambda x, w: lngrad_torch.rms_norm(x, w.shape, w), lambda x, w: F.rms_norm(x, w.shape, w), "xw"),
     "rms without weight": (lambda x: lngrad_torch.rms_norm(x, C, eps=0.1), lambda x: F.rms_norm(x, (C,), eps=0.1), "x"),
@@ -48,13 +59,23 @@ NORMS = {
         lambda x, r: (F.layer_norm(x + r, (C,)), x + r),
         "xr",
     ),
+    "modulated": (
+        lambda x, s, t: lngrad_torch.modulated_layer_norm(x, s, t),
+        lambda x, s, t: centred_and_scaled(x) * (1 + of_rows(s, x)) + of_rows(t, x),
+        "xss",
+    ),
+    "modulated without shift": (
+        lambda x, s: lngrad_torch.modulated_layer_norm(x, s, eps=0.1),
+        lambda x, s: centred_and_scaled(x, 0.1) * (1 + of_rows(s, x)),
+        "xs",
+    ),
 }
 each = pytest.mark.parametrize("name", NORMS)
 
 
 def arguments(name, dtype=torch.float64, rows=(2, 3)):
     generator = torch.Generator().manual_seed(0)
-    shapes = {"x": (*rows, C), "r": (*rows, C), "w": (C,), "b": (C,)}
+    shapes = {"x": (*rows, C), "r": (*rows, C), "w": (C,), "b": (C,), "s": (rows[0], C)}
     return [torch.randn(shapes[one], dtype=torch.float64, generator=generator).to(dtype) for one in NORMS[name][2]]
 
 
@@ -282,3 +303,97 @@ def test_a_second_call_under_override_is_the_third(function):
     x, gamma = torch.randn(64, C), torch.randn(C)
     with python_alone(), lngrad_torch.override():
         assert len(second_and_third(lambda: getattr(F, function)(x, (C,), gamma))) <= 30
+
+
+STREAMS = {
+    "layer": (
+        lambda x, r, w: lngrad_torch.add_layer_norm(x, r, C, w),
+        lambda x, r, w: (centred_and_scaled(x + r) * w, x + r),
+    ),
+    "rms": (
+        lambda x, r, w: lngrad_torch.add_rms_norm(x, r, C, w, 1e-6),
+        lambda x, r, w: (F.rms_norm(x + r, (C,), w, 1e-6), x + r),
+    ),
+}
+
+
+@pytest.mark.parametrize("used", ["y", "total", "both"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_float32_stream_beside_16_bits(name, dtype, used):
+    mine, theirs = STREAMS[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(70, C, generator=generator).to(dtype)
+    given = [x, torch.randn(70, C, generator=generator), torch.randn(C, generator=generator)]
+    weights = {"y": (1.0, 0.0), "total": (0.0, 1.0), "both": (1.0, 0.5)}[used]
+
+    def steps(function, given):
+        leaves = [one.detach().requires_grad_() for one in given]
+        results = function(*leaves)
+        chosen = [(weight, one) for weight, one in zip(weights, results, strict=True) if weight]
+        loss = sum(weight * one.double().sin().sum() for weight, one in chosen)
+        return [*(one.detach() for one in results), *torch.autograd.grad(loss, leaves, allow_unused=True)]
+
+    got, expected = steps(mine, given), steps(theirs, [one.double() for one in given])
+    kinds = dtype, torch.float32, dtype, torch.float32, torch.float32
+    for one, truth, kind in zip(got, expected, kinds, strict=True):
+        assert (one is None) == (truth is None)
+        if one is not None:
+            assert one.dtype is kind
+            assert (one.double() - truth).abs().max() <= 16 * torch.finfo(dtype).eps * truth.abs().max().clamp(min=1)
+    compiled = steps(torch.compile(mine), given)
+    for one, other in zip(got, compiled, strict=True):
+        unused = one is None and (other is None or not other.any())  # compiled code gives zeros
+        assert unused or torch.equal(one, other)
+    with forward_ad.dual_level():
+        y, total = mine(forward_ad.make_dual(x, torch.ones_like(x)), *given[1:])
+        assert forward_ad.unpack_dual(y).tangent.dtype is dtype
+        assert forward_ad.unpack_dual(total).tangent.dtype is torch.float32
+
+
+def test_chunks_of_a_linear_layer_are_samples():
+    x, made = torch.randn(4, 70, 64), torch.randn(4, 6 * 64, requires_grad=True)
+    shift, scale, *_ = made.chunk(6, 1)
+    assert not scale.is_contiguous()
+    y = lngrad_torch.modulated_layer_norm(x, scale, shift)
+    assert torch.equal(y, lngrad_torch.modulated_layer_norm(x, scale.contiguous(), shift.clone()))
+    assert torch.equal(y, lngrad_torch.modulated_layer_norm(x, scale[:, None], shift[:, None]))
+
+    def of_chunks(x, made):
+        shift, scale, *_ = made.chunk(6, 1)
+        return lngrad_torch.modulated_layer_norm(x, scale, shift)
+
+    compiled, dy = torch.compile(of_chunks)(x, made), torch.randn_like(y)
+    assert torch.equal(y, compiled)
+    assert torch.equal(*(torch.autograd.grad(one, made, dy)[0] for one in (y, compiled)))
+
+
+def test_a_modulated_norm_elsewhere_is_composed():
+    """What runs on other devices than the CPU."""
+    forward, backward = operators.kernels(calls.run_elsewhere)[2:]
+    x, dy, scale, shift = torch.randn(2, 5, 8), torch.randn(2, 5, 8), torch.randn(2, 1, 8), torch.randn(2, 1, 8)
+    given = x, [8], scale, shift, 1e-5, None, True, 1.0
+    results = forward(*given)
+    for one, other in zip(results, torch.ops.lngrad.norm(*given), strict=True):
+        torch.testing.assert_close(one.reshape(other.shape), other)
+    given = dy, x, [8], *results[1:3], scale, [True] * 3, None, True, 1.0
+    torch.testing.assert_close(backward(*given), torch.ops.lngrad.norm_backward(*given))
+    with pytest.raises(ValueError, match="gamma: expected"):
+        forward(x, [8], torch.randn(3, 1, 8), None, 1e-5, None, True, 1.0)
+
+
+@pytest.mark.parametrize("dim", [1, -3])
+def test_a_dimension_in_the_middle(dim):
+    x, w = torch.randn(2, 6, 3, 4, requires_grad=True), torch.randn(6)
+    for mine, theirs in ((lngrad_torch.rms_norm, F.rms_norm), (lngrad_torch.layer_norm, F.layer_norm)):
+        y, moved = mine(x, None, w, eps=1e-5, dim=dim), x.movedim(1, -1)
+        torch.testing.assert_close(y, theirs(moved, (6,), w, eps=1e-5).movedim(-1, 1))
+        assert torch.equal(y, mine(moved, 6, w, eps=1e-5).movedim(-1, 1))
+        assert torch.equal(
+            *(
+                torch.autograd.grad(one.sin().sum(), x)[0]
+                for one in (y, torch.compile(mine)(x, None, w, eps=1e-5, dim=dim))
+            )
+        )
+        with pytest.raises(ValueError, match="dim: expected a normalized_shape of None with it, got 6"):
+            mine(x, 6, w, dim=dim)

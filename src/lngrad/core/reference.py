@@ -103,10 +103,11 @@ def layer_norm_backward(
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     if dtotal is not None:
         dx += _float64(dtotal, normalized)[0]
-    return Grads(dx, *(_over_rows(one, rows, gamma) for one in (dy * xhat, dy)))
+    return Grads(dx, *(over_rows(one, rows, gamma) for one in (dy * xhat, dy)))
 
 
-def _over_rows(array: Array, rows: tuple[int, ...], gamma: AnyArray | None) -> Array:
+def over_rows(array: Array, rows: tuple[int, ...], gamma: AnyArray | None) -> Array:
+    """The sum over all rows, or over those of each sample, in the shape of a gamma that is one for each."""
     if gamma is None or gamma.ndim < array.ndim or not rows:
         return array.sum(rows)
     return array.sum(tuple(axis for axis in rows if gamma.shape[axis] == 1), keepdims=True)

@@ -185,18 +185,11 @@ def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = No
         return handle_torch_function(  # type: ignore[no-any-return]
             modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps
         )
-    shape = input.shape[-1:]
-    if torch.onnx.is_in_onnx_export() or _is_torchs("norm", input):
-        y = torch.nn.functional.layer_norm(input, shape, None, None, eps) * (1 + _of_samples(scale, input))
-        return y if shift is None else y + _of_samples(shift, input)
-    gamma, beta = _of_samples(scale, input), None if shift is None else _of_samples(shift, input)
-    return _norm(input, shape, gamma, beta, eps, None, True, 1.0)  # type: ignore[no-any-return]
-
-
-def _of_samples(parameter: Tensor, x: Tensor) -> Tensor:
-    """scale or shift with x's dimensions, unless it is one row for all."""
-    ones = x.ndim - parameter.ndim if parameter.ndim > 1 else 0
-    return parameter.reshape(*parameter.shape[:-1], *(1,) * ones, parameter.shape[-1]) if ones > 0 else parameter
+    parameters = [scale, shift]
+    for k, one in enumerate(parameters):
+        if one is not None and 1 < one.ndim < input.ndim:
+            parameters[k] = one.reshape(*one.shape[:-1], *(1,) * (input.ndim - one.ndim), one.shape[-1])
+    return _norm(input, input.shape[-1:], *parameters, eps, None, True, 1.0)  # type: ignore[no-any-return]
 
 
 def _norm(
@@ -251,6 +244,9 @@ def _torchs(
     shape = _sizes(normalized_shape)
     if offset:
         weight = offset + (torch.ones(shape, dtype=x.dtype, device=x.device) if weight is None else weight)
+    if operators.is_of_samples(weight, shape):
+        y = _torchs(x, shape, None, None, eps, centred, 0.0) * weight
+        return y if bias is None else y + bias
     if centred:
         return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
     return torch.nn.functional.rms_norm(x, shape, weight, eps)

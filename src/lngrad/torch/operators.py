@@ -95,25 +95,23 @@ def is_of_samples(gamma: Any, shape: Any) -> bool:
     return gamma is not None and gamma.dim() > len(shape)
 
 
-def _normalization(gamma: Any, shape: Any, centred: bool, offset: float) -> Normalization:
-    return Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
-
-
 def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, added: Any, centred: bool, offset: float) -> calls.Call:
     """The operator of the core and its arrays."""
     operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
+    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    return operator, arrays, shape, operator.everything, _normalization(gamma, shape, centred, offset)
+    return operator, arrays, shape, operator.everything, normalization
 
 
 def norm_backward_call(
     dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, added: Any, centred: bool, offset: float
 ) -> calls.Call:
     operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
+    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    return operator, arrays, shape, mask[: len(operator.outputs)], _normalization(gamma, shape, centred, offset)
+    return operator, arrays, shape, mask[: len(operator.outputs)], normalization
 
 
 native.register("prepare_forward", calls.prepare(lambda *given: (norm_call(*given),)))

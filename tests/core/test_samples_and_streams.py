@@ -1,0 +1,276 @@
+"""A gamma and a beta for each sample (adaptive layer normalization), and totals in float32 beside 16 bits of x and y."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lngrad
+from lngrad.api import execute
+from lngrad.core.problem import BACKWARD, describe
+from lngrad.cpu import plan as numba_cpu
+from lngrad.errors import BackendUnavailable, DtypeError, NumberError, ShapeError
+from lngrad.testing import (
+    CASES,
+    Case,
+    GradientError,
+    Normalization,
+    check_forward,
+    check_grads,
+    check_same_bits,
+    make_inputs,
+)
+from mutants import MUTANTS, round_to
+from norms import backward, forward
+
+MODULATED = Normalization(offset=1.0, modulated=True)
+SAMPLES = (
+    Case((3, 65), (8,)),
+    Case((2, 130), (13,)),
+    Case((4, 7), (5,)),
+    Case((2, 200), (768,)),
+    Case((3, 2, 40), (300,)),
+)
+NORMS = {
+    "modulated": {"normalization": MODULATED},
+    "modulated without offset": {"normalization": Normalization(modulated=True)},
+    "modulated rms": {"normalization": Normalization(centred=False, offset=1.0, modulated=True)},
+    "modulated total": {"normalization": MODULATED, "residual": True},
+    "float32 stream": {"normalization": Normalization(), "residual": "float32"},
+    "float32 stream rms": {"normalization": Normalization(centred=False, alpha=1.7), "residual": "float32"},
+    "both": {"normalization": MODULATED, "residual": "float32"},
+}
+each = pytest.mark.parametrize("name", NORMS)
+
+
+def dtypes_of(name):
+    return ("bfloat16", "float16") if "residual" in NORMS[name] and NORMS[name]["residual"] is not True else (
+        "float32", "bfloat16", "float64",
+    )  # fmt: skip
+
+
+@each
+@pytest.mark.parametrize("case", [*CASES, *SAMPLES], ids=str)
+def test_results_are_those_of_float64_rounded_once(case, name, backend):
+    for dtype in dtypes_of(name):
+        inputs = make_inputs(case, dtype, **NORMS[name])
+        check_forward(forward(inputs, backend=backend), inputs)
+        got = backward(inputs, backend=backend)
+        check_grads(got, inputs)
+        stream = "residual" in NORMS[name] and NORMS[name]["residual"] is not True
+        assert got.dx.dtype == (np.float32 if stream else inputs.x.dtype)
+
+
+@pytest.mark.usefixtures("threads")
+@each
+@pytest.mark.parametrize(
+    "case", [*SAMPLES, Case((2, 1500), (40,)), Case((2, 9), (8200,)), Case((70, 3), (64,))], ids=str
+)
+def test_threads_do_not_show(case, name):
+    inputs, results = make_inputs(case, dtypes_of(name)[0], **NORMS[name]), []
+    for threads in (1, 3, 64):
+        lngrad.set_num_threads(threads)
+        results.append((*forward(inputs), *backward(inputs)))
+    check_same_bits(results[1], results[0])
+    check_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "case", [*SAMPLES, Case((2, 700), (1024,)), Case((4, 1), (64,)), Case((2, 5), (8200,))], ids=str
+)
+@pytest.mark.parametrize("name", [name for name in NORMS if name.startswith("modulated")])
+def test_a_sample_has_the_bits_of_a_call_of_its_own(case, name, dtype, backend):
+    inputs = make_inputs(case, dtype, **NORMS[name])
+    y, grads = forward(inputs, backend=backend), backward(inputs, backend=backend)
+    for sample in range(case.lead[0]):
+        arrays = {
+            one: getattr(inputs, one) for one in ("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal")
+        }
+        arrays = {one: None if array is None else array[sample] for one, array in arrays.items()}
+        for one in ("gamma", "beta"):
+            arrays[one] = None if arrays[one] is None else arrays[one].reshape(case.normalized)
+        alone = replace(inputs, **arrays, normalization=inputs.normalization._replace(modulated=False))
+        check_same_bits(tuple(None if a is None else a[sample] for a in y), tuple(forward(alone, backend=backend)))
+        dx, *sums = backward(alone, backend=backend)
+        own = [None if a is None else a[sample].reshape(case.normalized) for a in grads[1:]]
+        check_same_bits((grads[0][sample], *own), (dx, *sums))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_wrong_gradients_are_rejected(mutant):
+    inputs = make_inputs(Case((3, 70), (40,)), "float32", normalization=MODULATED)
+    right = backward(inputs)
+    wrong = round_to(MUTANTS[mutant](inputs), right)
+    with pytest.raises(GradientError):
+        check_grads(wrong, inputs)
+
+
+OF_SAMPLES = {
+    "scale without 1": lambda one: replace(one, normalization=one.normalization._replace(offset=0.0)),
+    "scale of the previous sample": lambda one: replace(one, gamma=np.roll(one.gamma, 1, 0)),
+    "first sample's scale for all": lambda one: replace(one, gamma=np.broadcast_to(one.gamma[:1], one.gamma.shape)),
+}
+
+
+@pytest.mark.parametrize("mutant", [*OF_SAMPLES, "sums over all samples", "sums of the previous sample"])
+def test_wrong_samples_are_rejected(mutant):
+    inputs = make_inputs(Case((3, 70), (40,)), "float32", normalization=MODULATED)
+    grads = backward(inputs)
+    if mutant in OF_SAMPLES:
+        wrong = backward(OF_SAMPLES[mutant](inputs))
+    elif mutant == "sums over all samples":
+        wrong = grads._replace(dgamma=grads.dgamma.sum(0, keepdims=True).repeat(3, 0))
+    else:
+        wrong = grads._replace(dbeta=np.roll(grads.dbeta, 1, 0))
+    with pytest.raises(GradientError):
+        check_grads(wrong, inputs)
+
+
+def test_a_stream_in_16_bits_is_rejected():
+    inputs = make_inputs(Case((70,), (40,)), "bfloat16", residual="float32")
+    narrow = replace(inputs, residual=inputs.residual.astype(inputs.x.dtype))
+    with pytest.raises(GradientError, match="total"):
+        check_forward(forward(narrow), inputs)
+    wrong = backward(inputs)
+    with pytest.raises(GradientError, match="dx"):
+        check_grads(wrong._replace(dx=wrong.dx.astype(inputs.x.dtype).astype(np.float32)), inputs)
+
+
+def apart(array):
+    return np.repeat(array, 2, -1)[..., ::2]
+
+
+def in_one(array):
+    """As a chunk of a linear layer's result."""
+    return np.concatenate([array, array], -1)[..., : array.shape[-1]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", [apart, in_one])
+def test_layouts_and_given_outputs_do_not_show(layout, dtype, backend):
+    inputs = make_inputs(Case((3, 70), (320,)), dtype, normalization=MODULATED)
+    lies = replace(inputs, **{name: layout(getattr(inputs, name)) for name in ("gamma", "beta", "x", "dy")})
+    check_same_bits(tuple(forward(lies, backend=backend)), tuple(forward(inputs, backend=backend)))
+    expected = backward(inputs, backend=backend)
+    out = lngrad.Grads(*(layout(np.zeros_like(one)) for one in expected))
+    backward(lies, backend=backend, out=out)
+    check_same_bits(tuple(out), tuple(expected))
+    stream = make_inputs(Case((70,), (320,)), "bfloat16", residual="float32")
+    lies = replace(stream, **{name: layout(getattr(stream, name)) for name in ("x", "dy", "residual", "dtotal")})
+    check_same_bits(tuple(forward(lies, backend=backend)), tuple(forward(stream, backend=backend)))
+    check_same_bits(tuple(backward(lies, backend=backend)), tuple(backward(stream, backend=backend)))
+
+
+@pytest.mark.parametrize(
+    "mask", [(True, False, False), (False, True, False), (False, False, True), (True, True, False)]
+)
+@pytest.mark.parametrize("N", [5, 40, 300])
+def test_masks(mask, N):
+    inputs = make_inputs(Case((3, 70), (N,)), "float32", normalization=MODULATED)
+    expected = backward(inputs)
+    got = backward(inputs, output_mask=mask)
+    for one, other, wanted in zip(got, expected, mask, strict=True):
+        check_same_bits(one, other if wanted else None)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_walk_does_not_show(monkeypatch):
+    inputs = make_inputs(Case((3, 333), (300,)), "float32", normalization=MODULATED)
+    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    problem, arrays = describe(BACKWARD, arguments, 300, (True,) * 3, None, MODULATED)
+    results = []
+    for threads, elements in ((1, 1 << 13), (4, 1), (64, 1 << 20)):
+        monkeypatch.setattr(numba_cpu, "TASK_ELEMENTS", elements)
+        results.append(execute(numba_cpu.plan(problem, threads), arrays))
+    check_same_bits(results[1], results[0])
+    check_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("lead", [(0, 3), (3, 0), (2, 3)])
+def test_nothing(lead, backend):
+    N = 0 if lead == (2, 3) else 4
+    x, gamma = np.ones((*lead, N), np.float32), np.ones((lead[0], 1, N), np.float32)
+    y, mean, rstd = lngrad.layer_norm(x, N, gamma, gamma, backend=backend)
+    grads = lngrad.layer_norm_backward(x, x, mean, rstd, gamma, normalized_shape=N, backend=backend)
+    assert y.shape == grads.dx.shape == x.shape
+    assert grads.dgamma.shape == grads.dbeta.shape == gamma.shape
+    assert not grads.dgamma.any()
+
+
+X = np.ones((2, 3, 4), np.float32)
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "given"),
+    [
+        (ShapeError, r"^gamma: expected the first of x's dimensions \(2, 3\), ones and \(4,\), got \(2, 2, 4\)$",
+         {"gamma": ones(2, 2, 4)}),
+        (ShapeError, r"^gamma: expected the first of x's dimensions \(2, 3\), ones and \(4,\), got \(1, 3, 4\)$",
+         {"gamma": ones(1, 3, 4)}),
+        (ShapeError, r"^gamma: expected the normalized shape \(4,\), got \(2, 4\)$", {"gamma": ones(2, 4)}),
+        (ShapeError, r"^beta: expected the shape of gamma, \(2, 1, 4\), got \(4,\)$",
+         {"gamma": ones(2, 1, 4), "beta": ones(4)}),
+        (ShapeError, r"^normalized_shape: expected the last dimensions of x",
+         {"gamma": ones(2, 1, 4), "normalized_shape": None}),
+        (DtypeError, r"^residual: expected the dtype of x, float16, got bfloat16$",
+         {"x": X.astype("f2"), "residual": X.astype("bfloat16")}),
+        (DtypeError, r"^residual: expected the dtype of x, float16, got float64$",
+         {"x": X.astype("f2"), "residual": X.astype("f8")}),
+        (DtypeError, r"^out.total: expected the dtype of residual, float32, got float16$",
+         {"x": X.astype("f2"), "residual": X, "out": lngrad.ForwardWithTotal(None, None, None, X.astype("f2"))}),
+        (BackendUnavailable, "computes layer normalization alone", {"gamma": ones(2, 1, 4), "backend": "ascend_sim"}),
+    ],
+)  # fmt: skip
+def test_rules(error, text, given):
+    with pytest.raises(error, match=text):
+        lngrad.layer_norm(**{"x": X, "normalized_shape": 4, **given})
+
+
+@pytest.mark.parametrize("dy", ["float16", "bfloat16"])
+def test_a_narrow_dy_needs_a_gradient_of_the_total(dy):
+    narrow, rows = X.astype(dy), np.ones(6, np.float32)
+    with pytest.raises(DtypeError, match=f"dy: expected the dtype of x, float32, got {dy}"):
+        lngrad.rms_norm_backward(narrow, X, rows)
+    assert lngrad.rms_norm_backward(narrow, X, rows, dtotal=X).dx.dtype == np.float32
+
+
+class Quantity(np.ndarray):
+    units = "metre"
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [(np.ma.masked_array(X, X > 2), "MaskedArray with a mask"), (X.view(Quantity), "Quantity with a units")],
+)
+@pytest.mark.parametrize("name", ["x", "gamma", "residual", "out.y"])
+def test_what_is_more_than_its_numbers_is_refused(array, what, name):
+    given = {"x": X, "normalized_shape": (2, 3, 4)}
+    given |= {"out": lngrad.Forward(array, None, None)} if name == "out.y" else {name: array}
+    with pytest.raises(DtypeError, match=f"^{name}: expected an array of numbers alone, got {what}$"):
+        lngrad.layer_norm(**given)
+
+
+def test_other_subclasses_are_taken(tmp_path):
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(3, 4))
+    mapped[...] = np.arange(12).reshape(3, 4)
+    check_same_bits(lngrad.layer_norm(mapped).y, lngrad.layer_norm(np.array(mapped)).y)
+
+
+@pytest.mark.parametrize("eps", ["1e-5", b"1", [1e-5, 1], "small"])
+def test_an_eps_that_is_no_number(eps):
+    for call in (lngrad.layer_norm, lngrad.rms_norm):
+        with pytest.raises(NumberError, match=r"^eps: expected a number, got "):
+            call(X, eps=eps)
+
+
+def test_no_eps():
+    with pytest.raises(NumberError, match=r"^eps: expected a number, got None$"):
+        lngrad.layer_norm(X, eps=None)
+    check_same_bits(lngrad.layer_norm(X, eps=np.float64(1e-5)).y, lngrad.layer_norm(X, eps=1e-5).y)

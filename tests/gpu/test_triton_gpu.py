@@ -297,6 +297,22 @@ def family(inputs: Inputs, directions: str = "forward backward", place: Any = te
     return results
 
 
+@pytest.mark.parametrize("case", [Case((67,), (7,)), Case((9,), (300,)), Case((3,), (9000,))], ids=str)
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_float32_stream_beside_16_bits(case, centred):
+    inputs = make_inputs(case, "bfloat16", normalization=Normalization(centred), residual="float32")
+    results, grads = family(inputs)
+    check_forward(results, inputs)
+    check_grads(grads, inputs)
+    assert results.total.dtype is grads.dx.dtype is torch.float32
+
+
+def test_a_gamma_for_each_sample_is_refused():
+    inputs = make_inputs(Case((2, 3), (8,)), "float32", normalization=Normalization(modulated=True))
+    with pytest.raises(BackendUnavailable, match="triton_gpu takes one gamma for all rows, got one for each sample"):
+        family(inputs)
+
+
 FAMILY = [
     (Case((3, 5, 7), (4, 6)), "float32"),
     (Case((67,), (7,)), "float16"),

@@ -22,7 +22,7 @@ import lngrad  # noqa: E402
 import lngrad.jax as lngrad_jax  # noqa: E402
 from lngrad.core.calls import forget  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
-from lngrad.errors import DtypeError, ShapeError  # noqa: E402
+from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.jax import calls, operators  # noqa: E402
 from lngrad.testing import CASES, Case, check_forward, check_grads, check_same_bits, make_inputs  # noqa: E402
 
@@ -518,7 +518,7 @@ def test_a_traced_eps_is_taken_and_differentiable_in_float64():
 
 def test_eps_that_is_no_number():
     for eps in ("small", jnp.ones(2)):
-        with pytest.raises(DtypeError, match="eps: expected a number, got"):
+        with pytest.raises(NumberError, match="eps: expected a number, got"):
             lngrad_jax.layer_norm(jnp.ones((3, 4)), eps=eps)
     with pytest.raises(DtypeError, match=r"eps: expected a float of no dimensions, got float32 of shape \(2,\)"):
         jax.jit(lambda x, eps: lngrad_jax.layer_norm(x, eps=eps))(jnp.ones((3, 4)), jnp.ones(2))

@@ -71,7 +71,7 @@ def cotangents(inputs):
 
 def function(norm, shape=None):
     """Of a dictionary of arguments: (y,) or (y, total)."""
-    (centred, offset, alpha), residual = NORMS[norm]
+    (centred, offset, alpha, _), residual = NORMS[norm]
     name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
     static = {"eps": EPS, "offset": offset, "normalized_shape": shape} | ({"alpha": alpha} if residual else {})
 
@@ -84,7 +84,7 @@ def function(norm, shape=None):
 
 def core(inputs):
     """The core's results, and gradients by name of the argument."""
-    R, (centred, offset, alpha) = inputs.normalized_shape, inputs.normalization
+    R, (centred, offset, alpha, _) = inputs.normalized_shape, inputs.normalization
     static = {"offset": offset, "residual": inputs.residual, "alpha": alpha, "eps": EPS}
     if centred:
         forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta, **static)
@@ -131,7 +131,7 @@ def test_results_and_gradients_have_the_bits_of_the_core(norm, dtype, case, jit)
 
 def backward(inputs, framework=lngrad_jax, **options):
     """The backward by itself, as a function of dy, x, statistics, gamma and dtotal, and these."""
-    centred, offset, _ = inputs.normalization
+    centred, offset, *_ = inputs.normalization
     name = "layer_norm_backward" if centred else "rms_norm_backward"
     statistics = (inputs.mean, inputs.rstd) if centred else (inputs.rstd,)
     arrays = [inputs.dy, inputs.total, *statistics, inputs.gamma, inputs.dtotal]
@@ -231,7 +231,7 @@ def test_vmap_over_everything(norm):
 
 def formula(norm, arguments, eps=EPS):
     """In elementary operations: what JAX differentiates by itself."""
-    (centred, offset, alpha), residual = NORMS[norm]
+    (centred, offset, alpha, _), residual = NORMS[norm]
     h = alpha * arguments["x"] + arguments["residual"] if residual else arguments["x"]
     moved = h - h.mean(-1, keepdims=True) if centred else h
     y = moved / jnp.sqrt((moved * moved).mean(-1, keepdims=True) + eps) * (offset + arguments["gamma"])
@@ -364,7 +364,7 @@ def test_exported_and_called_again(norm):
 @norms
 def test_a_traced_eps_in_float64(norm):
     inputs = inputs_of(norm, Case((4,), (5,)), "float64")
-    (centred, offset, alpha), residual = NORMS[norm]
+    (centred, offset, alpha, _), residual = NORMS[norm]
     name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
     static = {"offset": offset} | ({"alpha": alpha} if residual else {})
 
@@ -474,3 +474,50 @@ def test_meshes():
     error, done = result.stdout.splitlines()
     assert error.startswith("residual: expected to be sharded as x")
     assert done == "done"
+
+
+@pytest.mark.parametrize("rms", [False, True])
+def test_a_float32_stream_beside_16_bits(rms):
+    inputs = make_inputs(Case((70,), (40,)), "bfloat16", normalization=Normalization(not rms), residual="float32")
+    given = [jnp.asarray(one) for one in (inputs.x, inputs.residual, inputs.gamma)]
+
+    def ours(x, stream, gamma):
+        return (lngrad_jax.add_rms_norm if rms else lngrad_jax.add_layer_norm)(x, stream, gamma, eps=1e-5)
+
+    def formula(x, stream, gamma):
+        total = x + stream
+        centred = total if rms else total - total.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gamma, total
+
+    y, total = ours(*given)
+    call = partial(lngrad.rms_norm if rms else lngrad.layer_norm, eps=1e-5)
+    expected = call(inputs.x, 40, inputs.gamma, residual=inputs.residual)
+    check_same_bits((np.asarray(y), np.asarray(total)), (expected.y, expected.total))
+    for weights in ((1.0, 0.0), (0.0, 1.0), (1.0, 0.5)):
+
+        def loss(function, *given, weights=weights):
+            parts = zip(weights, function(*given), strict=True)
+            return sum((weight * one.astype(jnp.float32) ** 2).sum() for weight, one in parts if weight)
+
+        got = jax.grad(partial(loss, ours), (0, 1, 2))(*given)
+        truth = jax.grad(partial(loss, formula), (0, 1, 2))(*(one.astype(jnp.float32) for one in given))
+        assert [one.dtype.name for one in got] == ["bfloat16", "float32", "bfloat16"]
+        for one, other in zip(got, truth, strict=True):
+            scale = max(1.0, float(jnp.abs(other).max()))
+            assert float(jnp.abs(one.astype(jnp.float32) - other).max()) <= 0.03 * scale
+        compiled = jax.jit(jax.grad(partial(loss, ours), (0, 1, 2)))(*given)
+        check_same_bits(tuple(map(np.asarray, compiled)), tuple(map(np.asarray, got)))
+    tangents = jax.jvp(ours, given, given)[1]
+    assert [one.dtype.name for one in tangents] == ["bfloat16", "float32"]
+
+
+def test_an_axis_in_the_middle():
+    x, gamma = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6, 3, 4)), jnp.float32), jnp.arange(6.0)
+    for function in (lngrad_jax.layer_norm, lngrad_jax.rms_norm):
+        y = function(x, gamma, axis=1)
+        check_same_bits(np.asarray(y), np.asarray(jnp.moveaxis(function(jnp.moveaxis(x, 1, -1), gamma), -1, 1)))
+        assert jax.grad(lambda x, function=function: function(x, gamma, axis=-3).sum())(x).shape == x.shape
+        with pytest.raises(ShapeError, match=r"^axis: expected one of x's 4 axes, got 4$"):
+            function(x, axis=4)
+        with pytest.raises(ShapeError, match=r"^axis: expected no normalized_shape with it, got 6$"):
+            function(x, axis=1, normalized_shape=6)

@@ -13,14 +13,16 @@ from lngrad.typing import Shape, Words
 
 def table_of(spec: ArraySpec, lead: int, functions: tuple[int, int] = (0, 0)) -> Words:
     """How rows and columns of a tensor with `lead` leading dimensions lie, as cpu.kernels.strided reads it; then the addresses
-    of the functions that gather and scatter its rows."""
+    of the functions that gather and scatter its rows, and whether its columns follow each other."""
     dims = merged(spec.shape[:lead], spec.strides[:lead])
     head = [len(dims), *(word for dim in dims for word in dim)]
     offsets = np.zeros(spec.shape[lead:], np.int64)
     for axis, (size, stride) in enumerate(zip(offsets.shape, spec.strides[lead:], strict=True)):
         steps = np.arange(size, dtype=np.int64) * stride
         offsets += steps.reshape((size,) + (1,) * (offsets.ndim - axis - 1))
-    return np.concatenate([np.asarray(head, np.int64), offsets.ravel(), np.asarray(functions, np.int64)])
+    columns = offsets.ravel()
+    is_plain = bool((columns == np.arange(len(columns)) * bytes_of(spec.dtype)).all())
+    return np.concatenate([np.asarray(head, np.int64), columns, np.asarray((*functions, is_plain), np.int64)])
 
 
 def merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:

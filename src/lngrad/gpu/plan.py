@@ -37,10 +37,12 @@ def plan(problem: Problem, threads: int) -> Plan:
 
     Raises:
         BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
-            which is for columns of longer rows.
+            which is for columns of longer rows; or each sample has a gamma of its own.
     """
     if "lost" in problem.inputs:
         raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
+    if problem.normalization.modulated:
+        raise BackendUnavailable("backend: triton_gpu takes one gamma for all rows, got one for each sample")
     if problem.kind != "torch":
         raise BackendUnavailable(f"backend: triton_gpu takes torch tensors, got {problem.kind} arrays")
     if problem.device == "cpu" and not kernels.INTERPRETED:

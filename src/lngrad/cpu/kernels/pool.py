@@ -161,7 +161,8 @@ def copy_rows(builder, function, base, table, first, rows, N, packed):
 
 @inlined
 def copies_of(table, N):
-    """Where a table has the functions that gather its tensor's rows of N columns, and scatter them."""
+    """Where a table has the functions that gather its tensor's rows of N columns, and scatter them, and whether its columns
+    follow each other."""
     return table + 8 * (1 + 2 * word(table, 0) + N)
 
 

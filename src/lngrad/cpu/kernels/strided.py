@@ -10,9 +10,9 @@ columns in registers, or back.
 from llvmlite import ir
 from numba.core import types
 
-from lngrad.cpu.jobs import LANES
+from lngrad.cpu.jobs import GROUP, LANES
 from lngrad.cpu.kernels.functions import inlined, lowered, plain
-from lngrad.cpu.kernels.pool import word
+from lngrad.cpu.kernels.pool import copies_of, word
 from lngrad.cpu.kernels.simd import LONG, WIDE, is_none, shuffle, size_of, stored_as
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -258,13 +258,37 @@ def copy_row(outer, inner, back, row, columns, N, packed):
         j += together
 
 
+@inlined
+def copy_columns(outer, inner, back, row, j, packed):
+    """Eight columns that follow each other."""
+    place, at = row + j * size_of(outer), packed + j * size_of(inner)
+    if back is None:
+        copy_lanes(outer, inner, place, at)
+    else:
+        copy_lanes(inner, outer, at, place)
+
+
+@plain
+def copy_plain_row(outer, inner, back, row, N, packed):
+    """One row of N >= 8 columns that follow each other; the last eight overlap those before."""
+    for j in range(0, N - N % GROUP, GROUP):
+        for k in range(0, GROUP, LANES):
+            copy_columns(outer, inner, back, row, j + k, packed)
+    for j in range(N - N % GROUP, N, LANES):
+        copy_columns(outer, inner, back, row, min(j, N - LANES), packed)
+
+
 @plain
 def move_rows(outer, inner, back, base, table, first, rows, N, packed):
     """Copy rows first … first+rows-1 of N columns, stored as `outer` says, to packed, row-major, as `inner` says.
 
     back: None, or 1 for the reverse.
     """
-    columns, closer = columns_of(table), rows_are_closer(table, N)
+    columns, closer, is_plain = (
+        columns_of(table),
+        rows_are_closer(table, N),
+        N >= LANES and word(copies_of(table, N), 2) != 0,
+    )
     i = 0
     while i < rows:
         row, at, run = base + row_offset(table, first + i), packed + i * N * size_of(inner), 1
@@ -277,6 +301,8 @@ def move_rows(outer, inner, back, base, table, first, rows, N, packed):
                 copy_tiles(outer, inner, None, back, row, columns, N, run, at)
             else:
                 copy_beside(outer, inner, back, row, word(table, 2), columns, N, run, at)
+        elif is_plain:
+            copy_plain_row(outer, inner, back, row, N, at)
         else:
             copy_row(outer, inner, back, row, columns, N, at)
         i += run

@@ -106,7 +106,7 @@ def layer_norm_backward(
     return Grads(dx, *(over_rows(one, rows, gamma) for one in (dy * xhat, dy)))
 
 
-def over_rows(array: Array, rows: tuple[int, ...], gamma: AnyArray | None) -> Array:
+def over_rows(array: Array, rows: tuple[int, ...], gamma: Any) -> Any:
     """The sum over all rows, or over those of each sample, in the shape of a gamma that is one for each."""
     if gamma is None or gamma.ndim < array.ndim or not rows:
         return array.sum(rows)

@@ -182,18 +182,17 @@ def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = No
         As layer_norm.
     """
     if has_torch_function_variadic(input, scale, shift):
-        return handle_torch_function(  # type: ignore[no-any-return]
-            modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps
-        )
+        return handle_torch_function(modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps)
     parameters = [scale, shift]
     for k, one in enumerate(parameters):
         if one is not None and 1 < one.ndim < input.ndim:
             parameters[k] = one.reshape(*one.shape[:-1], *(1,) * (input.ndim - one.ndim), one.shape[-1])
-    return _norm(input, input.shape[-1:], *parameters, eps, None, True, 1.0)  # type: ignore[no-any-return]
+    gamma, beta = parameters
+    return _norm(input, input.shape[-1:], gamma, beta, eps, None, True, 1.0)
 
 
 def _norm(
-    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
+    x: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float | None,
     residual: Tensor | None, centred: bool, offset: float,
 ) -> Any:  # fmt: skip
     """y, or y and the total with a residual; in an export to ONNX by torch's own functions or elementary operations."""
@@ -237,7 +236,7 @@ def _is_torchs(name: str, x: Tensor) -> bool:
 
 
 def _torchs(
-    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float | None,
+    x: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float | None,
     centred: bool, offset: float,
 ) -> Tensor:  # fmt: skip
     """By torch's own functions."""

@@ -86,7 +86,7 @@ def _forward(
         if residual is not None:
             local_x = results["total"] = local_x + local_residual
         rows, n = local_x.shape[:split], math.prod(local_x.shape[split:])
-        flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(x, gamma, beta))
+        flat = local_x.reshape(math.prod(rows), n).to(_rows_dtype(local_x, gamma, beta))
         cut = Cut.of(x, local_x, split, layout.hidden)
         of_rows = slices.statistics(flat, cut, eps, centred)
         scale, shift = _flat(of_rows[1].dtype, flat, call[-1], local_gamma, local_beta)
@@ -150,7 +150,7 @@ def _backward(
     if mask[0]:
         dx = slices.input_gradient(flat_dy, flat_x, of_rows, scale, flat_dtotal, means)
         results["dx"] = dx.to(x.dtype).reshape(local_x.shape)
-    results["dgamma"], results["dbeta"] = _column_sums(local_dy, local_x, shape, of_rows, local_gamma, mask)
+    results["dgamma"], results["dbeta"] = _column_sums(local_dy.to(x.dtype), local_x, shape, of_rows, local_gamma, mask)
     return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
 
 

@@ -108,7 +108,7 @@ def layer_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    numbers = (number("eps", eps),)
+    numbers = (eps if type(eps) is float else number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
         FORWARD, (x, gamma, beta), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
     )
@@ -211,7 +211,7 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    numbers = (None if eps is None else number("eps", eps),)
+    numbers = (eps if eps is None or type(eps) is float else number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
     )

@@ -416,8 +416,9 @@ def _main_task(wants: int, N: int, by_columns: bool) -> str:
 def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: int) -> None:
     """A job that adds up all tasks' slots and rounds dgamma and dbeta; two only if their dtypes differ."""
     problem, N = builder.problem, builder.problem.N
-    elements = min(COMBINE_ELEMENTS, max(LEAST_COMBINED, 2 * parts * N // builder.threads))
-    columns = max(1, elements // (2 * parts * MIXED_COLUMNS)) * MIXED_COLUMNS
+    elements = problem.samples * 2 * parts * N
+    of_task = min(COMBINE_ELEMENTS, max(LEAST_COMBINED, elements // builder.threads))
+    columns = max(1, of_task // (2 * parts * MIXED_COLUMNS)) * MIXED_COLUMNS
     outputs = {
         name: output
         for name, output in zip(problem.out, problem.outputs(), strict=True)
@@ -431,7 +432,6 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: in
                 slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed, sample_tasks=tasks
             )
             function = task_function("combine", output.dtype, problem.accumulator)
-            elements = problem.samples * 2 * parts * N
             job = jobs[output.dtype] = builder.chain.add(function, problem.samples * tasks, elements, record)
             builder.of_workspace[job.word("slots")] = "slots"
         spec, word = problem.out[name], jobs[output.dtype].word(name)

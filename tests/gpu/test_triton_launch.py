@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -210,6 +213,67 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     with pytest.raises(ShapeError, match="x: expected 10240 bytes of storage, got 64"):
         call.run(arrays, (1e-5,))
     calls.forget()
+
+
+# Triton's compiler is the real one; what loads its binaries is not, since that takes a GPU.
+PACKED = """
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from lngrad.core.problem import Problem
+from lngrad.gpu import kernels, plan, run
+
+handles = iter(range(1000, 2000))
+utils = SimpleNamespace(
+    load_binary=lambda name, *rest: (1, next(handles), 32, 0, 1024), unload_module=lambda module: None,
+    get_device_properties=lambda device: {"max_shared_mem": 163 << 10},
+)
+driver.set_active(SimpleNamespace(
+    utils=utils, launcher_cls=lambda source, metadata: None, get_current_device=lambda: 0, get_current_stream=lambda device: 0,
+    get_current_target=lambda: GPUTarget("cuda", int(sys.argv[1]), 32),
+))
+torch.cuda.current_device = lambda: 0
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(shared_memory_per_block_optin=163 << 10)
+run._context_of = lambda device: nullcontext()
+for N in (64, 20000):
+    x, gamma, statistics = torch.zeros(8, N), torch.zeros(N), torch.zeros(8)
+    calls = Problem.forward(x, gamma, gamma), Problem.backward(x, x, statistics, statistics, gamma)
+    for problem, _ in calls:
+        made = plan.plan(replace(problem, device="cuda:0"), 1)
+        numbers = run.pack(made).tolist()
+        lists = []
+        while numbers:
+            lists.append((numbers[0], numbers[2 : 2 + numbers[1]]))
+            del numbers[: 2 + numbers[1]]
+        (_, none), (workspace, image), (_, places), (_, launches), (_, regions) = lists
+        assert not none and workspace == made.workspace_bytes and len(regions) == 2 * len(made.steps.pieces)
+        for launch in made.steps.launches:
+            function, programs, threads, shared, count, *_ = launches
+            compiled = run._packed[function]
+            assert (compiled.name, programs, threads) == (launch.kernel.fn.__name__, launch.programs, 32 * launch.warps)
+            assert shared == compiled.metadata.shared and compiled.asm["ptx"].count(".param .u32") <= count
+            words = launches[5 : 5 + count]
+            assert words[-2:] == [len(image) - 1] * 2 and image[-1] == 0
+            print(compiled.name)
+            del launches[: 5 + count]
+        assert not launches
+"""
+
+
+@pytest.mark.parametrize("architecture", [90, *(pytest.param(one, marks=pytest.mark.slow) for one in (80, 100))])
+def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architecture: int) -> None:
+    """Their parameters are what pack takes them for: by another Triton's, a warning would say so."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "error::UserWarning:lngrad", "-c", PACKED, str(architecture)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "forward_tiles", "backward_tiles", "finalize", "forward_sums", "forward_columns", "sum_chunks", "backward_columns"
+    ]  # fmt: skip
 
 
 # --- On a device ----------------------------------------------------------------------------------------------------

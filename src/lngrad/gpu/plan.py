@@ -25,7 +25,7 @@ from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
-from lngrad.gpu.run import Launch, Steps, run, signature
+from lngrad.gpu.run import Launch, Steps, pack, run, signature
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.typing import Shape
 
@@ -51,7 +51,7 @@ def plan(problem: Problem, threads: int) -> Plan:
         return Plan(problem, "triton_gpu", 0, None, run_empty)
     decide = {"forward": _forward, "backward": _backward}[problem.operator.direction]
     steps = decide(problem)
-    return Plan(problem, "triton_gpu", sum(size for _, size in steps.pieces), steps, run)
+    return Plan(problem, "triton_gpu", sum(size for _, size in steps.pieces), steps, run, pack=pack)
 
 
 @cache

@@ -2,13 +2,16 @@
 
 `kernel[grid](...)` binds, specializes and hashes all arguments each time. What it returns, the compiled kernel, can be launched
 with a grid too, as `warmup` is used in Triton's own tutorials; it is kept here by all that the specialization depends on, and
-takes addresses for tensors.
+takes addresses for tensors. `pack` has a plan's launches as numbers, for compiled code that launches without Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import ctypes
+import re
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +21,8 @@ import torch
 from lngrad.core.plan import Plan
 from lngrad.gpu import kernels
 from lngrad.support.bounded_cache import BoundedCache
-from lngrad.typing import Tensor
+from lngrad.support.dtypes import torch_dtype
+from lngrad.typing import Tensor, Words
 
 
 @dataclass(frozen=True)
@@ -171,3 +175,97 @@ def _bind(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) 
     # On ROCm a kernel also depends on whether a tensor's storage is below 2 GB; there Triton looks it up itself.
     if torch.version.hip is None:
         _compiled.keep((launch.signature, *where), compiled)
+
+
+# --- Launches for compiled code -------------------------------------------------------------------------------------
+
+# A kernel's parameters behind its arguments: addresses of scratch memory, none of ours has any (Triton 3.6 to 3.9).
+_SCRATCH = 2
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s")
+_packed: dict[int, Any] = {}  # compiled kernels whose functions compiled code launches: one that is let go is unloaded
+
+
+def pack(plan: Plan) -> Words | None:
+    """The plan in the form that cpu/run.py's pack gives one, for a call whose arrays are contiguous and lie on 16 bytes.
+
+    1. 0, and nothing: kernels are launched.
+    2. Bytes of the workspace; the values of a call, see Steps, a word each, and 0 behind them.
+    3. 0; for each argument the word that it goes to: arrays and numbers.
+    4. 0; of each launch the function's handle, programs, threads of a program, bytes of shared memory, how many parameters it
+       has, and the word of each.
+    5. 0; pairs of a word, and the offset in the workspace whose address it takes.
+
+    Kernels are compiled and loaded, and this thread has the device's context from now on.
+
+    Returns:
+        The numbers. None on ROCm; and with a warning where a kernel is not launched as that of a Triton that is known.
+    """
+    if torch.version.hip is not None or plan.steps is None:
+        return None
+    steps, operator, problem = plan.steps, plan.problem.operator, plan.problem
+    facts = (*problem.inputs.values(), *problem.outputs())
+    arrays = [None if fact is None else torch_dtype(fact.dtype) for fact in facts]
+    pieces = [torch_dtype(problem.accumulator)] * len(steps.pieces)
+    values = (*arrays, *pieces, *[1.0] * len(operator.numbers), *steps.sizes)
+    first_number = len(arrays) + len(pieces)
+    launches: list[int] = []
+    with _context_of(problem.device):
+        where = torch.cuda.current_device(), None
+        for launch in steps.launches:
+            compiled = _compiled.get((launch.signature, *where)) or _compile(launch, where, values)
+            words = [word for word in launch.pick(range(len(values))) if values[word] is not None]
+            reason = _foreign(compiled, len(words))
+            if reason:
+                warnings.warn(f"lngrad: kernels are launched by Python, which takes longer: {reason}", stacklevel=2)
+                return None
+            _packed[compiled.function] = compiled
+            words += [len(values)] * _SCRATCH
+            shared = compiled.metadata.shared
+            launches += compiled.function, launch.programs, 32 * launch.warps, shared, len(words), *words
+    offsets = np.cumsum([0, *(size for _, size in steps.pieces)]).tolist()
+    lists: tuple[tuple[int, Sequence[int]], ...] = (
+        (0, ()),
+        (offsets[-1], [*[0] * first_number, *[0] * len(operator.numbers), *(size or 0 for size in steps.sizes), 0]),
+        (0, [*range(len(arrays)), *range(first_number, first_number + len(operator.numbers))]),
+        (0, launches),
+        (0, [number for at in range(len(pieces)) for number in (len(arrays) + at, offsets[at])]),
+    )
+    return np.concatenate([np.asarray((number, len(words), *words), np.int64) for number, words in lists])
+
+
+def _compile(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) -> Any:
+    """The kernel for pointers on 16 bytes, loaded; dtypes stand for tensors."""
+    compiled = launch.kernel.warmup(
+        *launch.pick(values), grid=(launch.programs,), **launch.constants, num_warps=launch.warps, enable_fp_fusion=True
+    )
+    compiled[(launch.programs, 1, 1)]  # loads it
+    return _compiled.keep((launch.signature, *where), compiled)
+
+
+def _foreign(compiled: Any, arguments: int) -> str | None:
+    """Why a kernel can't be launched with its arguments and scratch memory that there is not, or None."""
+    facts, entry = compiled.metadata, re.search(r"\.entry[^(]*\(([^)]*)\)", compiled.asm.get("ptx", ""))
+    bits = [int(size) for size in _PARAMETER.findall(entry[1])] if entry else []
+    signature = [type_ for type_ in compiled.src.signature.values() if type_ != "constexpr"]
+    expected = [32 if type_ == "i32" else 64 for type_ in signature] + [64] * _SCRATCH
+    if len(signature) != arguments or bits != expected:
+        return f"{compiled.name}: expected parameters of {expected} bits, got {bits}"
+    if not isinstance(compiled.function, int):
+        return f"{compiled.name}: expected the handle of a function, got {compiled.function!r}"
+    plain = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False}
+    plain |= {"global_scratch_size": 0, "profile_scratch_size": 0}
+    other = {name: getattr(facts, name, None) for name, value in plain.items() if getattr(facts, name, None) != value}
+    return f"{compiled.name}: expected {plain}, got {other}" if other else None
+
+
+@contextmanager
+def _context_of(device: str) -> Iterator[None]:
+    """On the device, with its context current in this thread: a launch of the driver's own does not see to that."""
+    with torch.cuda.device(device):
+        driver, context, ordinal = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+        driver.cuCtxGetCurrent(ctypes.byref(context))
+        if not context:
+            driver.cuDeviceGet(ctypes.byref(ordinal), torch.cuda.current_device())
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal)
+            driver.cuCtxSetCurrent(context)
+        yield

@@ -64,6 +64,10 @@ def _loaded(path: str) -> Any:
         os.register_at_fork(after_in_child=lambda: _lend_threads(loaded))
     for name, function in _functions.items():
         loaded.register(name, function)
+    with suppress(OSError, AttributeError):  # a torch without CUDA, or a machine without its driver
+        launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+        stream = ctypes.CDLL(str(torch_folder() / "lib/libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        loaded.use_driver(*(ctypes.cast(function, ctypes.c_void_p).value for function in (launch, stream)))
     with replacing():
         loaded.serve_operators()
     return loaded

@@ -71,41 +71,45 @@ inline bool is_kernel_alone(Given given) {
   return true;
 }
 
-// Python's kernels, below autograd and with it, which ours stand before. Never destroyed: Python may be gone by then.
-inline auto& pythons = *new std::array<std::array<optional<c10::SafeKernelFunction>, 2>, ROWS.size()>();
+// The keys that are served: of each device, below autograd and with it.
+inline constexpr std::array<c10::DispatchKey, 4> KEYS{c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
+                                                      c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA};
 
-template <size_t which, bool with_autograd>
+// Python's kernels, which ours stand before. Never destroyed: Python may be gone by then.
+inline auto& pythons = *new std::array<std::array<optional<c10::SafeKernelFunction>, KEYS.size()>, ROWS.size()>();
+
+template <size_t which, size_t key>
 void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   constexpr Row row = ROWS[which];
   const Given given(stack->data() + stack->size() - row.arguments, row.arguments);
-  if (!with_autograd || is_kernel_alone(given)) {
+  if (key % 2 == 0 || is_kernel_alone(given)) {
     if (auto results = row.run(given)) {
-      const at::ScalarType dtype = given[row.x].toTensor().scalar_type();
+      const Tensor x = given[row.x].toTensor();
       torch::jit::drop(*stack, row.arguments);
       for (Tensor& result : *results)  // an operator must return a tensor: one without elements for what there is not
-        stack->emplace_back(result.defined() ? std::move(result) : make({0}, dtype));
+        stack->emplace_back(result.defined() ? std::move(result) : make(x, {0}, x.scalar_type()));
       return;
     }
   }
-  pythons[which][with_autograd]->callBoxed(op, keys, stack);
+  pythons[which][key]->callBoxed(op, keys, stack);
 }
 
-template <bool with_autograd, size_t... which>
+template <size_t key, size_t... which>
 void serve(torch::Library& library, std::index_sequence<which...>) {
-  constexpr auto key = with_autograd ? c10::DispatchKey::AutogradCPU : c10::DispatchKey::CPU;
   const auto one = [&](const char* name, auto& pythons_own, torch::CppFunction&& ours) {
-    pythons_own.emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").getComputedKernelForDispatchKey(key));
-    library.impl(name, torch::dispatch(key, std::move(ours)));
+    pythons_own.emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").getComputedKernelForDispatchKey(KEYS[key]));
+    library.impl(name, torch::dispatch(KEYS[key], std::move(ours)));
   };
-  (one(ROWS[which].name, pythons[which][with_autograd],
-       torch::CppFunction::makeFromBoxedFunction<&operator_kernel<which, with_autograd>>()),
-   ...);
+  (one(ROWS[which].name, pythons[which][key], torch::CppFunction::makeFromBoxedFunction<&operator_kernel<which, key>>()), ...);
 }
 
 // Registers them, for as long as the library is there.
 inline void serve_operators(torch::Library& library) {
-  serve<false>(library, std::make_index_sequence<ROWS.size()>());
-  serve<true>(library, std::make_index_sequence<ROWS.size()>());
+  constexpr auto all = std::make_index_sequence<ROWS.size()>();
+  serve<0>(library, all);
+  serve<1>(library, all);
+  serve<2>(library, all);
+  serve<3>(library, all);
 }
 
 }  // namespace lngrad

@@ -9,11 +9,11 @@
 
 namespace lngrad {
 
-// Whether a tensor is nothing but a dense CPU tensor to the dispatcher, without a tangent.
+// Whether a tensor is nothing but a dense CPU or CUDA tensor to the dispatcher, without a tangent.
 inline bool is_plain(const Tensor& tensor) {
   constexpr c10::DispatchKeySet plain(
       {c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU, c10::DispatchKey::ADInplaceOrView,
-       c10::DispatchKey::AutocastCPU});
+       c10::DispatchKey::AutocastCPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA, c10::DispatchKey::AutocastCUDA});
   return (tensor.key_set() | plain) == plain && !tensor._fw_grad(0).defined();
 }
 inline bool is_plain(const optional<Tensor>& tensor) { return !tensor || !tensor->defined() || is_plain(*tensor); }

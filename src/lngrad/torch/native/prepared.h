@@ -1,7 +1,8 @@
-// Calls that Python has prepared, and how one is run: addresses are written into a job, and compiled tasks do the rest.
+// Calls that Python has prepared, and how one is run: addresses are written into a job, and compiled tasks do the rest; or
+// into the arguments of kernels, which CUDA's driver launches.
 //
-// Nothing is decided here. What a call needs follows from its facts (dtypes, sizes, what is wanted, threads); Python plans it
-// once and hands it over as numbers, in the order that cpu/run.py says.
+// Nothing is decided here. What a call needs follows from its facts (dtypes, sizes, what is wanted, threads, device); Python
+// plans it once and hands it over as numbers, in the order that cpu/run.py and gpu/run.py say.
 #pragma once
 
 #include <array>
@@ -12,7 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include <c10/core/ScalarType.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
 
 namespace lngrad {
 
@@ -26,7 +29,16 @@ using Part = void (*)(int64_t first, int64_t stop, void* argument);
 using ParallelFor = int32_t (*)(int64_t first, int64_t stop, int64_t grain, Part part, void* argument);
 inline ParallelFor parallel_for = nullptr;
 
-// The facts of a call: kinds and dtypes in the first word, then threads, gamma's offset, and sizes.
+// What launches: cuLaunchKernel of CUDA's driver, with its arguments, and torch's aoti_torch_get_current_cuda_stream.
+using Launch = int (*)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared_bytes,
+                       void* stream, void** parameters, void** extra);
+using CurrentStream = int32_t (*)(int32_t device, void** stream);
+inline Launch launch_kernel = nullptr;
+inline CurrentStream current_stream = nullptr;
+constexpr int64_t MOST_PARAMETERS = 64;  // of a kernel
+constexpr int64_t POINTER_BYTES = 16;    // that addresses are multiples of in a launch
+
+// The facts of a call: kinds and dtypes in the first word, then threads or the device, gamma's offset, and sizes.
 using Key = std::array<int64_t, 11>;
 
 struct HashOfKey {
@@ -56,16 +68,28 @@ class Prepared {
   Prepared(c10::ScalarType small, const int64_t* numbers) : ours(true), small(small) {
     std::vector<int64_t> begin;
     share_ = reinterpret_cast<Share>(read(numbers, begin));
-    begin_ = reinterpret_cast<Begin>(begin.at(0));
+    if (share_) begin_ = reinterpret_cast<Begin>(begin.at(0));
     workspace_ = read(numbers, image_);
     read(numbers, places_);
     read(numbers, jobs_);
     read(numbers, regions_);
   }
 
+  // Whether arguments with these addresses are what it was prepared for.
+  template <class Addresses>
+  bool takes(const Addresses& inputs) const {
+    int64_t all = 0;
+    for (int64_t address : inputs) all |= address;
+    return ours && (share_ || all % POINTER_BYTES == 0);
+  }
+
+  // Bytes of memory of the device that it works in.
+  int64_t workspace_bytes() const { return share_ ? 0 : workspace_; }
+
   // Run it with the address of each argument, in the order of the problem's inputs and then its outputs, 0 for one that is
   // absent or not wanted; the bits of eps last, for a forward. A thread's calls do not overlap: memory is taken when all else is there.
-  void run(const int64_t* arguments) {
+  void run(const int64_t* arguments, c10::Device device, int64_t workspace) {
+    if (!share_) return launch(arguments, device, workspace);
     Memory fresh;
     if (!kept_) fresh = make();
     int64_t* chain = kept_ ? kept_.get() : fresh.get();
@@ -86,6 +110,26 @@ class Prepared {
   }
 
  private:
+  // On the current stream of the device. Every parameter of a kernel lies in a word, whatever its size.
+  void launch(const int64_t* arguments, c10::Device device, int64_t workspace) const {
+    c10::SmallVector<int64_t, 64> words(image_.begin(), image_.end());
+    for (size_t k = 0; k < places_.size(); k++)
+      if (places_[k] >= 0) words[places_[k]] = arguments[k];
+    for (size_t k = 0; k < regions_.size(); k += 2) words[regions_[k]] = workspace + regions_[k + 1];
+    const c10::DeviceGuard guard(device);
+    void* stream = nullptr;
+    TORCH_CHECK(current_stream(device.index(), &stream) == 0, "lngrad: torch has no current stream on ", device);
+    const int64_t* at = jobs_.data();
+    while (at < jobs_.data() + jobs_.size()) {
+      const int64_t *launch = at, number = at[4];
+      void* parameters[MOST_PARAMETERS];
+      for (at += 5; at < launch + 5 + number; at++) parameters[at - launch - 5] = &words[*at];
+      const int error = launch_kernel(reinterpret_cast<void*>(launch[0]), launch[1], 1, 1, launch[2], 1, 1, launch[3], stream,
+                                      parameters, nullptr);
+      TORCH_CHECK(error == 0, "lngrad: cuLaunchKernel: expected 0, got CUDA's error ", error);
+    }
+  }
+
   struct Shared {
     Share share;
     int64_t job;
@@ -111,12 +155,14 @@ class Prepared {
     return Memory(memory);
   }
 
-  Share share_ = nullptr;
+  Share share_ = nullptr;  // none: it is launched
   Begin begin_ = nullptr;
-  int64_t workspace_ = 0;         // the word of the memory that the workspace begins at
-  std::vector<int64_t> image_;    // the jobs, and behind them the workspace, with all that is the same for every call
+  int64_t workspace_ = 0;         // the word of the memory that the workspace begins at; for launches its bytes
+  std::vector<int64_t> image_;    // the jobs, and behind them the workspace, with all that is the same for every call; for
+                                  // launches the words that parameters lie in
   std::vector<int64_t> places_;   // for each argument the word that its address goes to, or -1
-  std::vector<int64_t> jobs_;     // pairs: the word that a job begins at, and how many threads go through it
+  std::vector<int64_t> jobs_;     // pairs: the word that a job begins at, and how many threads go through it; for launches the
+                                  // function, programs, threads, shared bytes, how many parameters, and the word of each
   std::vector<int64_t> regions_;  // pairs: a word, and the offset in the workspace whose address it takes
   Memory kept_;
 };

@@ -1,8 +1,9 @@
-// The normalizations of plain CPU tensors without a step through Python: a call that was prepared is looked up by its facts,
+// The normalizations of plain tensors without a step through Python: a call that was prepared is looked up by its facts,
 // gets torch's own memory for its results, and runs. Whatever is not plain (strides, subclasses, transforms, tangents, freed
 // memory, errors) goes to the Python functions that were there before.
 
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -54,10 +55,8 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     const auto& [y, mean, rstd, total] = *done;
     ctx->save_for_backward({residual ? total : x, mean, rstd, gamma.value_or(Tensor())});
     ctx->set_materialize_grads(false);
-    ctx->saved_data["dims"] = dims;
-    ctx->saved_data["beta"] = dtype_of(beta);
-    ctx->saved_data["residual"] = residual.has_value();
-    ctx->saved_data["offset"] = offset;
+    ctx->saved_data["call"] = dims << 9 | dtype_of(beta) << 1 | int64_t(residual.has_value());
+    if (offset != 0.0) ctx->saved_data["offset"] = offset;
     return listed(*done);
   }
 
@@ -65,9 +64,10 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2];
     const optional<Tensor> gamma = saved[3].defined() ? optional<Tensor>(saved[3]) : std::nullopt;
-    const int64_t dims = ctx->saved_data["dims"].toInt(), beta = ctx->saved_data["beta"].toInt();
-    const bool has_residual = ctx->saved_data["residual"].toBool();
-    const Switches switches{mean.defined(), ctx->saved_data["offset"].toDouble()};
+    const int64_t call = ctx->saved_data["call"].toInt(), dims = call >> 9, beta = call >> 1 & 255;
+    const bool has_residual = call & 1;
+    const auto offset = ctx->saved_data.find("offset");
+    const Switches switches{mean.defined(), offset == ctx->saved_data.end() ? 0.0 : offset->second.toDouble()};
     Mask mask{};  // an absent parameter has no edge
     size_t edge = 0;
     const bool wants_x = ctx->needs_input_grad(edge++);
@@ -106,6 +106,16 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
   }
 };
 
+// As autocast on a GPU has a normalization: in float32, and the casts are differentiated too.
+template <class... Tensors>
+void cast_as_autocast(const Tensor& x, Tensors&... tensors) {
+  if (!x.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return;
+  const auto cast = [](optional<Tensor>& tensor) {
+    if (tensor && tensor->scalar_type() != at::kDouble) tensor = tensor->to(at::kFloat);
+  };
+  (cast(tensors), ...);
+}
+
 // y and the total of plain tensors, with their derivative; nothing where the call is to go through Python.
 optional<std::pair<Tensor, Tensor>> norm_of(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
                                             const optional<Tensor>& beta, double eps, const optional<Tensor>& residual,
@@ -140,7 +150,9 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
   optional<std::pair<Tensor, Tensor>> done;
   {
     py::gil_scoped_release no_gil;
-    done = norm_of(x, shape, gamma, beta, eps, residual, switches);
+    optional<Tensor> cast_x(x);
+    cast_as_autocast(x, cast_x, gamma, beta, residual);
+    done = norm_of(*cast_x, shape, gamma, beta, eps, residual, switches);
   }
   if (!done) Py_RETURN_NOTIMPLEMENTED;
   py::object y = wrap(done->first);
@@ -243,6 +255,15 @@ PyObject* use(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// use_driver(launch_kernel, current_stream): addresses of C functions; 0 for none.
+PyObject* use_driver(PyObject*, PyObject* arguments) {
+  long long launch, stream;
+  if (!PyArg_ParseTuple(arguments, "LL", &launch, &stream)) return nullptr;
+  launch_kernel = reinterpret_cast<Launch>(launch);
+  current_stream = reinterpret_cast<CurrentStream>(stream);
+  Py_RETURN_NONE;
+}
+
 PyObject* forget(PyObject*, PyObject*) {
   prepared().clear();
   Py_RETURN_NONE;
@@ -257,6 +278,7 @@ PyMethodDef fast(const char* name, Function function) {
 PyMethodDef methods[] = {
     {"register", register_function, METH_VARARGS, nullptr},
     {"use", use, METH_VARARGS, nullptr},
+    {"use_driver", use_driver, METH_VARARGS, nullptr},
     {"install", install, METH_NOARGS, nullptr},
     {"_destroy", uninstall, METH_NOARGS, nullptr},
     {"serve_operators", serve_operators, METH_NOARGS, nullptr},

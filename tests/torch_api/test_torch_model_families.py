@@ -179,7 +179,7 @@ def battery(names, make, capsys):
         compared.append(name)
         capsys.readouterr()
         lngrad_torch.patch(ours, verbose=True)
-        for line in capsys.readouterr().out.splitlines()[1:]:
+        for line in capsys.readouterr().out.partition("\n\n")[0].splitlines()[1:]:
             _, kind, reason = line.split(maxsplit=2)
             (turned if reason.startswith("yes") else left)[f"{kind.rpartition('.')[2]}: {reason}"] += 1
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,8 @@ from torch_classes import ALIKE, T5, Gemma, Llama, Same  # noqa: E402
 
 import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from lngrad.testing import check_same_bits  # noqa: E402
+from lngrad.torch import patching  # noqa: E402
+from lngrad.torch.functions import left_to_inductor  # noqa: E402
 
 F = torch.nn.functional
 
@@ -134,12 +138,71 @@ def test_no_hook_hears_of_the_trial_and_all_hear_of_calls():
 def test_a_table_of_the_modules(capsys):
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), Same(8), Conditioned(8))
     assert lngrad_torch.patch(model, verbose=True) == 2
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    table, measured = capsys.readouterr().out.split("\n\n")
+    lines = [line.split() for line in table.splitlines()]
     assert lines[0] == ["module", "class", "turned"]
     assert [line[0] for line in lines[1:]] == ["0", "2", "3"]
     assert [line[2] for line in lines[1:]] == ["yes", "yes", "no:"]
+    ratio = r"\d+\.\d\d( \(slower\))?"
+    step = f"float32 on cpu: time of a step over that by its own forward: 128 rows {ratio}, 8192 rows {ratio}"
+    for line, kind in zip(measured.splitlines(), ("LayerNorm", "Same"), strict=True):
+        assert re.fullmatch(rf"{kind} \(8,\), {step}", line)
     assert lngrad_torch.patch(torch.nn.Linear(3, 3), verbose=True) == 0
     assert "no layer normalization found" in capsys.readouterr().out
+
+
+class Scaled(torch.nn.Module):
+    """A norm between two operations that Inductor fuses with its own."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.norm(x * 2))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.RMSNorm, Same])
+@pytest.mark.parametrize("compiled", [None, "lngrad", "torch"])
+def test_what_turned_modules_are_in_compiled_code(kind, compiled):
+    """Bits of eager code, or the formula that they had; eager code is ours, exports too."""
+    torch.compiler.reset()
+    graphs, x = [], torch.randn(6, 8)
+    model = Scaled(kind(8))
+    assert lngrad_torch.patch(model, compiled=compiled) == 1
+    y = torch.compile(model, backend=lambda graph, inputs: graphs.append(str(graph.code)) or graph)(x)
+    torch.testing.assert_close(y, model(x))
+    assert ("torch.ops.lngrad" in graphs[0]) == (compiled != "torch")
+    assert "lngrad" in str(torch.export.export(model, (x,)).graph)
+    restored = pickle.loads(pickle.dumps(model))  # noqa: S301  # written here
+    assert restored.norm.lngrad_compiled == compiled
+    assert lngrad_torch.unpatch(model) == 1
+    assert "lngrad_compiled" not in vars(model.norm)
+
+
+def test_on_a_gpu_compiled_code_is_torchs_unless_ours_is_asked_for(monkeypatch):
+    there = SimpleNamespace(is_cuda=True)
+    own = lngrad_torch.LayerNorm(8)
+    turned = {one: torch.nn.LayerNorm(8) for one in (None, "lngrad", "torch")}
+    for compiled, module in turned.items():
+        lngrad_torch.patch(module, compiled=compiled)
+    modules = own, *turned.values()
+    assert not any(left_to_inductor(module, there) for module in modules)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert [left_to_inductor(module, there) for module in modules] == [False, True, False, True]
+    with pytest.raises(ValueError, match="compiled: expected 'lngrad', 'torch' or None, got 'inductor'"):
+        lngrad_torch.patch(own, compiled="inductor")
+
+
+def test_on_a_gpu_without_native_code_torchs_layer_normalization_stays(monkeypatch, capsys):
+    """Its Python is slower than torch's; RMS normalization, which torch composes, and other classes are turned."""
+    monkeypatch.setattr(patching, "_is_on_a_gpu", lambda module: True)
+    monkeypatch.setattr(patching.native, "module", None)
+    for compiled, expected in ((None, 2), ("lngrad", 3)):
+        model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.RMSNorm(8), Same(8))
+        assert lngrad_torch.patch(model, compiled=compiled, verbose=True) == expected
+        assert ("no: slower on a GPU without native code" in capsys.readouterr().out) == (compiled is None)
+        assert (type(model[0]) is torch.nn.LayerNorm) == (compiled is None)
 
 
 def test_torchs_own_class_becomes_ours_and_back():

@@ -303,12 +303,23 @@ def layer_norm_backward(
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))
 
 
+def left_to_inductor(module: Any, x: Any) -> bool:
+    """Whether a module that patch has turned has its own formula in code of torch.compile, where Inductor fuses it."""
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting() or module.lngrad_compiled == "lngrad":
+        return False
+    return module.lngrad_compiled == "torch" or bool(x.is_cuda)
+
+
 class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to mypy here
     """torch.nn.LayerNorm whose forward and backward are lngrad's: the same constructor, state_dict and repr."""
+
+    lngrad_compiled = "lngrad"  # as patch's compiled
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if torch.jit.is_scripting():  # TorchScript compiles this branch alone
             return torch.ops.lngrad.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)[0]
+        if left_to_inductor(self, input):
+            return super().forward(input)
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -321,6 +332,7 @@ class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy h
     """
 
     offset: float = 0.0  # of torch's own modules, which patch turns
+    lngrad_compiled = "lngrad"  # as patch's compiled
     __constants__ = (*torch.nn.RMSNorm.__constants__, "offset")
 
     def __init__(
@@ -345,6 +357,8 @@ class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy h
             return torch.ops.lngrad.norm(
                 input, self.normalized_shape, self.weight, None, eps, None, False, self.offset
             )[0]
+        if left_to_inductor(self, input):
+            return super().forward(input)
         return rms_norm(input, self.normalized_shape, self.weight, self.eps, offset=getattr(self, "offset", 0.0))
 
     def extra_repr(self) -> str:

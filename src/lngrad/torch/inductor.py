@@ -91,7 +91,7 @@ def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
     in_python = not (V.graph.cpp_wrapper or V.graph.fx_wrapper)
     used = (one for one in node.outputs if one.get_name() not in V.graph.removed_buffers)
     is_whole = not any(list(one.get_size()) == [0] for one in used)
-    if in_python and is_whole and native.module is not None and node.get_device().type == "cpu":
+    if in_python and is_whole and native.module is not None and node.get_device().type in ("cpu", "cuda"):
         root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper  # a subgraph has no imports
         root.add_import_once("import lngrad.torch.inductor")
         root.add_import_once(f"lngrad_{name} = lngrad.torch.inductor.direct({name!r})")
@@ -114,8 +114,9 @@ def _checked_by_us(node: Any, x_at: int) -> set[str]:
     return {one.name for one in given if all(user in calls or user.op == "output" for user in one.users)}
 
 
-# By the name that Inductor has for it, who writes the call of an operator.
-_WRITERS = {f"torch.ops.{operator}": partial(_write_call, name) for name, operator in operators.ALL.items()}
+# Who writes the call of an operator, by the name that Inductor has for it.
+for name, one in operators.ALL.items() if CUSTOM_EXTERN_KERNEL_CODEGEN is not None else ():
+    CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.{one}"] = CustomCodegen(python=partial(_write_call, name))
 
 
 # --- On and off -----------------------------------------------------------------------------------------------------
@@ -124,8 +125,6 @@ _WRITERS = {f"torch.ops.{operator}": partial(_write_call, name) for name, operat
 def install() -> None:
     """From now on; graphs compiled before are forgotten, so that they are compiled with it."""
     config.pre_grad_custom_pass = [*get_custom_graph_passes(config.pre_grad_custom_pass), _pass]
-    if CUSTOM_EXTERN_KERNEL_CODEGEN is not None:
-        CUSTOM_EXTERN_KERNEL_CODEGEN.update({name: CustomCodegen(python=write) for name, write in _WRITERS.items()})
     torch.compiler.reset()
 
 
@@ -133,6 +132,4 @@ def remove() -> None:
     """The reverse; what others have put there in the meantime stays."""
     others = [one for one in get_custom_graph_passes(config.pre_grad_custom_pass) if one is not _pass]
     config.pre_grad_custom_pass = others or None
-    for name in _WRITERS if CUSTOM_EXTERN_KERNEL_CODEGEN is not None else ():
-        CUSTOM_EXTERN_KERNEL_CODEGEN.pop(name, None)
     torch.compiler.reset()

@@ -161,7 +161,9 @@ def _foretell(
     normalization: Normalization,
     numbers: tuple[float, ...] = (),
 ) -> list[Any]:
-    """Results without data, as the problem foretells them."""
+    """Results without data, as the problem foretells them. Where Inductor asks, its code calls the native code directly."""
+    if "torch._inductor.compile_fx" in sys.modules:
+        import_module("lngrad.torch.inductor")
     x = arrays[operator.inputs.index("x")]
     problem, _ = describe(operator, arrays, tuple(shape), tuple(mask), None, normalization)
     return [

@@ -67,7 +67,7 @@ def learn(module: torch.nn.Module) -> Formula | str | None:
         reason = _no_candidate(module, tensors, is_torchs, hinted)
         if reason:
             return reason if hinted else None
-        with _undisturbed():
+        with undisturbed():
             trial = _Trial(module, tensors)
             found = trial.formula()
     except Exception as error:  # whatever somebody's forward does with a sample that it is not made for
@@ -97,7 +97,7 @@ def _no_candidate(module: torch.nn.Module, tensors: dict[str, Tensor], is_torchs
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """On the CPU, with derivatives and without the modes, autocast and random numbers of whoever patches."""
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())

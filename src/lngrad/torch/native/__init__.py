@@ -64,10 +64,8 @@ def _loaded(path: str) -> Any:
         os.register_at_fork(after_in_child=lambda: _lend_threads(loaded))
     for name, function in _functions.items():
         loaded.register(name, function)
-    with suppress(OSError, AttributeError):  # a torch without CUDA, or a machine without its driver
-        launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-        stream = ctypes.CDLL(str(torch_folder() / "lib/libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
-        loaded.use_driver(*(ctypes.cast(function, ctypes.c_void_p).value for function in (launch, stream)))
+    if torch.version.cuda is not None:
+        _lend_driver(loaded)
     with replacing():
         loaded.serve_operators()
     return loaded
@@ -85,6 +83,14 @@ def _lend_threads(loaded: Any) -> None:
     """Tell the library who helps with its jobs: torch's threads, where there are such."""
     lent = ctypes.cast(torch_parallel_for(), ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function of ctypes
     loaded.use(ctypes.addressof(chosen), granted_threads(), memory.KEPT_FROM, lent)
+
+
+def _lend_driver(loaded: Any) -> None:
+    """Tell the library what launches kernels on a GPU, and what knows torch's current stream there, if both are here."""
+    with suppress(OSError, AttributeError):
+        launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+        stream = ctypes.CDLL(str(torch_folder() / "lib/libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        loaded.use_driver(*(ctypes.cast(function, ctypes.c_void_p).value for function in (launch, stream)))
 
 
 def find() -> Path | None:

@@ -264,6 +264,8 @@ PyObject* use_driver(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* launches(PyObject*, PyObject*) { return PyBool_FromLong(launch_kernel != nullptr); }
+
 PyObject* forget(PyObject*, PyObject*) {
   prepared().clear();
   Py_RETURN_NONE;
@@ -283,6 +285,7 @@ PyMethodDef methods[] = {
     {"_destroy", uninstall, METH_NOARGS, nullptr},
     {"serve_operators", serve_operators, METH_NOARGS, nullptr},
     {"leave_operators", leave_operators, METH_NOARGS, nullptr},
+    {"launches", launches, METH_NOARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
     fast("norm", norm),
     fast("direct_layer_norm", direct<0>),

@@ -48,19 +48,20 @@ def layer_norm(
     if dim is not None:
         moved, size = input.movedim(dim, -1), _size(input, dim, normalized_shape)
         return layer_norm(moved, size, weight, bias, eps).movedim(-1, dim)
+    compiling = torch.compiler.is_compiling()
+    finalizing = not compiling and sys.is_finalizing()
+    if not compiling and not finalizing and native.module is not None:  # it takes no tensors but torch's own
+        y = native.module.norm(input, normalized_shape, weight, bias, eps)
+        if y is not NotImplemented:
+            return y
     if has_torch_function_variadic(input, weight, bias):  # torch.fx traces, and tensors of other libraries
         if _is_torchs("layer_norm", input):
             return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
         return handle_torch_function(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
-    compiling = torch.compiler.is_compiling()
-    if not compiling and sys.is_finalizing():  # torch has let go of our operators, and Python of our memory
+    if finalizing:  # torch has let go of our operators, and Python of our memory
         return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
-    if not compiling and native.module is not None:
-        y = native.module.norm(input, normalized_shape, weight, bias, eps)
-        if y is not NotImplemented:
-            return y
     shape = _sizes(normalized_shape)
     if _is_torchs("layer_norm", input):
         return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)

@@ -35,8 +35,7 @@ using Launch = int (*)(void* function, unsigned, unsigned, unsigned, unsigned, u
 using CurrentStream = int32_t (*)(int32_t device, void** stream);
 inline Launch launch_kernel = nullptr;
 inline CurrentStream current_stream = nullptr;
-constexpr int64_t MOST_PARAMETERS = 64;  // of a kernel
-constexpr int64_t POINTER_BYTES = 16;    // that addresses are multiples of in a launch
+constexpr int64_t POINTER_BYTES = 16;  // that addresses are multiples of in a launch
 
 // The facts of a call: kinds and dtypes in the first word, then threads or the device, gamma's offset, and sizes.
 using Key = std::array<int64_t, 11>;
@@ -122,10 +121,10 @@ class Prepared {
     const int64_t* at = jobs_.data();
     while (at < jobs_.data() + jobs_.size()) {
       const int64_t *launch = at, number = at[4];
-      void* parameters[MOST_PARAMETERS];
-      for (at += 5; at < launch + 5 + number; at++) parameters[at - launch - 5] = &words[*at];
+      c10::SmallVector<void*, 32> parameters;
+      for (at += 5; at < launch + 5 + number; at++) parameters.push_back(&words[*at]);
       const int error = launch_kernel(reinterpret_cast<void*>(launch[0]), launch[1], 1, 1, launch[2], 1, 1, launch[3], stream,
-                                      parameters, nullptr);
+                                      parameters.data(), nullptr);
       TORCH_CHECK(error == 0, "lngrad: cuLaunchKernel: expected 0, got CUDA's error ", error);
     }
   }

@@ -147,13 +147,11 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
       !take(arguments[2], gamma) || !take(arguments[3], beta) || !take(arguments[4], eps) ||
       !(few || (take(arguments[5], residual) && take(arguments[6], switches.centred) && take(arguments[7], switches.offset))))
     Py_RETURN_NOTIMPLEMENTED;
-  optional<std::pair<Tensor, Tensor>> done;
-  {
-    py::gil_scoped_release no_gil;
+  const auto done = run_directly(x, [&] {
     optional<Tensor> cast_x(x);
     cast_as_autocast(x, cast_x, gamma, beta, residual);
-    done = norm_of(*cast_x, shape, gamma, beta, eps, residual, switches);
-  }
+    return norm_of(*cast_x, shape, gamma, beta, eps, residual, switches);
+  });
   if (!done) Py_RETURN_NOTIMPLEMENTED;
   py::object y = wrap(done->first);
   return (residual ? py::object(py::make_tuple(y, wrap(done->second))) : y).release().ptr();

@@ -1,0 +1,298 @@
+"""What a normalization on a GPU costs the host, and whether what native code launches has the bits of what Python launches.
+
+    python benchmarks/gpu_host.py                         without a GPU: launches of nothing, beside torch's own CPU operator
+    python benchmarks/gpu_host.py --json gpu-host.json    with one, within ten minutes; one object a line, as it is measured
+
+With a GPU it first compares bits (any that differ end it), then times calls and steps, and last whole training steps of models,
+eager and compiled, with torch's norms, with patch() and with patch(compiled="lngrad"); models need transformers.
+
+The part for a GPU has never been run on one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROUNDS, CALLS = 60, 150
+SHAPES = (64, 64), (64, 768), (512, 1024), (2048, 1024), (4096, 4096)
+GPU_SHAPES = ((40, 72), (64, 64), (512, 1024), (300, 768), (50, 12288), (3, 20000), (200, 20000))
+
+
+def times(calls: dict[str, Callable[[], Any]], wait: Callable[[], None] = lambda: None) -> dict[str, float]:
+    """Microseconds of the host for each call, the least of many turns."""
+    best = dict.fromkeys(calls, float("inf"))
+    for call in calls.values():
+        for _ in range(30):
+            call()
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            wait()
+            began = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - began) / CALLS * 1e6)
+    return {name: round(value, 2) for name, value in best.items()}
+
+
+def tensors(M: int, N: int, device: str, dtype: Any) -> dict[str, Any]:
+    import torch
+
+    made = {name: torch.randn(M, N, device=device, dtype=dtype) for name in ("x", "residual", "dy")}
+    return made | {name: torch.randn(N, device=device, dtype=dtype) for name in ("gamma", "beta")}
+
+
+# --- Without a GPU ----------------------------------------------------------------------------------------------------
+
+
+def without() -> Iterator[dict[str, Any]]:
+    """Calls of CPU tensors that are planned for a GPU and launch nothing; autograd's engine costs as much as on a GPU."""
+    sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("", "torch_api")]
+    import launches
+    import pytest
+    import torch
+
+    import lngrad.torch as ours
+    from lngrad.torch import native
+
+    torch.set_num_threads(1)
+    patch = pytest.MonkeyPatch()
+    device, nothing = launches.Device(patch), ctypes.CDLL(None).pthread_equal  # of two numbers that are not: 0
+    device.use(nothing, nothing)
+    many, few = tensors(64, 64, "cpu", torch.float32), tensors(1, 8, "cpu", torch.float32)
+    statistics = torch.zeros(64, 1), torch.ones(64, 1)
+    leaves, few_leaves = ([one[name].requires_grad_() for name in ("x", "gamma", "beta")] for one in (many, few))
+    x, gamma, beta = (one.detach() for one in leaves)
+    direct = native.module.direct_layer_norm_backward
+    functional = torch.nn.functional.layer_norm
+    calls = {
+        "forward": lambda: ours.layer_norm(x, (64,), gamma, beta),
+        "backward": lambda: direct(many["dy"], x, [64], *statistics, gamma, [True, True, True]),
+        "backward, by the dispatcher": lambda: torch.ops.lngrad.layer_norm_backward.default(
+            many["dy"], x, [64], *statistics, gamma, [True, True, True]
+        ),
+        "step": lambda: torch.autograd.grad(ours.layer_norm(leaves[0], (64,), *leaves[1:]), leaves, many["dy"]),
+        "step of 8 elements": lambda: torch.autograd.grad(
+            ours.layer_norm(few_leaves[0], (8,), *few_leaves[1:]), few_leaves, few["dy"]
+        ),
+        "torch's step of 8 elements": lambda: torch.autograd.grad(
+            functional(few_leaves[0], (8,), *few_leaves[1:]), few_leaves, few["dy"]
+        ),
+    }
+    yield {"what": "host, launches of nothing", "us": times(calls)}
+
+
+# --- With a GPU -------------------------------------------------------------------------------------------------------
+
+
+def same_bits() -> Iterator[dict[str, Any]]:
+    """Every member of the family: lngrad.torch, by native code, beside lngrad's functions, which Python launches."""
+    import torch
+
+    import lngrad
+    import lngrad.torch as ours
+    from lngrad.torch import native
+
+    prepared: list[bool] = []
+    for name in ("prepare_forward", "prepare_backward"):
+        prepare = native._functions[name]
+        native.register(
+            name, lambda *given, prepare=prepare: (made := prepare(*given), prepared.append(made is not None))[0]
+        )
+    device = torch.cuda.current_device()
+
+    def step(given: dict[str, Any], norm: str) -> list[Any]:
+        names = ["x", "gamma", *(["beta"] if "layer" in norm else []), *(["residual"] if "add" in norm else [])]
+        leaf = {name: given[name].detach().requires_grad_() for name in names}
+        shape, extra = given["gamma"].shape, ([leaf["beta"]] if "layer" in norm else [])
+        first = [leaf["x"], leaf["residual"]] if "add" in norm else [leaf["x"]]
+        results = getattr(ours, norm)(*first, shape, leaf["gamma"], *extra, eps=1e-5)
+        results = results if isinstance(results, tuple) else (results,)
+        grads = torch.autograd.grad(results, list(leaf.values()), [given["dy"]] * len(results))
+        return [*(one.detach() for one in results), *grads]
+
+    def expected(given: dict[str, Any], norm: str) -> list[Any]:
+        x, gamma, dy = given["x"], given["gamma"], given["dy"]
+        added = {"residual": given["residual"]} if "add" in norm else {}
+        if "layer" in norm:
+            forward = lngrad.layer_norm(x, gamma=gamma, beta=given["beta"], eps=1e-5, **added)
+            statistics = forward.mean, forward.rstd
+            backward = partial(lngrad.layer_norm_backward, complete_mean=True)
+        else:
+            forward = lngrad.rms_norm(x, gamma=gamma, eps=1e-5, **added)
+            statistics, backward = (forward.rstd,), lngrad.rms_norm_backward
+        normalized = forward.total if added else x
+        grads = backward(dy, normalized, *statistics, gamma, **({"dtotal": dy} if added else {}))
+        results = [forward.y, *([forward.total] if added else []), *grads]
+        return [*results, grads[0]] if added else results
+
+    norms = "layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"
+    for norm, (M, N), dtype in itertools.product(norms, GPU_SHAPES, (torch.float32, torch.bfloat16, torch.float64)):
+        given = tensors(M, N, "cuda", dtype)
+        for got, want in zip(step(given, norm), expected(given, norm), strict=True):
+            if not torch.equal(got, want):
+                raise SystemExit(f"{norm} {M} x {N} {dtype}: bits differ by {(got - want).abs().max().item()}")
+    yield {"what": "bits", "equal": True, "by native code": sum(prepared), "by Python": prepared.count(False)}
+
+    given = tensors(512, 1024, "cuda", torch.bfloat16)
+    want = step(given, "layer_norm")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    others: list[Any] = []
+    for _ in range(20):
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                others.append(step(given, "layer_norm"))
+    thread = threading.Thread(target=lambda: others.append(step(given, "layer_norm")))  # which has no context yet
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    graph, result = torch.cuda.CUDAGraph(), torch.empty_like(given["x"])
+    with torch.no_grad(), torch.cuda.graph(graph):
+        result.copy_(ours.layer_norm(given["x"], 1024, given["gamma"], given["beta"], 1e-5))
+    graph.replay()
+    with torch.autocast("cuda"):
+        cast = ours.layer_norm(given["x"], 1024, given["gamma"], given["beta"], 1e-5)
+    wide = ours.layer_norm(given["x"].float(), 1024, given["gamma"].float(), given["beta"].float(), 1e-5)
+    row = {
+        "what": "streams, a thread, a graph, autocast",
+        "streams and thread": len(others) == 41
+        and all(torch.equal(*pair) for one in others for pair in zip(one, want, strict=True)),
+        "graph": torch.equal(result, want[0]),
+        "autocast": torch.equal(cast, wide),
+    }
+    if torch.cuda.device_count() > 1:
+        there = {name: one.to("cuda:1") for name, one in given.items()}
+        on_other = step(there, "layer_norm")
+        row["second device"] = all(
+            torch.equal(one.to(device), other) for one, other in zip(on_other, want, strict=True)
+        )
+        row["current device stays"] = torch.cuda.current_device() == device
+    yield row
+
+
+def host() -> Iterator[dict[str, Any]]:
+    """Calls and steps beside torch's, in turns; the device has caught up before each turn."""
+    import torch
+    import torch.nn.functional as functional
+
+    import lngrad.torch as ours
+
+    for (M, N), dtype in itertools.product(SHAPES, (torch.float32, torch.bfloat16)):
+        given = tensors(M, N, "cuda", dtype)
+        x, gamma, beta, dy = (given[name] for name in ("x", "gamma", "beta", "dy"))
+        leaves = [one.clone().requires_grad_() for one in (x, gamma, beta)]
+        steps = {
+            "step": (ours.layer_norm, functional.layer_norm, leaves),
+            "rms step": (ours.rms_norm, functional.rms_norm, leaves[:2]),
+        }
+        calls: dict[str, Callable[[], Any]] = {
+            "forward": lambda: ours.layer_norm(x, (N,), gamma, beta),  # noqa: B023  # called in this turn
+            "torch forward": lambda: functional.layer_norm(x, (N,), gamma, beta),  # noqa: B023
+        }
+        for name, (mine, theirs, of) in steps.items():
+            for label, norm in ((name, mine), (f"torch {name}", theirs)):
+                calls[label] = lambda norm=norm, of=of: torch.autograd.grad(norm(of[0], (N,), *of[1:]), of, dy)  # noqa: B023
+        yield {"what": "host", "M": M, "N": N, "dtype": str(dtype)[6:], "us": times(calls, torch.cuda.synchronize)}
+
+
+def models(until: float) -> Iterator[dict[str, Any]]:
+    """Whole training steps; what is left when the time is over is left out."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    import lngrad.torch as ours
+
+    gpt = GPT2Config(vocab_size=1000, n_positions=1024, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
+    llama = LlamaConfig(
+        vocab_size=1000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
+        num_key_value_heads=16, use_cache=False,
+    )  # fmt: skip
+    kinds = {"gpt2": lambda: GPT2LMHeadModel(gpt), "llama": lambda: LlamaForCausalLM(llama)}
+    ways: dict[str, Callable[[Any], Any]] = {
+        "torch": lambda model: 0,
+        "patch": ours.patch,
+        "patch, compiled=lngrad": lambda model: ours.patch(model, compiled="lngrad"),
+    }
+    sizes = (8, 1024), (1, 128)
+    for compiled, size, (name, make) in itertools.product((False, True), sizes, kinds.items()):
+        if (compiled and size == (1, 128)) or time.monotonic() > until:
+            continue
+        ids, steps = torch.randint(0, 1000, size, device="cuda"), {}
+        for way, turn in ways.items():
+            if way.startswith("patch,") and not compiled:
+                continue
+            torch.manual_seed(0)
+            model = make().cuda().bfloat16().train()
+            turn(model)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+            called = torch.compile(model) if compiled else model
+
+            def step(called: Any = called, optimizer: Any = optimizer) -> None:
+                optimizer.zero_grad(set_to_none=True)
+                called(input_ids=ids, labels=ids).loss.backward()  # noqa: B023  # called in this turn
+                optimizer.step()
+
+            for _ in range(4):
+                step()
+            steps[way] = step
+        found: dict[str, list[float]] = {way: [] for way in steps}
+        for _ in range(10):
+            for way, step in steps.items():
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                step()
+                torch.cuda.synchronize()
+                found[way].append((time.perf_counter() - began) * 1e3)
+        medians = {way: round(sorted(each)[len(each) // 2], 2) for way, each in found.items()}
+        yield {"what": "model", "model": name, "size": size, "compiled": compiled, "ms": medians}
+        torch.compiler.reset()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="add the lines to this file too")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="begin no model after this time (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    until = time.monotonic() + 60 * options.minutes
+    import torch
+
+    from lngrad.torch import native
+
+    def rows() -> Iterator[dict[str, Any]]:
+        if not torch.cuda.is_available():
+            yield from without()
+            return
+        import triton
+
+        if native.module is None:
+            raise SystemExit("no native code: lngrad info --warm")
+        versions = {"torch": torch.__version__, "triton": triton.__version__, "launches": native.module.launches()}
+        yield {"what": "versions", "device": torch.cuda.get_device_name(), **versions}
+        yield from same_bits()
+        yield from host()
+        try:
+            yield from models(until)
+        except ImportError as error:
+            yield {"what": "model", "left out": str(error)}
+
+    for row in rows():
+        print(json.dumps(row), flush=True)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -124,7 +124,12 @@ UNSEEN = ("gomp_team_start", "_dl_deallocate_tls")
 SANITIZERS = "address", "thread"
 MISTAKES = [
     ("address", "prepared.h", "std::aligned_alloc(LINE, nbytes)", "std::aligned_alloc(LINE, nbytes - LINE)"),
-    ("address", "prepared.h", "SmallVector<int64_t, 64> words(image_.begin(), image_.end()", "SmallVector<int64_t, 0> words(9"),
+    (
+        "address",
+        "prepared.h",
+        "SmallVector<int64_t, 64> words(image_.begin(), image_.end()",
+        "SmallVector<int64_t, 0> words(9",
+    ),
     ("thread", "prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map"),
 ]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
@@ -163,7 +164,8 @@ def _foretell(
 ) -> list[Any]:
     """Results without data, as the problem foretells them. Where Inductor asks, its code calls the native code directly."""
     if "torch._inductor.compile_fx" in sys.modules:
-        import_module("lngrad.torch.inductor")
+        with suppress(ImportError):  # of a torch whose Inductor is another
+            import_module("lngrad.torch.inductor")
     x = arrays[operator.inputs.index("x")]
     problem, _ = describe(operator, arrays, tuple(shape), tuple(mask), None, normalization)
     return [

@@ -65,16 +65,18 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
     rows = [row for row in found if row is not None]
     if compiled is None and not (native.module and native.module.launches()):
         rows = [_left_on_a_gpu(row, modules[row.name]) for row in rows]
+    turned: list[Any] = []
     for row in rows:
         if row.turns_to is not None:
-            _become(modules[row.name], row.turns_to)
-            vars(modules[row.name])["lngrad_compiled"] = compiled
+            turned.append(modules[row.name])
+            _become(turned[-1], row.turns_to)
+            vars(turned[-1])["lngrad_compiled"] = compiled
     if verbose:
         print(_table(rows), end="\n\n")
         with undisturbed():
-            for line in _gains([modules[row.name] for row in rows if row.turns_to is not None]):
+            for line in _gains(turned):
                 print(line)
-    return sum(row.turns_to is not None for row in rows)
+    return len(turned)
 
 
 def unpatch(model: torch.nn.Module) -> int:
@@ -367,7 +369,7 @@ def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[
     if not isinstance(module, _Turned):
         shape = tuple(module.normalized_shape)
         return shape, lambda rows: (rows, *shape)
-    weight = module.formula.weight and getattr(module, module.formula.weight)
+    weight: Any = getattr(module, module.formula.weight or "", None)
     sizes = module.formula.shape or (None if weight is None else (weight.numel(),))
     ndim, layout = max(module.formula.axes)
     if sizes is None or layout == CHANNELS_FIRST:
@@ -394,4 +396,4 @@ def _ratio(module: Any, theirs: Any, x: Any, leaves: list[Any]) -> float:
         ]  # the first one compiles
         turns = [[seconds(way, count) for way, count in zip(ways, counts, strict=True)] for _ in range(_ROUNDS)]
     ours, others = map(min, zip(*turns, strict=True))
-    return ours / others
+    return float(ours / others)

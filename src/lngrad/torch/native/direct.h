@@ -13,7 +13,7 @@ constexpr int64_t QUICK = 1 << 15;  // elements of a call that is over before an
 template <class Work>
 auto run_directly(const Tensor& x, Work work) {
   optional<py::gil_scoped_release> no_gil;
-  if (x.numel() >= QUICK) no_gil.emplace();
+  if (x.numel() >= QUICK || !x.is_cpu()) no_gil.emplace();  // a device's memory may have to be waited for
   return work();
 }
 

@@ -1,6 +1,7 @@
 """Compile all kernels for the processors of lngrad.cpu.processors, and pack them into platform wheels.
 
     python scripts/prebuilt.py --wheels dist              libraries for every processor, then the wheels for Linux
+    python scripts/prebuilt.py --wheels dist --torch      the wheels with torch's native code too: scripts/native_code.py
     python scripts/prebuilt.py haswell znver4             libraries for these alone, into build/prebuilt/x86_64
 
 It needs what is in pyproject.toml's extra `dev` (Numba, hatchling, build), and a linker for each architecture: ld.lld, or GNU
@@ -18,16 +19,19 @@ import os
 import re
 import shutil
 import stat
-import struct
 import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import native_code
+from native_code import undefined
 
 from lngrad import get_num_threads
 from lngrad.cpu import prebuilt
@@ -39,16 +43,18 @@ LIBRARIES = ROOT / "build" / "prebuilt"
 LINK = ("-shared", "-s", "-z", "noseparate-code", "-z", "noexecstack", "--hash-style=gnu", "--build-id=none")
 # What every process with Python in it has, in all versions of the C library; fma for processors without the instruction.
 GIVEN = {"fma", "fmaf", "memcpy", "memmove", "memset"}
-MAX_BYTES = 8_000_000  # of a wheel
+MAX_BYTES = 15_000_000  # of a wheel
 # Tools that take one wheel's metadata for all of them must still find Numba on other systems.
 WITHOUT_WHEEL = "platform_system != 'Linux' or (platform_machine != 'x86_64' and platform_machine != 'aarch64')"
-PLATFORM = "py3-none-manylinux_2_17_{0}.manylinux2014_{0}"  # functions of GIVEN have no newer version
+# Functions of GIVEN have no newer version. torch's native code needs what torch needs, which is installed or is not.
+PLATFORM = "py3-none-manylinux_2_17_{0}.manylinux2014_{0}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("processors", nargs="*", metavar="PROCESSOR", help=", ".join(PROCESSORS))
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="where the wheels go; without it none are made")
+    parser.add_argument("--torch", action="store_true", help="with torch's native code; pip fetches gigabytes for it")
     parser.add_argument(
         "--jobs", type=int, default=get_num_threads(), help="processes that compile at once, of 1.5 GB each"
     )
@@ -79,7 +85,8 @@ def main() -> None:
             (plain,) = Path(folder).glob("*.whl")
             for architecture in dict.fromkeys(PROCESSORS[name].architecture for name in names):
                 of_it = [path_of(PROCESSORS[name]) for name in names if PROCESSORS[name].architecture == architecture]
-                make_wheel(plain, of_it, architecture, options.wheels)
+                native = native_code.libraries(architecture) if options.torch else []
+                make_wheel(plain, of_it, architecture, options.wheels, native)
 
 
 def path_of(processor: Processor) -> Path:
@@ -171,25 +178,18 @@ def find_linker(architecture: str) -> str:
     raise SystemExit(f"linker: expected one for {architecture} ({', '.join(names)}), found none")
 
 
-def undefined(library: bytes) -> set[str]:
-    """The names that an ELF library for a little-endian machine of 64 bits takes from others."""
-    sections, size, number = struct.unpack_from("<Q", library, 40)[0], *struct.unpack_from("<HH", library, 58)
-    found = set()
-    for k in range(number):
-        _, kind, _, _, offset, length, link, _, _, _ = struct.unpack_from("<IIQQQQIIQQ", library, sections + k * size)
-        if kind != 11:  # SHT_DYNSYM
-            continue
-        (strings,) = struct.unpack_from("<Q", library, sections + link * size + 24)
-        for at in range(offset + 24, offset + length, 24):  # the first is none
-            name, _, _, place, _, _ = struct.unpack_from("<IBBHQQ", library, at)
-            if place == 0:
-                end = library.index(b"\0", strings + name)
-                found.add(library[strings + name : end].decode())
-    return found
+def make_wheel(
+    plain: Path, libraries: list[Path], architecture: str, folder: Path, native: Sequence[Path] = ()
+) -> Path:
+    """Write the wheel of an architecture: the plain one with libraries, another tag, and Numba where no such wheel is.
 
-
-def make_wheel(plain: Path, libraries: list[Path], architecture: str, folder: Path) -> Path:
-    """Write the wheel of an architecture: the plain one with libraries, another tag, and Numba where no such wheel is."""
+    Args:
+        plain: The wheel without libraries.
+        libraries: Of kernels.
+        architecture: x86_64 or aarch64.
+        folder: Where the wheel goes.
+        native: Libraries between torch and the kernels.
+    """
     name, version, *_ = plain.stem.split("-")
     wheel = folder / f"{name}-{version}-{PLATFORM.format(architecture)}.whl"
     about = f"{name}-{version}.dist-info"
@@ -207,7 +207,8 @@ def make_wheel(plain: Path, libraries: list[Path], architecture: str, folder: Pa
         if number != 1:
             raise SystemExit(f"{plain}: expected one {pattern!r} in {changed}, got {number}")
         files[changed] = content.encode()
-    files |= {f"lngrad/cpu/prebuilt/{one.name}": one.read_bytes() for one in libraries}
+    for place, brought in (("cpu", libraries), ("torch/native", native)):
+        files |= {f"lngrad/{place}/prebuilt/{one.name}": one.read_bytes() for one in brought}
     record = f"{about}/RECORD"
     lines = [f"{path},sha256={digest(content)},{len(content)}\n" for path, content in files.items()]
     files[record] = "".join([*lines, f"{record},,\n"]).encode()

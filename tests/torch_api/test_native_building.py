@@ -13,7 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lngrad.torch import native  # torch may be missing
+import torch  # torch may be missing
+
+from lngrad.support.cache_folder import keep
+from lngrad.torch import native
 from lngrad.torch.native import building
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="native code is made for Linux")
@@ -131,6 +134,58 @@ def test_another_compiler_builds_anew_and_leaves_one_library(quick, tmp_path, fo
     monkeypatch.setenv("CXX", str(program))
     assert building.build() != first
     assert len(list(folder.glob("torch-*.so"))) == 1
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch, quick):
+    """A package that brings a library for torch 2.13, which says nothing but its own name."""
+    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(torch, "__version__", "2.13.1+cu130")
+    path = native.PREBUILT / native.name_of("2.13")
+    keep(path, b"of the package")
+    return path
+
+
+def test_the_package_s_own_library_comes_first(package, quick, monkeypatch):
+    built = building.build()
+    assert list(native.fitting()) == [package, built]
+    assert building.state() == f"compiled in the package ({package})"
+    package.chmod(0o666)  # whoever can install can write there
+    assert native.find() == package
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert native.find() is None
+
+
+@pytest.mark.parametrize(
+    "version", ["2.13.0a0+git1", "2.13.0a0+5228986c39.nv25.06", "2.13.0.dev20260601", "2.14.0", "3.0"]
+)
+def test_a_torch_that_nobody_built_for_gets_a_build_on_demand(version, package, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", version)
+    assert native.find() is None
+    assert building.state() == "not built: lngrad info --warm"
+    assert building.build() == native.find()
+
+
+def test_a_library_of_the_package_that_does_not_fit_gives_way(package, tmp_path, monkeypatch):
+    built = building.build()
+    asked = []
+    monkeypatch.setattr(native, "_loaded", lambda path: asked.append(Path(path)) or (path == str(built) or None))
+    monkeypatch.setattr(native, "module", None)
+    assert native.load() is True  # the package's can't be loaded
+    assert asked == [package, built]
+    package.write_bytes(package.read_bytes()[:-1])
+    assert native.find() == built
+    keep(package, b"of the package")
+    monkeypatch.setattr(native, "made_of", lambda: "0" * native.DIGITS)  # of other sources
+    assert native.find() is None
+
+
+def test_the_library_takes_nothing_of_one_python_alone(library, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    native_code = pytest.importorskip("native_code")  # the matrix has the tests alone
+    needs = native_code.undefined(library.read_bytes())
+    assert {"PyModule_Create2", "PyGILState_Ensure", "_Py_NoneStruct"} <= needs
+    assert not [name for name in native_code.unfit(library.read_bytes()) if "Py" in name]
 
 
 def test_a_compiler_that_refuses_is_told_of(tmp_path, monkeypatch, folder):

@@ -154,7 +154,7 @@ def _native(*, build: bool) -> str:
         from lngrad.torch.native import building
     except ImportError as reason:  # of a torch that is too old
         return f"none: {reason}"
-    if not build or native.is_off():
+    if not build or native.is_off() or native.brought():
         return building.state()
     say("Compiling the native code between torch and the kernels, about a minute", err=True)
     try:

@@ -12,9 +12,9 @@ from lngrad.errors import install_command
 try:
     import torch
 except ImportError as reason:
-    raise ImportError(f"lngrad.torch: expected torch 2.13 or later, got none: {install_command('torch')}") from reason
-if not hasattr(torch.library, "get_kernel"):
-    raise ImportError(f"lngrad.torch: expected torch 2.13 or later, got {torch.__version__}")
+    raise ImportError(f"lngrad.torch: expected torch 2.10 or later, got none: {install_command('torch')}") from reason
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
+    raise ImportError(f"lngrad.torch: expected torch 2.10 or later, got {torch.__version__}")
 
 from lngrad.core.fallbacks import counts as fallbacks
 from lngrad.torch.aten import disable, enable, override

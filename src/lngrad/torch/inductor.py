@@ -16,8 +16,12 @@ from typing import Any
 
 import torch
 from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 from torch._inductor.virtualized import V
+
+try:
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+except ImportError as reason:  # whose kept graphs do not know which passes they went through
+    raise ImportError(f"override(compiled=True): expected torch 2.13 or later, got {torch.__version__}") from reason
 
 from lngrad.torch import native, operators
 

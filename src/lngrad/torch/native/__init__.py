@@ -1,8 +1,9 @@
 """Native code between torch's dispatcher and the kernels: C++ that runs a plain call, and asks Python for the rest.
 
 It decides nothing. The modules of lngrad.torch register the functions that it asks: what prepares a call that it sees for the
-first time, what does a call that is not plain. `building` makes the library of the sources beside this file. torch, Python,
-these sources and the compiler are in the library's name.
+first time, what does a call that is not plain. Wheels for Linux bring a library for each release of torch that
+scripts/prebuilt.py names; for any other torch, and in a checkout, `building` makes one of the sources beside this file. A
+library is made for one torch and any Python: it takes only functions of Python's that all have alike.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
+import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ from lngrad.torch import memory
 MODULE = "lngrad_torch_native"
 SWITCH = "LNGRAD_TORCH_NATIVE"  # environment variable; 0 leaves the library alone
 SOURCES = Path(__file__).parent
+PREBUILT = SOURCES / "prebuilt"  # in wheels alone
 DIGITS = 16  # of a digest
 
 module: Any = None  # the library, loaded; None where there is none for this torch
@@ -44,9 +48,7 @@ def register(name: str, function: Callable[..., Any]) -> None:
 def load() -> Any:
     """Load the library that fits this torch; returns `module`."""
     global module
-    path = find()
-    if path is not None:
-        module = _loaded(str(path))
+    module = next((loaded for path in fitting() if (loaded := _loaded(str(path))) is not None), None)
     return module
 
 
@@ -95,11 +97,41 @@ def _lend_driver(loaded: Any) -> None:
 
 def find() -> Path | None:
     """The library for the torch that is installed, None where there is none, or it is switched off."""
+    return next(fitting(), None)
+
+
+def fitting() -> Iterator[Path]:
+    """The libraries for the torch that is installed, the package's own first; none where they are switched off."""
     if is_off():
-        return None
+        return
     with suppress(OSError):
-        return next(libraries(stamp()), None)
-    return None
+        own = brought()
+        if own is not None:
+            yield own
+        yield from libraries(stamp())
+
+
+def brought() -> Path | None:
+    """The library that the package has for the torch that is installed.
+
+    A torch that somebody has built from other sources than a release's (2.13.0a0+git…) may be laid out otherwise. The releases
+    of one minor version have the same headers.
+    """
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+(cpu|cu\d+|rocm[\d.]+|xpu))?", str(torch.__version__))
+    if release is None or is_free_threaded():
+        return None
+    path = PREBUILT / name_of(release[1])
+    return path if kept(path, installed=True) is not None else None
+
+
+def name_of(release: str) -> str:
+    """The name of the package's library for a minor version of torch, such as 2.13."""
+    return f"torch-{release}-{made_of()}.so"
+
+
+def is_free_threaded() -> bool:
+    """Whether this Python has no global lock: its objects are laid out otherwise."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def is_off() -> bool:
@@ -117,10 +149,15 @@ def digest(content: bytes) -> str:
 
 
 def stamp() -> str:
-    """What a library depends on but for the compiler: torch's version and build with Python's ABI, then our sources."""
-    made_for = [str(sysconfig.get_config_var("SOABI")).encode(), (torch_folder() / "version.py").read_bytes()]
-    made_of = [source.read_bytes() for source in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])]
-    return "-".join(digest(b"\0".join(parts)) for parts in (made_for, made_of))
+    """What a library depends on but for the compiler: torch's version and build, the architecture, then our sources."""
+    architecture = f"{platform.machine()}{'t' if is_free_threaded() else ''}"
+    return f"{digest(architecture.encode() + (torch_folder() / 'version.py').read_bytes())}-{made_of()}"
+
+
+def made_of() -> str:
+    """A digest of our sources."""
+    sources = sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")])
+    return digest(b"\0".join(source.read_bytes() for source in sources))
 
 
 def libraries(stamp: str) -> Iterator[Path]:

@@ -35,7 +35,7 @@ def state() -> str:
         return f"switched off by {native.SWITCH}=0"
     library = native.find()
     if library is not None:
-        return str(library)
+        return f"compiled in the package ({library})" if library.parent == native.PREBUILT else str(library)
     missing = _missing()
     return f"none: {missing}; small calls of torch go through Python" if missing else "not built: lngrad info --warm"
 
@@ -77,7 +77,7 @@ def build() -> Path:
             return library
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{native.MODULE}.so"
-            _run([*compiler, *FLAGS, *_includes(), str(native.SOURCES / "torch.cpp"), "-o", str(draft), *_links()])
+            _run(command(compiler, native.torch_folder(), draft))
             _run([sys.executable, "-c", _TRIAL, str(draft)])
             keep(library, draft.read_bytes())
         made_for = stamp.partition("-")[0]
@@ -87,13 +87,12 @@ def build() -> Path:
     return library
 
 
-def _includes() -> list[str]:
-    include = native.torch_folder() / "include"
-    return [f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
-
-
-def _links() -> list[str]:
-    return [f"-L{native.torch_folder() / 'lib'}", *(f"-l{library}" for library in LIBRARIES)]
+def command(compiler: list[str], torch: Path, library: Path) -> list[str]:
+    """What compiles a library for the torch in a folder, with the headers of this Python."""
+    include = torch / "include"
+    includes = [f"-I{one}" for one in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
+    links = [f"-L{torch / 'lib'}", *(f"-l{name}" for name in LIBRARIES)]
+    return [*compiler, *FLAGS, *includes, str(native.SOURCES / "torch.cpp"), "-o", str(library), *links]
 
 
 def _run(command: list[str]) -> None:

@@ -35,8 +35,9 @@ inline bool take(PyObject* object, Tensor& tensor) {
 inline bool take(PyObject* object, optional<Tensor>& tensor) { return object == Py_None || take(object, tensor.emplace()); }
 
 inline bool take(PyObject* object, double& number) {
-  number = PyFloat_Check(object) ? PyFloat_AS_DOUBLE(object) : 0;
-  return PyFloat_Check(object);
+  const bool is_one = PyFloat_Check(object);
+  number = is_one ? PyFloat_AsDouble(object) : 0;
+  return is_one;
 }
 
 inline bool take(PyObject* object, bool& flag) {
@@ -45,9 +46,9 @@ inline bool take(PyObject* object, bool& flag) {
 }
 
 inline bool take(PyObject* object, Mask& mask) {
-  if (!PyList_CheckExact(object) || PyList_GET_SIZE(object) != static_cast<Py_ssize_t>(mask.size())) return false;
+  if (!PyList_CheckExact(object) || PyList_Size(object) != static_cast<Py_ssize_t>(mask.size())) return false;
   for (size_t k = 0; k < mask.size(); k++)
-    if (!take(PyList_GET_ITEM(object, k), mask[k])) return false;
+    if (!take(PyList_GetItem(object, k), mask[k])) return false;
   return true;
 }
 

@@ -1,6 +1,7 @@
 // The functions of Python that are asked, and how.
 #pragma once
 
+#define PYBIND11_SIMPLE_GIL_MANAGEMENT  // in torch's python_error: no structure of a Python's threads
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -8,6 +9,8 @@
 #include <optional>
 #include <tuple>
 #include <vector>
+
+#include "objects.h"
 
 namespace lngrad {
 
@@ -42,14 +45,24 @@ struct Python {
 inline Python python;
 
 inline py::object wrap(const Tensor& tensor) {
-  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
+  return tensor.defined() ? py::steal(THPVariable_Wrap(tensor)) : py::none();
 }
 inline py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
-inline py::object wrap(at::IntArrayRef sizes) { return py::cast(std::vector<int64_t>(sizes.begin(), sizes.end())); }
-inline py::object wrap(c10::SymIntArrayRef sizes) { return py::cast(sizes.vec()); }
-inline py::object wrap(Mask mask) { return py::cast(std::vector<bool>(mask.begin(), mask.end())); }
-inline py::object wrap(double number) { return py::float_(number); }
-inline py::object wrap(bool flag) { return py::bool_(flag); }
+inline py::object wrap(int64_t number) { return py::steal(PyLong_FromLongLong(number)); }
+inline py::object wrap(double number) { return py::steal(PyFloat_FromDouble(number)); }
+inline py::object wrap(bool flag) { return py::borrow(flag ? Py_True : Py_False); }
+inline py::object wrap(const c10::SymInt& size) {
+  return py::steal(pybind11::detail::type_caster<c10::SymInt>::cast(size, pybind11::return_value_policy::copy, {}).ptr());
+}
+template <class Values>
+py::object wrap_list(const Values& values) {
+  py::object list = py::steal(PyList_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t k = 0; k < values.size(); k++) PyList_SetItem(list.ptr(), k, wrap(values[k]).release().ptr());
+  return list;
+}
+inline py::object wrap(at::IntArrayRef sizes) { return wrap_list(sizes); }
+inline py::object wrap(c10::SymIntArrayRef sizes) { return wrap_list(sizes); }
+inline py::object wrap(Mask mask) { return wrap_list(mask); }
 
 inline Tensor unwrap(PyObject* object) { return THPVariable_Check(object) ? THPVariable_Unpack(object) : Tensor(); }
 
@@ -62,7 +75,7 @@ py::object ask(PyObject* function, const Objects&... arguments) {
     error.persist();
     throw error;
   }
-  return py::reinterpret_steal<py::object>(result);
+  return py::steal(result);
 }
 
 inline Three unwrap_three(const py::object& results) {

@@ -99,8 +99,7 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     py::gil_scoped_acquire gil;
     const auto dtype = beta == ABSENT
         ? py::none()
-        : py::reinterpret_borrow<py::object>(
-              reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
+        : py::borrow(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
     return unwrap_three(ask(python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(mask),
                             wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(dtotal)));
   }

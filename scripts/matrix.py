@@ -56,7 +56,7 @@ SHOWN = ("numpy", "numba", "ml_dtypes")
 HEAD = """\
 # Versions
 
-lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.13 or later, jax 0.10 or later. For each row `make matrix`
+lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax 0.10 or later. For each row `make matrix`
 installs the wheel into an empty environment, with the lowest or the highest version of every dependency that `pyproject.toml`
 claims, and runs a copy of the tests there. [versions.json](versions.json) has every installed version.
 """

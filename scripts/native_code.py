@@ -26,8 +26,12 @@ ROOT = Path(__file__).parents[1]
 RELEASES = ("2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 MANYLINUX = "manylinux_2_28"  # torch's own wheels
 MAX_VERSIONS = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}  # what the oldest such system has
-# Found before the C library's own of this name: a variable that only newer ones have, which is asked whether to lock.
-SINGLE_THREADED = "#pragma once\nstatic const char __libc_single_threaded = 0;\n"
+# Headers that keep a library from needing newer systems: the first is found before the C library's own, whose variable says
+# whether to lock; the second has a function compiled that only newer C++ libraries have.
+OLDER = {
+    "sys/single_threaded.h": "#pragma once\nstatic const char __libc_single_threaded = 0;\n",
+    "older.h": "#include <sstream>\ntemplate std::string std::stringbuf::str() const &;\n",
+}
 # What a library takes of Python: functions and objects that have been there, the same, from Python 3.10 to 3.14.
 OF_PYTHON = """
 PyArg_ParseTuple PyBool_Type PyByteArray_AsString PyByteArray_Size PyByteArray_Type PyBytes_AsString
@@ -73,10 +77,11 @@ def build(release: str, architecture: str) -> Path:
         return library
     compiler = ["g++" if architecture == HERE else f"{architecture}-linux-gnu-g++"]
     with TemporaryDirectory() as name:
-        draft, header = Path(name, "draft.so"), Path(name, "sys/single_threaded.h")
-        header.parent.mkdir()
-        header.write_text(SINGLE_THREADED)
-        more = ["-s", f"-I{name}", f"-ffile-prefix-map={ROOT}=lngrad"]
+        draft = Path(name, "draft.so")
+        for header, text in OLDER.items():
+            Path(name, header).parent.mkdir(exist_ok=True)
+            Path(name, header).write_text(text)
+        more = ["-s", f"-I{name}", "-include", "older.h", f"-ffile-prefix-map={ROOT}=lngrad"]
         subprocess.run([*command(compiler, fetched(release, architecture), draft), *more], check=True)
         content = draft.read_bytes()
     wrong = unfit(content)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +76,52 @@ def test_what_is_claimed_was_tried_or_is_named(matrix):
         if each.get("level") == "lowest" and each["python"].startswith("3.10"):
             for name, _, floor in (claim.partition(">=") for claim in project["dependencies"]):
                 assert f"{each['versions'][name]}.".startswith(f"{floor}."), f"{name}>={floor} was not tried"
+
+
+@pytest.fixture
+def releases(matrix):
+    """The releases of torch that wheels bring a library for."""
+    import native_code
+
+    return native_code.RELEASES
+
+
+def test_the_lowest_torch_is_one_that_wheels_have_a_library_for(releases, matrix):
+    claim = re.search(r'"torch>=(\d+\.\d+)"', (ROOT / "pyproject.toml").read_text("utf-8"))[1]
+    assert releases[0].startswith(f"{claim}.")
+    assert f"torch needs {claim} or later" in matrix.HEAD
+    minors = [int(release.split(".")[1]) for release in releases]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+
+
+# torch has no build of its own for these, or no longer.
+WITHOUT_BUILD = {("2.15.0", "3.10")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_what_is_claimed_goes_together(releases, matrix, tmp_path):
+    """lngrad[torch,gpu,jax] beside each torch, which pins its Triton, on each Python: uv finds versions of all, from wheels."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("needs uv")
+
+    def resolve(torch, python):
+        (tmp_path / "torch.txt").write_text(f"torch=={torch}\n")
+        command = [uv, "pip", "compile", "--quiet", "--only-binary", ":all:", "--python-version", python]
+        where = ["--python-platform", "x86_64-manylinux_2_28", "-c", tmp_path / "torch.txt", ROOT / "pyproject.toml"]
+        extras = [word for extra in ("torch", "gpu", "jax") for word in ("--extra", extra)]
+        done = subprocess.run([*command, *where, *extras], cwd=tmp_path, capture_output=True, text=True)
+        if re.search(r"(?i)failed to fetch|error sending request|network", done.stderr):
+            pytest.skip(f"needs a package index: {done.stderr.splitlines()[0]}")
+        return dict(re.findall(r"^([\w-]+)==(\S+)", done.stdout, re.MULTILINE)), done.stderr
+
+    for torch in releases:
+        for python in matrix.claimed():
+            found, said = resolve(torch, python)
+            if (torch, python) in WITHOUT_BUILD:
+                assert f"torch=={torch} has no wheels with a matching Python" in " ".join(said.split())
+                continue
+            assert found.get("torch") == torch, (torch, python, said)
+            assert "triton" in found
+            assert ("jax" in found) is (python != "3.10")  # which jax 0.10 is not made for

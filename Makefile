@@ -40,10 +40,10 @@ soak: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
 
-# Wheels for Linux with all kernels compiled, for x86-64 and aarch64: 15 minutes of processor time.
+# Wheels for Linux with all kernels and torch's native code, for x86-64 and aarch64: 30 minutes of processor time.
 WHEEL_DIR ?= dist
 wheel-prebuilt: $(VENV)/.dev
-	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) $(PREBUILT)
+	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) --torch $(PREBUILT)
 
 # The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.
 arm: $(VENV)/.dev

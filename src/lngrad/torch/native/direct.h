@@ -79,7 +79,7 @@ PyObject* direct(PyObject*, PyObject* const* given, Py_ssize_t number) {
   HANDLE_TH_ERRORS
   if (number == static_cast<Py_ssize_t>(ROWS[which].arguments) && nobody_listens() && !at::hasCallbacks())
     if (PyObject* results = DIRECT[which](given)) return results;
-  return PyObject_Vectorcall(python.operators[which], given, number, nullptr);
+  return PyObject_VectorcallDict(python.operators[which], given, number, nullptr);
   END_HANDLE_TH_ERRORS
 }
 

@@ -280,6 +280,18 @@ def test_disable_without_enable():
         lngrad_torch.disable()
 
 
+def test_a_torch_too_old_for_compiled_code_is_refused_there_alone(monkeypatch):
+    passes = pytest.importorskip("torch._inductor.custom_graph_pass")
+    monkeypatch.delattr(passes, "get_custom_graph_passes", raising=False)
+    monkeypatch.delitem(sys.modules, "lngrad.torch.inductor", raising=False)
+    with pytest.raises(ImportError, match=r"^override\(compiled=True\): expected torch 2.13 or later, got 2\."):
+        lngrad_torch.enable(compiled=True)
+    assert not aten._users
+    assert not aten._libraries
+    with lngrad_torch.override():
+        assert aten._libraries
+
+
 def test_an_exception_leaves_it_clean():
     with pytest.raises(ZeroDivisionError), lngrad_torch.override():
         raise ZeroDivisionError

@@ -64,8 +64,8 @@ lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax
 | 2.13 to 2.15 | yes | yes | in wheels for Linux |
 | newer, or built by yourself | not tried | not tried | compiled by `lngrad info --warm` |
 
-A test resolves `lngrad[torch,gpu,jax]` with each of these, which pins its Triton (3.6 to 3.9), on each Python that it has wheels
-for (2.15 has none for 3.10). jax 0.10 needs Python 3.11.
+A test resolves `lngrad[torch,gpu,jax]` with each of these, which pins its Triton (3.6 to 3.9), on each Python that it has
+wheels for (2.15 has none for 3.10). jax 0.10 needs Python 3.11.
 
 For each row `make matrix` installs the wheel into an empty environment, with the lowest or the highest version of every
 dependency that `pyproject.toml` claims, and runs a copy of the tests there. [versions.json](versions.json) has every installed

@@ -36,7 +36,8 @@ REFUSES = "#!/bin/sh\necho 'torch.cpp:1: error: no such thing' >&2\nexit 1\n"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A cache of its own."""
+    """A cache of its own, of a package without libraries."""
+    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(native.SWITCH, raising=False)
     return tmp_path / "cache" / "lngrad"
@@ -137,9 +138,8 @@ def test_another_compiler_builds_anew_and_leaves_one_library(quick, tmp_path, fo
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch, quick):
+def package(monkeypatch, quick):
     """A package that brings a library for torch 2.13, which says nothing but its own name."""
-    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(torch, "__version__", "2.13.1+cu130")
     path = native.PREBUILT / native.name_of("2.13")
     keep(path, b"of the package")

@@ -56,16 +56,11 @@ SHOWN = ("numpy", "numba", "ml_dtypes")
 HEAD = """\
 # Versions
 
-lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax 0.10 or later. What works with which torch:
+lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax 0.10 or later and Python 3.11.
 
-| torch | `override(compiled=True)` | all else of lngrad.torch | native code for small calls |
-|---|---|---|---|
-| 2.10 to 2.12 | no, an error says so | yes | in wheels for Linux |
-| 2.13 to 2.15 | yes | yes | in wheels for Linux |
-| newer, or built by yourself | not tried | not tried | compiled by `lngrad info --warm` |
-
-A test resolves `lngrad[torch,gpu,jax]` with each of these, which pins its Triton (3.6 to 3.9), on each Python that it has
-wheels for (2.15 has none for 3.10). jax 0.10 needs Python 3.11.
+* **All of lngrad.torch** works with torch 2.10 to 2.15, but for `override(compiled=True)`: it needs 2.13, and says so.
+* **Native code** for small calls comes with wheels for Linux. For a newer torch, or your own, `lngrad info --warm` compiles it.
+* **`lngrad[torch,gpu,jax]`** resolves with each of these, which pins its Triton (3.6 to 3.9), on each Python that has wheels.
 
 For each row `make matrix` installs the wheel into an empty environment, with the lowest or the highest version of every
 dependency that `pyproject.toml` claims, and runs a copy of the tests there. [versions.json](versions.json) has every installed

@@ -82,7 +82,7 @@ def build(release: str, architecture: str) -> Path:
             Path(name, header).parent.mkdir(exist_ok=True)
             Path(name, header).write_text(text)
         more = ["-s", f"-I{name}", "-include", "older.h", f"-ffile-prefix-map={ROOT}=lngrad"]
-        subprocess.run([*command(compiler, fetched(release, architecture), draft), *more], check=True)
+        subprocess.run([*command(compiler, fetched(release, architecture), native.SOURCES, draft), *more], check=True)
         content = draft.read_bytes()
     wrong = unfit(content)
     if wrong:

@@ -143,8 +143,8 @@ def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, roun
         text = (sources / name).read_text()
         assert text.count(right) == 1
         (sources / name).write_text(text.replace(right, wrong))
-    made = [*building.FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", *building._includes(), str(sources / "torch.cpp")]
-    subprocess.run([*cxx_compiler(), *made, "-o", str(library), *building._links()], check=True)
+    command = building.command(cxx_compiler(), native.torch_folder(), sources, library)
+    subprocess.run([*command, "-O1", "-g", f"-fsanitize={sanitizer}"], check=True)
     preloaded = [
         subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in (f"lib{sanitizer[0]}san.so", "libstdc++.so.6")

@@ -77,7 +77,7 @@ def build() -> Path:
             return library
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{native.MODULE}.so"
-            _run(command(compiler, native.torch_folder(), draft))
+            _run(command(compiler, native.torch_folder(), native.SOURCES, draft))
             _run([sys.executable, "-c", _TRIAL, str(draft)])
             keep(library, draft.read_bytes())
         made_for = stamp.partition("-")[0]
@@ -87,12 +87,12 @@ def build() -> Path:
     return library
 
 
-def command(compiler: list[str], torch: Path, library: Path) -> list[str]:
-    """What compiles a library for the torch in a folder, with the headers of this Python."""
+def command(compiler: list[str], torch: Path, sources: Path, library: Path) -> list[str]:
+    """What compiles sources to a library for the torch in a folder, with the headers of this Python."""
     include = torch / "include"
     includes = [f"-I{one}" for one in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
     links = [f"-L{torch / 'lib'}", *(f"-l{name}" for name in LIBRARIES)]
-    return [*compiler, *FLAGS, *includes, str(native.SOURCES / "torch.cpp"), "-o", str(library), *links]
+    return [*compiler, *FLAGS, *includes, str(sources / "torch.cpp"), "-o", str(library), *links]
 
 
 def _run(command: list[str]) -> None:

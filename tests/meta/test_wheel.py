@@ -106,7 +106,9 @@ def prebuilt():
     path = ROOT / "scripts" / "prebuilt.py"
     spec = spec_from_file_location("scripts_prebuilt", path)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)
+        spec.loader.exec_module(module)
     return module
 
 
@@ -115,11 +117,14 @@ def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_
     (plain,) = built.glob("*.whl")
     library = tmp_path / "haswell.so"
     library.write_bytes(b"machine code")
-    wheels = [prebuilt.make_wheel(plain, [library], "x86_64", tmp_path / name) for name in "ab"]
+    native = tmp_path / "torch-2.13-0.so"
+    native.write_bytes(b"more of it")
+    wheels = [prebuilt.make_wheel(plain, [library], "x86_64", tmp_path / name, [native]) for name in "ab"]
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
     assert wheels[0].name.endswith("-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
     before, after = zipfile.ZipFile(plain), zipfile.ZipFile(wheels[0])
-    assert set(after.namelist()) == {*before.namelist(), "lngrad/cpu/prebuilt/haswell.so"}
+    brought = {"lngrad/cpu/prebuilt/haswell.so", "lngrad/torch/native/prebuilt/torch-2.13-0.so"}
+    assert set(after.namelist()) == {*before.namelist(), *brought}
     changed = {name for name in before.namelist() if before.read(name) != after.read(name)}
     assert {name.partition("/")[2] for name in changed} == {"METADATA", "WHEEL", "RECORD"}
     (record,) = (name for name in changed if name.endswith("RECORD"))
@@ -144,6 +149,38 @@ def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_
     tags = HeaderParser().parsestr(after.read(record.replace("RECORD", "WHEEL")).decode())
     assert tags["Root-Is-Purelib"] == "false"
     assert tags.get_all("Tag") == ["py3-none-manylinux_2_17_x86_64", "py3-none-manylinux2014_x86_64"]
+
+
+STEP = """
+import sys, torch, lngrad.torch
+from lngrad.torch import native
+assert native.module.__spec__.origin.startswith(sys.argv[1]), native.module
+x = torch.randn(4, 8, requires_grad=True)
+lngrad.torch.layer_norm(x, 8).sum().backward()
+print(native.find())
+"""
+
+
+def test_a_wheel_brings_the_native_code_for_torch(built, prebuilt, tmp_path):
+    """It is loaded where no compiler is, and serves a step."""
+    torch = pytest.importorskip("torch")
+    from lngrad.support.cache_folder import keep, kept
+    from lngrad.torch import native
+    from lngrad.torch.native import building
+
+    try:
+        made = building.build()
+    except building.BuildError as reason:
+        pytest.skip(str(reason))
+    library = tmp_path / native.name_of(".".join(torch.__version__.split(".")[:2]))
+    keep(library, kept(made))
+    (plain,) = built.glob("*.whl")
+    wheel = prebuilt.make_wheel(plain, [], "x86_64", tmp_path, [library])
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PATH": str(tmp_path)}
+    environment.pop(native.SWITCH, None)
+    said = run(sys.executable, "-c", STEP, tmp_path / "site", cwd=tmp_path, environment=environment)
+    assert said.strip() == str(tmp_path / "site" / "lngrad/torch/native/prebuilt" / library.name)
 
 
 LOWERED = """

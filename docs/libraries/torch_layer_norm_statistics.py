@@ -1,0 +1,19 @@
+"""PyTorch on a CPU keeps layer_norm's mean and rstd in bfloat16 for the backward; beside its gradients the same in float64."""
+
+import torch
+
+torch.manual_seed(0)
+N = 64
+x, dy = (torch.randn(32, N) + 100).bfloat16(), torch.randn(32, N).bfloat16()  # a mean of a hundred deviations
+leaves = [x, torch.ones(N, dtype=torch.bfloat16), torch.zeros(N, dtype=torch.bfloat16)]
+
+
+def gradients(leaves, dy):
+    leaves = [one.clone().requires_grad_() for one in leaves]
+    return torch.autograd.grad(torch.nn.functional.layer_norm(leaves[0], (N,), *leaves[1:]), leaves, dy)
+
+
+print("mean and rstd:", [one.dtype for one in torch.native_layer_norm(x, (N,), *leaves[1:], 1e-5)[1:]])
+for name, got, right in zip(("x", "weight"), gradients(leaves, dy), gradients([one.double() for one in leaves], dy.double())):
+    off, best = ((one.double() - right).norm() / right.norm() for one in (got, right.bfloat16()))
+    print(f"gradient of {name}: off by {off:.1%}; rounded once it would be off by {best:.1%}")

@@ -108,9 +108,70 @@ LIBRARIES = {
 }  # fmt: skip
 
 NOT_RUN = {
-    "PyTorch 2.10 and 2.15": "no build for CPUs where this ran; pip's brings CUDA",
-    "Apex, TransformerEngine, quack": "CUDA alone",
-    "TileLang, cuTile, FlashInfer": "CUDA alone",
+    "PyTorch 2.10 and 2.15": "no build for CPUs was to be had",
+    "quack, Apex, TransformerEngine, FlashInfer, TileLang": "CUDA alone",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, was seen again by hand in float64, and is no choice that the library documents.
+
+    Attributes:
+        keys: The rows that have it.
+        text: What, and how much.
+        known: Where it was reported; "" where the issue trackers that were searched have nothing.
+        script: In docs/libraries, of at most twenty lines, without lngrad.
+    """
+
+    keys: tuple[str, ...]
+    text: str
+    known: str = ""
+    script: str = ""
+
+
+FINDINGS = (
+    Finding(
+        ("torch",),
+        "LayerNorm sums the gradients of weight and bias in x's 16 bits. At 16384 rows of bfloat16 they are 11 % and 12 % off "
+        "(0.2 % if rounded once), and 16384 ones add up to 512, or to 256 with one thread.",
+        script="torch_layer_norm_sums.py",
+    ),
+    Finding(
+        ("torch", "flag_gems"),
+        "mean and rstd are kept in bfloat16 for the backward. Where the mean is a hundred deviations, PyTorch's gradient of weight "
+        "is 13 % off, that of x 2.5 %.",
+        "pytorch#77407 names the dtype; FlagGems#221 had mended it there", "torch_layer_norm_statistics.py",
+    ),
+    Finding(
+        ("hub_rmsnorm",),
+        "The gradient of weight is summed in 16 bits, in a part for each thread; the backward raises for a dy that is not "
+        "contiguous, such as that of `.sum()`; N = 0 ends the process.",
+    ),
+    Finding(
+        ("mlx",),
+        "The sum of no elements over two axes is sometimes memory that nobody wrote (-1e33), or does not return: so dbeta of "
+        "a batch without rows.",
+        script="mlx_no_rows.py",
+    ),
+    Finding(("mlx",), "fast.layer_norm and fast.rms_norm of float64 are computed in float32: 4e-7 off.", script="mlx_float64.py"),
+    Finding(("mindspore",), "LayerNorm of float64 is computed in float32: 3e-7 off.", script="mindspore_float64.py"),
+    Finding(
+        ("mindspore",),
+        "y of LayerNorm in float16 loses digits with the mean: 1.2 % off at a mean of 100 deviations (0.03 % if rounded once).",
+        script="mindspore_float16.py",
+    ),
+    Finding(
+        ("flag_gems",), "LayerNorm's backward counts x.shape[0] rows: wrong beyond two dimensions.", "FlagGems#5392, #5490",
+    ),
+)  # fmt: skip
+
+# What fails the check and is a choice, or the precision that a library says it has.
+LIMITS = {
+    "flax": "the variance is mean(x²) - mean², unless use_fast_variance=False",
+    "onnxruntime": "the variance is mean(x²) - mean² (onnxruntime#21935); statistics are float32",
+    "mlx": "gradients are composed in 16 bits: products are rounded, sums overflow",
+    "paddle": "eps is float32",
 }
 
 
@@ -199,8 +260,70 @@ def write(new: list[dict[str, Any]]) -> None:
     PAGE.write_text(page(kept), "utf-8")
 
 
+HEAD = """\
+# Other libraries under the same check
+
+`python scripts/inspect_libraries.py` installs each library into an environment of its own and runs `lngrad check` on its
+norms: every shape, dtype and layout of the [cases](check.md#cases), against float64. It also compares y, on {shapes} shapes in
+float32, bfloat16 and float16. All ran on a CPU. A cell has cases passed/failed/refused. A failed case is no verdict on a
+library: Findings are those that a second look confirmed, Limits are choices. [libraries.json](libraries.json) has
+every case, [library_norms.py](../scripts/library_norms.py) how each is called.
+
+| library | version, date | LayerNorm | RMSNorm | y | refuses | see |
+|---|---|---|---|---|---|---|
+"""
+
+
 def page(records: list[dict[str, Any]]) -> str:
-    return ""
+    """The text of docs/libraries.md."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for one in records:
+        rows.setdefault(one["key"], []).append(one)
+    lines = [_row(key, found) for key, found in rows.items()]
+    lines += ["", "## Findings", ""]
+    for number, one in enumerate(FINDINGS, 1):
+        titles = " and ".join(rows[key][0]["title"].partition(",")[0] for key in one.keys if key in rows)
+        known = f"Known: {one.known}." if one.known else "No report was found."
+        script = f" [{one.script}](libraries/{one.script})" if one.script else ""
+        lines.append(f"{number}. {titles}: {one.text} {known}{script}")
+    lines += ["", "## Limits", ""]
+    lines += [f"* {rows[key][0]['title']}: {text}" for key, text in LIMITS.items() if key in rows]
+    how: dict[str, list[str]] = {}
+    for found in rows.values():
+        how.setdefault(found[0]["how"], []).append(found[0]["title"])
+    lines += ["", "## How, and what was not run", ""]
+    lines += [f"* {', '.join(titles)}: {text}" for text, titles in how.items() if text]
+    missing = NOT_RUN | {row.title: "not run yet" for key, row in LIBRARIES.items() if key not in rows}
+    lines += [f"* Not run: {title}: {why}" for title, why in missing.items()]
+    shapes = max(sum(one["forward"][name] for name in ("passed", "failed", "refused")) for one in records if "forward" in one)
+    return HEAD.format(shapes=shapes // 3) + "\n".join(lines) + "\n"
+
+
+def _row(key: str, found: list[dict[str, Any]]) -> str:
+    cells = {"layer_norm": "–", "rms_norm": "–"}
+    for one in found:
+        counts = "/".join(str(one["counts"][name]) for name in ("passed", "failed", "skipped")) if "counts" in one else "error"
+        cells[one["norm"]] = counts
+    others = [f"{name.replace('_', ' ')} {counts}" for name, counts in cells.items() if name not in ("layer_norm", "rms_norm")]
+    forwards = [one["forward"] for one in found if "passed" in one.get("forward", {})]
+    y = "/".join(str(sum(one[name] for one in forwards)) for name in ("passed", "failed", "refused")) if forwards else "–"
+    refused: dict[str, int] = {}
+    for one in found:
+        if one.get("verdict") == "INCONCLUSIVE":
+            refused[f"{one['norm'].replace('_', ' ')}: no kernel for a CPU"] = one["counts"]["skipped"]
+            continue
+        for restriction in one.get("restrictions", ()):
+            text = restriction["text"]
+            if "Error" not in text and "Exception" not in text:
+                refused[text] = max(restriction["cases"], refused.get(text, 0))
+    most = sorted(refused, key=lambda text: -refused[text])[:SHOWN]
+    see = [str(number) for number, one in enumerate(FINDINGS, 1) if key in one.keys] + ["limits"] * (key in LIMITS)
+    norms = "; ".join([cells["rms_norm"], *others])
+    first = found[0]
+    return (
+        f"| {first['title']} | {first['version']}, {first['date']} | {cells['layer_norm']} | {norms} | {y} "
+        f"| {'; '.join(most)} | {', '.join(see)} |"
+    )
 
 
 def main(

@@ -154,6 +154,20 @@ def test_a_script_shows_the_mistake_alone(tmp_path):
     subprocess.run([sys.executable, "-c", right], cwd=KERNELS, check=True)
 
 
+def test_a_script_of_a_forward_in_jax_differentiates_it():
+    pytest.importorskip("jax")
+    (mistake,) = run_of("jax_forwards:wrong_norm", filter="=small").mistakes
+    words = [sys.executable, "-c", mistake.reproduction]
+    done = subprocess.run(words, cwd=KERNELS, capture_output=True, text=True, check=False)
+    assert "AssertionError: dx" in done.stderr
+    right = mistake.reproduction.replace("import wrong_norm as", "import norm as")
+    subprocess.run([sys.executable, "-c", right], cwd=KERNELS, check=True)
+
+
+def test_a_backward_may_call_gamma_its_weight():
+    assert run_of("forwards:rms_backward", norm="rms_norm").verdict == "PASS"
+
+
 @pytest.mark.parametrize(("name", "mistake"), [("Raises", "backward raises"), ("no_gradient", "no gradient")])
 def test_a_forward_without_a_gradient_has_a_name(name, mistake):
     found = run_of(f"forwards:{name}", norm="rms_norm", filter="*3*")
@@ -215,3 +229,23 @@ def test_modules_of_transformers_need_no_wrapper(name):
     found = run_of(f"transformers.models.{name}", filter="=small")
     assert f"taken as {TRANSFORMERS[name]}: " in found.signature
     assert found.verdict == "PASS", found.mistakes
+
+
+@pytest.mark.parametrize(("name", "norm"), [("LayerNorm", "layer_norm"), ("RMSNorm", "rms_norm")])
+def test_modules_of_flax_need_no_wrapper(name, norm):
+    pytest.importorskip("flax")
+    found = run_of(f"flax.linen:{name}")
+    assert f"taken as {norm}: " in found.signature
+    assert "weight is scale" in found.signature
+    assert found.verdict == "PASS", found.mistakes
+
+
+def test_a_wrong_module_of_flax_fails():
+    pytest.importorskip("flax")
+    found = run_of("flax_forwards:WrongNorm", filter="=small")
+    assert [one.name for one in found.mistakes] == ["mean of dxhat missing"]
+
+
+def test_the_error_of_the_likeliest_call_is_told():
+    with pytest.raises(BackendUnavailable, match=r"a call gave ValueError: not today$"):
+        run_of("forwards:refuses_all")

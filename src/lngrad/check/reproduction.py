@@ -29,25 +29,29 @@ _LAYOUTS = {
     "corner": ("(M + 1, N + 1)", "[:-1, :-1]"),
     "shared": ("(1, N)", ".expand(M, N)"),
 }
-_SCRIPT = """import numpy as np
-{imports} as kernel
-rng, M, N, eps, shape = np.random.default_rng(0), {M}, {N}, {eps!r}, ({N},)
+_DRAWN = """{imports} as kernel
+{seed}
+M, N, eps, shape = {M}, {N}, {eps!r}, ({N},)
 draw = lambda size, dtype: {draw}
-wide = lambda one: {wide}
 x, dy = draw({x[0]}, {dtype}){x[1]}, draw({dy[0]}, {dtype}){dy[1]}
 weight, bias = draw(N, {gamma}), draw(N, {gamma})
-X, DY = wide(x), wide(dy)
+{gradients}
+for name, one, right, unit in zip({names}, got, true, {units}):
+    error = abs({one} - right).max() / abs(right).max()
+    assert error <= {many} * unit, f"{{name}} is off by {{error:.2g}} of its largest element"
+"""
+# Their gradients, and what these should be.
+_TORCH = """leaves = [one.requires_grad_() for one in ({leaves},)]
+y = {call}
+got = torch.autograd.grad(y, leaves, dy.to(y.dtype))
+wide = [one.detach().double().requires_grad_() for one in leaves]
+true = torch.autograd.grad(torch.nn.functional.{reference}, wide, dy.double())"""
+_NUMPY = """X, DY, W = (one.astype(float) for one in (x, dy, weight))
 mean = {mean}
 rstd = 1 / np.sqrt(((X - mean) ** 2).mean(-1, keepdims=True) + eps)
 xhat, dxhat = (X - mean) * rstd, DY * {scale}
-dx = rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True))
 {call}
-for name, one, right, unit in zip(("dx", "dgamma", "dbeta"), got, (dx, (DY * xhat).sum(0), DY.sum(0)), {units}):
-    error = np.abs(wide(one) - right).max() / np.abs(right).max()
-    print(f"{{name}} is off by {{error:.2g}} of its largest element")
-    assert error <= {many} * unit, name
-"""
-
+true = rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True)), (DY * xhat).sum(0), DY.sum(0)"""
 
 def smallest(case: CheckCase, mistake: str | None, options: Options, kernels: Kernels) -> CheckCase:
     """The case, or one of fewer elements that is wrong too, as far as a search of some seconds finds it.
@@ -92,19 +96,32 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     dtypes = [f"torch.{one}" if torch else f"ml_dtypes.{one}" if one == "bfloat16" else repr(one)
               for one in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
     views = [_LAYOUTS.get(case.layouts.get(one, ""), ("(M, N)", "")) for one in ("x", "dy")]
-    call, norm = f"variance = 1 / rstd**2 - eps\ngot = {signature.call}", case.normalization
+    norm, call = case.normalization, signature.call.replace("kernel", f"kernel.{inner}") if inner else signature.call
+    has = True, signature.weight, signature.bias and norm.centred
+    leaves = ", ".join(name for name, there in zip(("x", "weight", "bias"), has, strict=True) if there)
     if torch:
-        leaves = ", ".join(("x", *("weight",) * signature.weight, *("bias",) * signature.bias))
-        call = f"leaves = [one.requires_grad_() for one in ({leaves},)]\ny = {signature.call}\n"
-        call += "got = torch.autograd.grad(y, leaves, dy.to(y.dtype))"
-    text = _SCRIPT.format(
-        imports=f"import {'torch' if torch else 'ml_dtypes'}\n{imported}", M=case.M, N=case.N, eps=case.eps,
-        draw="torch.tensor(rng.uniform(-2, 2, size)).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
-        wide="one.detach().double().numpy()" if torch else "np.asarray(one, np.float64)", dtype=dtypes[0], gamma=dtypes[1],
-        x=views[0], dy=views[1], mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
-        mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "", many=MANY,
-        scale=f"(wide(weight) + {norm.offset})" if signature.weight else "1.0",
-        call=call.replace("kernel", f"kernel.{inner}") if inner else call,
+        parameters = [f"wide[1] + {norm.offset}" if norm.offset else "wide[1]"] if signature.weight else ["None"]
+        parameters += [("wide[-1]" if signature.bias else "None")] * norm.centred
+        operator = "layer_norm" if norm.centred else "rms_norm"
+        reference = f"{operator}(wide[0], shape, {', '.join(parameters)}, eps)"
+        gradients = _TORCH.format(leaves=leaves, call=call, reference=reference)
+    else:
+        if signature.library == "jax":
+            call = f"y, pull = jax.vjp(lambda {leaves}: {call}, {leaves})\ngot = pull(dy.astype(y.dtype))"
+        else:
+            call = f"variance = 1 / rstd**2 - eps\ngot = {call}"
+        gradients = _NUMPY.format(
+            call=call, scale=f"(W + {norm.offset})" if signature.weight else "1.0",
+            mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
+            mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "",
+        )  # fmt: skip
+    library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
+    text = _DRAWN.format(
+        imports=f"import {library}\n{imported}", M=case.M, N=case.N, eps=case.eps, dtype=dtypes[0], gamma=dtypes[1],
+        seed="torch.manual_seed(0)" if torch else "rng = np.random.default_rng(0)",
+        draw="(4 * torch.rand(size) - 2).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
+        x=views[0], dy=views[1], gradients=gradients, many=MANY, one="one.double()" if torch else "np.asarray(one, float)",
+        names=tuple(one for one, there in zip(("dx", "dgamma", "dbeta"), has, strict=True) if there),
         units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
     )  # fmt: skip
     try:

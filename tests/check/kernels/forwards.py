@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.functional import layer_norm, rms_norm
 
@@ -108,3 +109,16 @@ class Other(torch.nn.Module):
 
 def nothing(x: torch.Tensor) -> None:
     return None
+
+
+def refuses_all(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    raise ValueError("not today")
+
+
+def rms_backward(dy: Any, x: Any, weight: Any, eps: float) -> Any:
+    """A backward on NumPy arrays that names gamma as torch does."""
+    wide = x.astype(float)
+    rstd = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + eps)
+    dxhat = dy * weight.astype(float)
+    dx = rstd * (dxhat - wide * rstd**2 * (dxhat * wide).mean(-1, keepdims=True))
+    return dx, (dy * wide * rstd).reshape(-1, x.shape[-1]).sum(0)

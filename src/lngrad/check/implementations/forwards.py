@@ -103,19 +103,20 @@ def implementation_of(target: Any, name: str) -> Implementation:
     kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
     owned = [one for one in LIBRARIES if any(kind.startswith(one.owners) for kind in kinds)] or LIBRARIES
     best: tuple[float, Any, Any, Any, Any] | None = None
-    refused = "there is no torch and no JAX"
+    refused = ""
     for lead, library in product(_LEADS, [one for one in owned if find_spec(one.name)]):
         for way in _ways(library, target):
             found = _tried(library, way, lead)
             if isinstance(found, Exception):
-                refused = _line(found)
+                refused = refused or _line(found)  # of the likeliest way
             elif best is None or found[0] < best[0]:
                 best = (*found, library, way)
                 if found[0] <= 1:
                     return _implementation(name, *best)
     if best is None:
         expected = "a function with a parameter dy, or a forward of x, weight, bias and eps"
-        raise BackendUnavailable(f"--impl: {name}: expected {expected}; a call gave {refused}")
+        said = refused or "nothing: there is no torch and no JAX"
+        raise BackendUnavailable(f"--impl: {name}: expected {expected}; a call gave {said}")
     return _implementation(name, *best)
 
 

@@ -122,6 +122,11 @@ class Arguments:
         return next(name for name, other in NORMS.items() if other == one)
 
     @property
+    def weight(self) -> Any:
+        """gamma, as torch calls it."""
+        return self.gamma
+
+    @property
     def alpha(self) -> float:
         """The factor of the summand beside the residual."""
         return self.normalization.alpha

@@ -41,7 +41,7 @@ _MAX_BYTES = 64 << 30
 
 _PARAMETERS = (
     "dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes",
-    "dtotal", "summand", "residual", "alpha", "offset",
+    "dtotal", "summand", "residual", "alpha", "offset", "weight",
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
 
 def _call_of(wanted: Sequence[str]) -> str:
     names = {"gamma": "weight", "normalized_shape": "shape", "output_mask": "(True, True, True)"}
-    known = {*names, "dy", "x", "mean", "rstd", "variance", "eps"}
+    known = {*names, "weight", "dy", "x", "mean", "rstd", "variance", "eps"}
     return f"kernel({', '.join(f'{one}={names.get(one, one)}' for one in wanted)})" if known.issuperset(wanted) else ""
 
 
@@ -134,7 +134,7 @@ def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool
             raise BackendUnavailable(
                 f"--impl: {name}: parameters: expected some of {', '.join(_PARAMETERS)}, got {label}"
             )
-    wanted = [one for one in _PARAMETERS if catches or one in parameters]
+    wanted = [one for one in _PARAMETERS if (catches and one != "weight") or one in parameters]
     return wanted, [one for one in OUTPUTS if one in parameters], "threads" in parameters
 
 

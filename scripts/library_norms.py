@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+
 def _of(name: str) -> Any:
     return importlib.import_module(name)
 
@@ -201,7 +202,9 @@ def _flag_gems() -> Any:
         values = {key: row.get(value, value) for key, value in row["param_map"]["META"].items()}
         return [triton.Config({key: value[0] if isinstance(value, list) else value for key, value in values.items()})]
 
-    _bare("flag_gems.runtime", get_tuned_config=configs, torch_device_fn=SimpleNamespace(device=lambda one: nullcontext()))
+    _bare(
+        "flag_gems.runtime", get_tuned_config=configs, torch_device_fn=SimpleNamespace(device=lambda one: nullcontext())
+    )
     language = SimpleNamespace(program_id=lambda axis: triton.language.program_id(axis))
     _bare("flag_gems.utils", libentry=lambda: lambda function: function, triton_lang_extension=language)
     _bare("flag_gems.ops")
@@ -381,12 +384,16 @@ def _mindspore(call: Callable[..., Any], arrays: list[Any], dy: Any) -> list[Any
 
 
 @cache
-def _session(operator: str, domain: str, reads: tuple[str, ...], writes: tuple[str, ...], kind: str, **given: Any) -> Any:
+def _session(
+    operator: str, domain: str, reads: tuple[str, ...], writes: tuple[str, ...], kind: str, **given: Any
+) -> Any:
     """One operator of ONNX Runtime; statistics are float32."""
     import onnxruntime
     from onnx import TensorProto, helper
 
-    kinds = {name: TensorProto.FLOAT if name in ("mean", "rstd") else getattr(TensorProto, kind) for name in reads + writes}
+    kinds = {
+        name: TensorProto.FLOAT if name in ("mean", "rstd") else getattr(TensorProto, kind) for name in reads + writes
+    }
     values = [[helper.make_tensor_value_info(name, kinds[name], None) for name in names] for names in (reads, writes)]
     node = helper.make_node(operator, reads, writes, domain=domain, **given)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -468,7 +475,9 @@ paddle_rms_norm = _backward(_paddle, _paddle_rms_norm)
 mindspore_layer_norm = _backward(_mindspore, _mindspore_norm)
 mindspore_rms_norm = _backward(_mindspore, lambda x, weight, eps: _of("mindspore.ops").rms_norm(x, weight, eps)[0])
 onnxruntime_layer_norm = _backward(_onnxruntime, lambda x, weight, bias, eps: ("LayerNormalization", weight.ndim, eps))
-onnxruntime_rms_norm = _backward(_onnxruntime, lambda x, weight, eps: ("SimplifiedLayerNormalization", weight.ndim, eps))
+onnxruntime_rms_norm = _backward(
+    _onnxruntime, lambda x, weight, eps: ("SimplifiedLayerNormalization", weight.ndim, eps)
+)
 
 
 # Forwards

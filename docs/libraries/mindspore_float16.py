@@ -1,4 +1,4 @@
-"""MindSpore's LayerNorm on a CPU loses digits of float16 where the mean is large; beside it float64, and float32 on the same x."""
+"""MindSpore's LayerNorm on a CPU loses digits of float16 where the mean is large; beside it float64 and its own float32."""
 
 import mindspore
 import numpy as np

@@ -53,6 +53,7 @@ xhat, dxhat = (X - mean) * rstd, DY * {scale}
 {call}
 true = rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True)), (DY * xhat).sum(0), DY.sum(0)"""
 
+
 def smallest(case: CheckCase, mistake: str | None, options: Options, kernels: Kernels) -> CheckCase:
     """The case, or one of fewer elements that is wrong too, as far as a search of some seconds finds it.
 

@@ -139,8 +139,8 @@ FINDINGS = (
     ),
     Finding(
         ("torch", "flag_gems"),
-        "mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, the gradient of weight is "
-        "13 % off.",
+        "mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, the gradient of weight "
+        "is 13 % off.",
         "pytorch#77407, FlagGems#221",
         "torch_layer_norm_statistics.py",
     ),
@@ -308,7 +308,7 @@ def page(records: list[dict[str, Any]]) -> str:
     interpreted = [found[0]["title"] for key, found in rows.items() if key in LIBRARIES and LIBRARIES[key].interpreted]
     lines += ["", "## How, and what was not run", ""]
     lines += [
-        f"* Triton's interpreter on a CPU, rounding to bfloat16 as a GPU does, without the largest cases: {', '.join(interpreted)}"
+        f"* Triton's interpreter, rounding to bfloat16 as a GPU does, without the largest cases: {', '.join(interpreted)}"
     ]
     lines += [f"* Not run: {title}: {why}" for title, why in NOT_RUN.items()]
     missing = ", ".join(row.title for key, row in LIBRARIES.items() if key not in rows)

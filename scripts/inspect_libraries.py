@@ -167,6 +167,7 @@ FINDINGS = (
         "dimensions.",
         script="attorch_strided_weight.py",
     ),
+    Finding(("flag_gems",), "RMSNorm's backward raises for more than one normalized axis."),
     Finding(
         ("flag_gems",),
         "LayerNorm's backward counts x.shape[0] rows, and writes out of bounds beyond two dimensions.",
@@ -176,12 +177,17 @@ FINDINGS = (
 
 # What fails the check and is a choice, or the precision that a library says it has.
 LIMITS = {
+    "transformers": "CohereLayerNorm: float64 in float32",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
+    "liger": "float64 in float32",
+    "fla": "float64 in float32",
+    "unsloth": "float64 in float32",
     "onnxruntime": "variance as mean(x²) - mean² (onnxruntime#21935), statistics in float32",
     "mlx": "gradients composed in 16 bits",
     "paddle": "eps in float32",
+    "mindspore": "dy·gamma in float16",
     "attorch": "float64 in float32",
-    "flag_gems": "float64 in float32; an interpreted case took too long",
+    "flag_gems": "float64 in float32; dgamma in x's dtype; an interpreted case took too long",
 }
 
 
@@ -304,7 +310,11 @@ def page(records: list[dict[str, Any]]) -> str:
             f"{number}. {titles}: {one.text} {f'Known: {one.known}.' if one.known else 'No report found.'}{script}"
         )
     lines += ["", "## Limits", ""]
-    lines += [f"* {rows[key][0]['title']}: {text}" for key, text in LIMITS.items() if key in rows]
+    same: dict[str, list[str]] = {}
+    for key, text in LIMITS.items():
+        if key in rows:
+            same.setdefault(text, []).append(rows[key][0]["title"])
+    lines += [f"* {', '.join(titles)}: {text}" for text, titles in same.items()]
     interpreted = [found[0]["title"] for key, found in rows.items() if key in LIBRARIES and LIBRARIES[key].interpreted]
     lines += ["", "## How, and what was not run", ""]
     lines += [

@@ -285,7 +285,7 @@ def write(new: list[dict[str, Any]]) -> None:
 HEAD = """\
 # Other libraries under the same check
 
-`python scripts/inspect_libraries.py` installs each library by itself and runs `lngrad check` on its norms, on a CPU
+`python scripts/inspect_libraries.py` installs each library and runs `lngrad check` on its norms, on a CPU
 ({dates}): every shape, dtype and layout of the [cases](check.md#cases), against float64. y is compared too, on
 {shapes} shapes in three dtypes. A cell has cases passed/failed/refused; [libraries.json](libraries.json) has each case,
 [library_norms.py](../scripts/library_norms.py) how a norm is called. A failed case is no verdict: findings were seen again

@@ -108,7 +108,7 @@ LIBRARIES = {
 }  # fmt: skip
 
 NOT_RUN = {
-    "PyTorch 2.10 and 2.15": "no build for CPUs was to be had",
+    "PyTorch 2.10 and 2.15": "no build for CPUs",
     "quack, Apex, TransformerEngine, FlashInfer, TileLang": "CUDA alone",
 }
 
@@ -302,7 +302,7 @@ def page(records: list[dict[str, Any]]) -> str:
     for one in records:
         rows.setdefault(one["key"], []).append(one)
     lines = [_row(key, found) for key, found in rows.items()]
-    lines += ["", "## Findings", "", "No report was found where none is named.", ""]
+    lines += ["", "## Findings", "", "No report was found unless named.", ""]
     for number, one in enumerate(FINDINGS, 1):
         titles = " and ".join(rows[key][0]["title"].partition(",")[0] for key in one.keys if key in rows)
         known = [f"Known: {one.known}."] if one.known else []

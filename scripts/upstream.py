@@ -1,4 +1,4 @@
-"""Run the unit tests of CANN's norm kernels, and its host examples, on the simulated NPU; write docs/upstream.md.
+"""Run the unit tests of CANN's kernels, and its host examples, on the simulated NPU; write docs/upstream.md.
 
 Run when CANN publishes a release, or the simulated NPU has changed much: a few times a year.
 
@@ -7,6 +7,7 @@ Run when CANN publishes a release, or the simulated NPU has changed much: a few 
     python scripts/upstream.py ops-nn --minutes 20 --first rms_norm    those that fit; the page names the others
     python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
     python scripts/upstream.py ops-nn --kit asc-devkit      the vector examples of the Ascend C kit too
+    python scripts/upstream.py ops-nn --others ops-nn --others ops-math    all other operators of these checkouts too
 
 Every test and example is a row of benchmarks/results/upstream.csv; the page has their sums.
 
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, RECORDS = ROOT / "docs" / "upstream.md", ROOT / "benchmarks" / "results" / "upstream.csv"
 COLUMNS = ("part", "name", "checked", "device", "remarks", "note")
 ROOMS = ("norm", "experimental/norm")
+EXAMPLE_S = 300  # for a host example
 
 # What a person has found behind a test that does not pass, by operator ("" for any) and words of its text. "ours": the
 # simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts itself or its kernel.
@@ -161,7 +163,10 @@ def _example(source: Path, toolkit: Path) -> str:
         compile_program(source, program, [*cflags(toolkit), f"-I{source.parent}"], libs(toolkit))
     except LngradError as error:
         return str(error).partition(": ")[2].splitlines()[0]
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run([str(program)], capture_output=True, text=True, timeout=EXAMPLE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done within {EXAMPLE_S} s"
     said = done.stdout.strip().splitlines()
     return f"ended with {done.returncode}: {said[-1] if said else ''}" if done.returncode else ""
 
@@ -187,8 +192,7 @@ def _operators(rows: list[Row]) -> list[dict[str, str]]:
         if row.refused or row.late:
             records.append(_record("not run" if row.late else "left out", name))
             continue
-        counts = {mode: [file.count(mode) for file in row.files] for mode in MODES}
-        cells = [f"{sum(one for one, _ in pairs)} of {sum(all_ for _, all_ in pairs)}" for pairs in counts.values()]
+        cells = _counts(row.files)
         error = next((file.error for file in row.files if file.error), "")
         records.append(_record("operator", name, *cells, sum(len(file.remarks) for file in row.files), _cell(error)))
     for row in rows:
@@ -198,6 +202,68 @@ def _operators(rows: list[Row]) -> list[dict[str, str]]:
             name = f"{row.operator}/{case.name.partition('.')[2]}"
             records.append(_record("test", name, *where, "", _judgement(row.operator, case.why)))
     return records
+
+
+def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
+    """Rooms and folders of operators that are no norms, of checkouts of operator libraries."""
+    found = []
+    for checkout in checkouts:
+        for tests in sorted(checkout.rglob("tests/ut/op_kernel")):
+            folder = tests.parents[2]
+            room = folder.parent.relative_to(checkout).as_posix()
+            if room not in ROOMS:
+                found.append((f"{checkout.name}/{room}", folder))
+    return found
+
+
+def _counts(files: list[TestFile]) -> list[str]:
+    pairs = [[file.count(mode) for file in files] for mode in MODES]
+    return [f"{sum(one for one, _ in pair)} of {sum(all_ for _, all_ in pair)}" for pair in pairs]
+
+
+def _other(row: Row) -> dict[str, str]:
+    """The record of an operator that is no norm: its note is the compiler's first error, or the first failure."""
+    name = f"{row.room}/{row.operator}"
+    if row.refused or row.late:
+        return _record("other not run" if row.late else "other left out", name)
+    errors = [f"does not compile: {file.error}" for file in row.files if file.error]
+    failed = [f"{case.mode}: {case.why}" for file in row.files for case in file.cases if case.state != "passed"]
+    remarks = sum(len(file.remarks) for file in row.files)
+    counts = _counts(row.files) if errors or any(file.cases for file in row.files) else ["", ""]  # compiled alone
+    return _record("other operator", name, *counts, remarks, _cell(next(iter(errors + failed), "")))
+
+
+def _others_table(records: list[dict[str, str]]) -> str:
+    """The section of operators that are no norms, "" where none was run."""
+    rooms: dict[str, list[dict[str, str]]] = {}
+    for one in records:
+        if one["part"] == "other operator":
+            library, family, *_ = one["name"].split("/")
+            for room in (f"{library}/{family}" if family == "experimental" else library, "all"):
+                rooms.setdefault(room, []).append(one)
+    if not rooms:
+        return ""
+    waiting = sum(one["part"] == "other not run" for one in records)
+    lines = []
+    for room, every in sorted(rooms.items(), key=lambda pair: (pair[0] == "all", pair[0])):
+        compiled = [one for one in every if not one["note"].startswith("does not compile")]
+        ran = [one for one in compiled if one["checked"]]
+        cells = [room, len(every), len(compiled), len(ran)]
+        for mode in MODES:
+            pairs = [tuple(map(int, one[mode].split(" of "))) for one in ran]
+            cells.append(f"{sum(passed == count > 0 for passed, count in pairs)}")
+            cells.append(f"{sum(one for one, _ in pairs)} of {sum(count for _, count in pairs)}")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    left = f" {waiting} more were not run." if waiting else ""
+    return f"""
+## Operators that are no norms
+
+The same for all others that build for A2; those not run were compiled, not linked.{left}
+
+| library | operators | compile | run | clean checked | tests | clean device | tests |
+|---|---|---|---|---|---|---|---|
+{chr(10).join(lines)}
+"""
 
 
 def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> list[dict[str, str]]:
@@ -223,7 +289,9 @@ def page(records: list[dict[str, str]]) -> str:
     def part(name: str) -> list[dict[str, str]]:
         return [one for one in records if one["part"] == name]
 
-    operators, tests, hosts = part("operator"), part("test"), part("host example")
+    operators, tests, hosts, others = part("operator"), part("test"), part("host example"), part("other operator")
+    besides = sum(not one["note"].startswith("does not compile") for one in others)
+    more = f" Of {len(others)} operators that are no norms {besides} compile." if others else ""
     source = {one["name"]: one["note"] for one in part("source")}
     sums = {}
     for mode in MODES:
@@ -247,14 +315,15 @@ def page(records: list[dict[str, str]]) -> str:
 
 Unit tests of ops-nn's norm kernels: {compiled} of {len(operators)} operators compile unmodified; {checked} tests pass in
 `checked` mode, {device_} in `device` mode. Of {len(hosts)} host examples {len(ran)} run; the others call operators that
-lngrad does not have. From ops-nn {source["ops-nn"]} with lngrad {source["lngrad"]}, written by `scripts/upstream.py`; no file
+lngrad does not have.{more}
+From ops-nn {source["ops-nn"]} with lngrad {source["lngrad"]}, written by `scripts/upstream.py`; no file
 of CANN is changed or kept here. Every test and example with its message:
 [upstream.csv](../benchmarks/results/upstream.csv). To run one operator: `lngrad kernel test OPS_NN/norm/OPERATOR`.
 
 `checked` reports as errors what CANN's own checker reports, and looks for races; `device` accepts what the hardware runs
 without an error. A remark is harmless and worth a look. {len(part("left out"))} more folders build no tests for A2, or
 only those of Ascend 950's register API, which is not simulated.
-{left}
+{left}{_others_table(records)}
 ## Tests that fail in checked mode
 
 | tests | reason |
@@ -298,6 +367,7 @@ def main(
     results_file: Annotated[
         Path | None, typer.Option("--results", help="A JSON file of results to go on from.")
     ] = None,
+    others: Annotated[list[Path] | None, typer.Option(help="Checkouts whose other operators to run, too.")] = None,
     kit: Annotated[Path | None, typer.Option(help="A checkout of the Ascend C kit (asc-devkit).")] = None,
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
@@ -331,8 +401,11 @@ def main(
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
+            beside = [_other(row) for row in pool.map(run, _others(others or []))]
     if not kit and RECORDS.is_file():
         vectors = [one for one in read() if one["part"].startswith("kit") or one["name"] == "asc-devkit"]
+    if not others and RECORDS.is_file():
+        beside = [one for one in read() if one["part"].startswith("other ")]
     waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
     records = [
         _record("source", "ops-nn", "", "", "", _commit(library)),
@@ -340,6 +413,8 @@ def main(
         *_operators([*tried, *waiting]),
         *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
         *vectors,
+        *beside,
+        *(_record("source", one.name, "", "", "", _commit(one)) for one in others or () if one.name != library.name),
     ]
     if to_stdout:
         print(page(records))

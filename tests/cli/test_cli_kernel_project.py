@@ -45,6 +45,10 @@ def test_arrays_attributes_and_options_of_one_s_own(tmp_path, monkeypatch):
     check_same_bits(np.load("z.npy"), x + x)
     assert run(*words, "--attr", "scale=2").exit_code == 0  # the tiling key is another one, and the kernel does nothing
     assert np.isnan(np.load("z.npy")).all()
+    assert run(*words, "--attr", "axes=3,2").exit_code == 0
+    check_same_bits(np.load("z.npy"), x + x)
+    assert run(*words, "--attr", "axes=2").exit_code == 0
+    assert np.isnan(np.load("z.npy")).all()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,7 @@ def test_arrays_attributes_and_options_of_one_s_own(tmp_path, monkeypatch):
         (["--shape", "w=8"], "--shape: expected a name of x, y, z, got 'w'"),
         (["--shape", "x=8,a"], "--shape x: expected sizes as 8,2048, got '8,a'"),
         (["--shape", "x"], "--shape and --attr: expected NAME=VALUE, got 'x'"),
-        (["--attr", "eps=1"], "--attr: expected a name of scale, got 'eps'"),
+        (["--attr", "eps=1"], "--attr: expected a name of scale, axes, got 'eps'"),
         ([*BOTH, "--save", "w=w.npy"], "--save: expected NAME=FILE.npy with a NAME of x, y, z, got 'w'"),
         ([*BOTH, "--dtype", "float"], "--dtype: expected a dtype of float32, float16"),
     ],
@@ -81,6 +85,16 @@ def test_folders_that_are_no_project_and_functions_that_fail(tmp_path):
     host.write_text(host.read_text().replace("OP_ADD(AddCustom);", ""))
     result = run("--project", changed, *BOTH)
     assert "expected an operator's definition (OpDef and OP_ADD), got none" in " ".join(result.output.split())
+
+
+def test_a_struct_that_is_registered_in_a_source_file(tmp_path):
+    changed = tmp_path / "AddCustom"
+    shutil.copytree(ADD, changed)
+    host, header = (changed / "op_host" / name for name in ("add_custom.cpp", "add_custom_tiling.h"))
+    host.write_text(host.read_text().replace('#include "add_custom_tiling.h"', header.read_text()))
+    header.unlink()
+    result = run("--project", changed, *BOTH)
+    assert result.exit_code == 0, result.output
 
 
 def test_the_struct_of_an_op_host_header_alone(tmp_path, monkeypatch):

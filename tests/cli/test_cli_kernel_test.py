@@ -169,7 +169,11 @@ def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operato
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
     cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=int32_t")\n')
     kernel = folder / "op_kernel" / "twice.cpp"
-    kernel.write_text(kernel.read_text() + "static_assert(std::is_same_v<DTYPE_Y, int32_t>);\n")
+    (folder / "op_host").mkdir()
+    (folder / "op_host" / "twice_def.cpp").write_text('this->Input("x"); this->Output("y"); this->Output("z");\n')
+    own = "#ifndef DTYPE_Z\n#define DTYPE_Z half\n#endif\nconstexpr int DTYPE_MODE = 1;\n"  # of the kernel itself
+    own += "static_assert(std::is_same_v<DTYPE_Y, int32_t> && std::is_same_v<DTYPE_Z, half>);\n"
+    kernel.write_text(kernel.read_text() + own)
     assert states(folder, gtest)[0]["suite.right"] == "passed"
 
 

@@ -46,7 +46,7 @@ __all__ = [
     # copies
     "DataCopy", "DataCopyParams", "DataCopyPad", "DataCopyExtParams", "DataCopyPadParams", "DataCopyPadExtParams",
     "PaddingMode", "TransDataTo5HD", "TransDataTo5HDParams", "InitOutput", "SetAtomicAdd", "SetAtomicNone",
-    "DisableDmaAtomic",
+    "DisableDmaAtomic", "DataCacheCleanAndInvalid", "CacheLine",
     # vector instructions
     "Abs", "AbsSub", "Add", "AddRelu", "AddReluCast", "Adds", "And", "Axpy", "BlockReduceMax", "BlockReduceMin",
     "BlockReduceSum", "Brcb", "CMPMODE", "Cast", "Compare", "CompareScalar", "Copy", "CreateVecIndex", "Div",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import math
+import os
+import re
 import signal
 import struct
 import tempfile
+import time
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -17,10 +23,23 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import FAILED, SocName, completing, existing, fail, given, new_table, say, soc_names, working
+from lngrad.cli.terminal import (
+    FAILED,
+    REFUSED,
+    SocName,
+    completing,
+    existing,
+    fail,
+    given,
+    new_table,
+    say,
+    soc_names,
+    working,
+)
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
 from lngrad.support.dtypes import DTYPES
 
+MAX_SECOND_RUN_S = 10.0  # without auto-sync
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
 
@@ -70,6 +89,9 @@ def kernel_run(
     cycles_json: Annotated[Path | None, Option(help="Write the same as JSON.")] = None,
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False,
     remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the verdict as JSON; docs/ascend-c-skill.md has its fields.")
+    ] = False,
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0,
     force: Annotated[bool, Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
@@ -108,24 +130,66 @@ def kernel_run(
         [name for _, name in targets],
         project and (project, dict(map(_sizes, shape or ())), dtype, dict(map(_pair, attr or ()))),
     )  # fmt: skip
-    result = _run_apart(request, time_limit)
-    _write_files(result, timeline, cycles_json, targets, force)
+    try:
+        result = _run_apart(request, time_limit)
+    except LngradError as error:
+        if as_json:
+            say(_verdict(_Result(str(error), kind=type(error).__name__)))
+            raise typer.Exit(REFUSED) from None
+        raise
+    if as_json:
+        say("")  # the kernel may have left a line open
+        say(_verdict(result))
+    _write_files(result, timeline, cycles_json, targets, force, quiet=as_json)
+    if as_json:
+        return
     if report:
         say(result.table)
     if cycles:
         say(result.cycles.table())
+    for warning in result.warnings:
+        say(f"warning: {warning}", err=True)
     for remark in result.remarks * remarks:
         say(f"remark: {remark}")
+    if result.remarks and not remarks:
+        say(f"remarks: {len(result.remarks)} (--remarks prints them)", err=True)
+
+
+def _verdict(result: _Result) -> str:
+    """What is known of a run, for programs: the verdict, and of a fault its text, kind, line, and what is missing."""
+    fault = result.fault or ""
+    line = re.search(r"(?m)^(?:block \d+: )?(\S+:\d+): |Ascend C call was at (\S+:\d+)", fault)
+    missing = re.search(
+        r"Missing between them: (.*?)(?: \[\w[\w, ]*\])?$|(\w+) is not declared; as an Ascend C API", fault
+    )
+    kinds = {"": "crashed" if fault else "warned" if result.warnings else "passed", "CompileError": "does not compile"}
+    facts = {
+        "verdict": kinds.get(result.kind, "fault"),
+        "fault": result.fault,
+        "kind": result.kind or None,
+        "line": line and (line[1] or line[2]),
+        "missing": missing and (missing[1] or missing[2]),
+        "warnings": result.warnings,
+        "remarks": result.remarks,
+    }
+    return json.dumps(facts, ensure_ascii=False)
 
 
 def _write_files(
-    result: _Result, timeline: Path | None, cycles: Path | None, targets: list[tuple[Path, str]], replace: bool
+    result: _Result,
+    timeline: Path | None,
+    cycles: Path | None,
+    targets: list[tuple[Path, str]],
+    replace: bool,
+    quiet: bool,
 ) -> None:
     """The picture, also of a kernel that failed, which ends the command here; the cycles, and the arrays that are wanted."""
     from lngrad.files.writing import write_tensor, write_text
 
     if timeline is not None and result.picture is not None:
         write_text(timeline, result.picture)
+    if result.fault is not None and quiet:
+        raise typer.Exit(FAILED)
     if result.fault is not None:
         fail(result.fault, FAILED)
     if cycles is not None:
@@ -209,6 +273,8 @@ class _Result(NamedTuple):
     table: str = ""
     remarks: tuple[str, ...] = ()
     cycles: Any = None
+    kind: str = ""  # of the fault
+    warnings: tuple[str, ...] = ()
 
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
@@ -226,6 +292,10 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
                 result, seconds = worker.tasks.recv(), time_limit
                 if isinstance(result, Exception):
                     raise result
+            if isinstance(result, _Result) and result.fault is None:
+                with suppress(EOFError):
+                    if worker.tasks.poll(MAX_SECOND_RUN_S):
+                        result = result._replace(remarks=(*result.remarks, *worker.tasks.recv()))
             late = result is None
             if late:
                 worker.stop()
@@ -262,15 +332,43 @@ def _work(tasks: Connection, request: _Request) -> None:
         workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
         blocks = request.options.pop("blocks")
         tasks.send(None)
-        done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
+        start = time.monotonic()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
+        texts = tuple(dict.fromkeys(str(one.message) for one in told))
         wanted = {name: arrays[name] for name in request.wanted}
-        tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles))
+        tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
+        again = [guarded(array) for array in request.arrays.values()]
+        quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2 and request.options["auto_sync"]
+        tasks.send(_without_auto_sync(kernel, blocks, again, request) if quick and request.options["ordering"] else ())
     except DeviceFault as fault:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
-        tasks.send(_Result(str(fault), picture=picture))  # of the two instructions on their pipes
+        tasks.send(
+            _Result(str(fault), picture=picture, kind=type(fault).__name__)
+        )  # of the two instructions on their pipes
     except (LngradError, OSError, MemoryError) as error:
         tasks.send(error)
+
+
+def _without_auto_sync(kernel: Any, blocks: int, arrays: list[Any], request: _Request) -> tuple[str, ...]:
+    """Run a kernel once more, as if the compiler inserted nothing: the remark where a race is found then."""
+    from lngrad.ascend.ascendc import AscendWarning, DeviceFault, launch
+    from lngrad.ascend.faults import RaceFault
+
+    workspace = request.workspace and np.full(request.workspace, 0xFF, np.uint8)
+    ctypes.CDLL(None).fflush(None)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what it prints was printed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AscendWarning)
+            launch(kernel, blocks, *arrays, workspace=workspace, **{**request.options, "auto_sync": False})
+    except RaceFault as fault:
+        return (f"needs auto-sync: where the compiler inserts no flags and barriers (--no-auto-sync), {fault}",)
+    except DeviceFault:
+        return ()
+    return ()
 
 
 def _planned(request: _Request) -> _Request:

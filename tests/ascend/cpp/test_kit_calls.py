@@ -79,20 +79,22 @@ __global__ __vector__ void kernel(__gm__ int32_t* memory)
     GroupBarrier<PipeMode::MTE3_MODE> barrier(nullptr, 2, 2);
     const int64_t id = GetBlockIdx();
     GlobalTensor<int32_t> all;
-    all.SetGlobalBuffer(memory, 4);
+    all.SetGlobalBuffer(memory, 64); // a line of 64 bytes for each block
     if (id >= 2) {
         barrier.Wait(id - 2);
-        all.SetValue(id, all.GetValue(0) + all.GetValue(1));
+        all.SetValue(16 * id, all.GetValue(0) + all.GetValue(16));
     } else {
-        all.SetValue(id, 5 + id);
+        all.SetValue(16 * id, 5 + id);
+        DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(all[16 * id]);
         barrier.Arrive(id);
     }
 }
 int run(aclrtStream stream)
 {
-    Memory<int32_t> memory({0, 0, 0, 0});
+    Memory<int32_t> memory(std::vector<int32_t>(64));
     kernel<<<4, 0, stream>>>(memory.at);
-    CHECK(memory.back() == std::vector<int32_t>({5, 6, 11, 11}))
+    const std::vector<int32_t> all = memory.back();
+    CHECK(all[0] == 5 && all[16] == 6 && all[32] == 11 && all[48] == 11)
     return 0;
 }""",
     "slices and the rest of the buffer": r"""

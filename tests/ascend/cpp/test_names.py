@@ -25,7 +25,10 @@ template <typename T> using Library = void(const LocalTensor<T>&, const LocalTen
 template <typename T, Function<T>* function> void apply(const LocalTensor<T>& x, int32_t n) { function(x, x, n); }
 template <typename T, Library<T>* function>
 void apply_library(const LocalTensor<T>& y, const LocalTensor<T>& x, uint32_t n) { function(y, x, n); }
+static_assert(min(3u, 5) == 3 && max(2.5f, 1) == 2.5f);
 static_assert(std::is_same_v<float32_t, float> && std::is_same_v<float16_t, half> && DT_INT4 == 29 && Ceil(int64_t(9), 8) == 2);
+constexpr half LARGEST = 65504.0f, NEGATIVE = half(-1.5f);
+static_assert(LARGEST.bits == 0x7BFF && NEGATIVE.bits == 0xBE00 && float(NEGATIVE) == -1.5f && bfloat16_t(1.0f).bits == 0x3F80);
 constexpr TQueConfig CONFIG = {};
 struct Tiling { TCubeTiling cube; };
 
@@ -76,6 +79,38 @@ extern "C" __global__ __aicore__ void names(GM_ADDR x, GM_ADDR mask, GM_ADDR y)
     DataCopyPad(out[640], e, DataCopyExtParams{1, 16, 0, 0, 0});
 }
 """
+
+LIST = """
+#include "kernel_operator_list_tensor_intf.h"
+using namespace AscendC;
+extern "C" __global__ __aicore__ __inout_pipe__(S) void k(GM_ADDR list, GM_ADDR a, GM_ADDR b, GM_ADDR y)
+{
+    ListTensorDesc all(list);
+    GlobalTensor<float> out;
+    out.SetGlobalBuffer((__gm__ float*)y, 8);
+    TensorDesc<float> one;
+    uint64_t shape[4];
+    one.SetShapeAddr(shape);
+    for (uint32_t i = 0; i < all.GetSize(); ++i) {
+        all.GetDesc(one, i);
+        out.SetValue(4 * i, one.GetDim());
+        out.SetValue(4 * i + 1, one.GetShape(1));
+        out.SetValue(4 * i + 2, one.GetDataObj().GetValue(0));
+        out.SetValue(4 * i + 3, *all.GetDataPtr<float>(i));
+    }
+}
+"""
+
+
+def test_a_list_of_tensors(tmp_path):
+    """The layout that the kit's sources publish: how far away the addresses are; index and axes, shape; the addresses."""
+    (tmp_path / "k.cpp").write_text(LIST)
+    a, b = np.float32([[3, 1]]), np.float32([[5, 1, 1]])
+    shapes = [2 | 0 << 32, 1, 2, 2 | 1 << 32, 1, 3]
+    words = [8 * (1 + len(shapes)), *shapes, a.ctypes.data, b.ctypes.data]
+    y = np.zeros(8, np.float32)
+    ascendc.launch(ascendc.compile(tmp_path / "k.cpp", "k"), 1, np.array(words, np.uint64), a, b, y)
+    np.testing.assert_array_equal(y, [2, 2, 3, 3, 2, 3, 5, 5])
 
 
 @pytest.fixture(scope="module")

@@ -218,6 +218,7 @@ class TestGlobalMemory:
             buf = asc.TBuf()
             asc.TPipe().InitBuffer(buf, 32)
             tensor.SetValue(0, 5.0)
+            asc.DataCacheCleanAndInvalid(tensor)
             asc.DataCopy(buf.Get(F), tensor, 8)
 
         asc.launch(kernel, 1, np.zeros(8, F))

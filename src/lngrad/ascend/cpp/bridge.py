@@ -13,6 +13,7 @@ import mmap
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -41,7 +42,11 @@ from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Array, Bytes
 
 SETTINGS_VARIABLE = "LNGRAD_KERNEL"
-REMARK, CYCLES = "lngrad: remark: ", "lngrad: cycles: "  # before each, in a program's stderr
+REMARK, WARNING, CYCLES = (
+    "lngrad: remark: ",
+    "lngrad: warning: ",
+    "lngrad: cycles: ",
+)  # before each, in a program's stderr
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
 _Callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
@@ -120,7 +125,11 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
         memory += [GlobalRegion(view, f"the device memory at {at:#x}", at) for at, view in views.items()]
         settings = _settings()
         shows_remarks = settings.pop("remarks", False)
-        report = launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **settings)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            report = launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **settings)
+    for text in dict.fromkeys(str(one.message) for one in told):
+        print(f"{WARNING}{text}", file=sys.stderr)
     for remark in report.remarks() if shows_remarks else ():
         print(f"{REMARK}{remark}", file=sys.stderr)
     for line in report.cycles.table().splitlines()[:2] if report.cycles else ():

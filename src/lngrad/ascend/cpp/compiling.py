@@ -70,7 +70,7 @@ ALIASES = (
     "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
     "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h", "lib/matmul_intf.h", "kernel_utils.h",
     "adv_api/matmul/matmul_intf.h", "lib/matrix/matmul/matmul.h", "impl/dav_c220/kfc/kfc_log.h",
-    "adv_api/pad/broadcast.h", "adv_api/math/sign.h",
+    "adv_api/pad/broadcast.h", "adv_api/math/sign.h", "kernel_operator_list_tensor_intf.h",
     *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
 )  # fmt: skip
 # And those of the host's side, which lngrad/op_host.h has.

@@ -35,6 +35,7 @@ from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.report import Site, site_text
 from lngrad.ascend.device.unified_buffer import TPosition
+from lngrad.ascend.faults import BoundsFault
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -130,15 +131,26 @@ def _local_set(c: KernelCall) -> None:
     tensor.SetValue(c.n[0], c.value(tensor.dtype, 1))
 
 
+def _fields(c: KernelCall, first: int, older: bool = True) -> list[int]:
+    """The fields of a copy's blocks. What does not fit into 16 bits is refused; a device takes the rest."""
+    numbers = list(c.n[first : first + 4])
+    for index, name in enumerate(("blockCount", "blockLen")[: 1 + older]):
+        given, numbers[index] = numbers[index], numbers[index] & 0xFFFF
+        if given != numbers[index]:
+            rule = f"{name} must be 0 to 65535 (uint16_t), got {given}; a device takes {numbers[index]} [ErrorRead3]"
+            c.core.tolerate(BoundsFault(rule))
+    return numbers
+
+
 def _pad_in(c: KernelCall) -> None:
     older = bool(c.n[11])
-    blocks = (DataCopyParams if older else DataCopyExtParams)(*c.n[3:7])
+    blocks = (DataCopyParams if older else DataCopyExtParams)(*_fields(c, 3, older))
     pad = (DataCopyPadParams if older else DataCopyPadExtParams)(bool(c.n[7]), c.n[8], c.n[9], c.real)
     DataCopyPad(c.local("DataCopyPad"), c.remote("DataCopyPad"), blocks, pad, mode=c.n[10])
 
 
 def _pad_out(c: KernelCall) -> None:
-    blocks = (DataCopyParams if c.n[8] else DataCopyExtParams)(*c.n[3:7])
+    blocks = (DataCopyParams if c.n[8] else DataCopyExtParams)(*_fields(c, 3, bool(c.n[8])))
     local = c.local("DataCopyPad")
     DataCopyPad(c.remote("DataCopyPad"), local, blocks, mode=c.n[7])
 
@@ -230,9 +242,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.COPY_IN: lambda c: DataCopy(c.local("DataCopy"), c.remote("DataCopy"), c.n[3]),
     Op.COPY_OUT: lambda c: DataCopy(c.remote("DataCopy"), c.local("DataCopy"), c.n[3]),
     Op.COPY_LOCAL: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), c.n[0]),
-    Op.COPY_IN_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.remote("DataCopy"), DataCopyParams(*c.n[3:7])),
-    Op.COPY_OUT_BLOCKS: lambda c: DataCopy(c.remote("DataCopy"), c.local("DataCopy"), DataCopyParams(*c.n[3:7])),
-    Op.COPY_LOCAL_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), DataCopyParams(*c.n)),
+    Op.COPY_IN_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.remote("DataCopy"), DataCopyParams(*_fields(c, 3))),
+    Op.COPY_OUT_BLOCKS: lambda c: DataCopy(c.remote("DataCopy"), c.local("DataCopy"), DataCopyParams(*_fields(c, 3))),
+    Op.COPY_LOCAL_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), DataCopyParams(*_fields(c, 0))),
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
     Op.TRANS_DATA_TO_5HD: _transpose,
@@ -253,6 +265,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.SCALAR_ATOMIC: _scalar_atomic,
     Op.MUTEX_LOCK: lambda c: sync.MutexLock(pipe_t(c.n[0]), c.n[1]),
     Op.MUTEX_UNLOCK: lambda c: sync.MutexUnlock(pipe_t(c.n[0]), c.n[1]),
+    Op.CACHE_CLEAN: lambda c: system.DataCacheCleanAndInvalid(c.remote("DataCacheCleanAndInvalid"), c.n[3]),
     Op.ATOMIC_NONE: lambda c: system.SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: system.InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
     Op.ACCUMULATED: lambda c: system.accumulated(c.n[0]),

@@ -14,6 +14,7 @@ _REGISTERED = re.compile(r"REGISTER_TILING_DATA_CLASS\(\s*(\w+)\s*,\s*(\w+)\s*\)
 _NESTED = re.compile(r"TILING_DATA_FIELD_DEF_STRUCT\(\s*(\w+)\s*,")
 _COUNT = re.compile(r"(TILING_DATA_FIELD_DEF_ARR\([^,]*,)([^,]*),")
 _CONSTANT = re.compile(r"\bconst(?:expr)?\s+[\w:]+\s+(\w+)\s*=\s*([^;]+);|#define[ \t]+(\w+)[ \t]+([^\n/]+)")
+_COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?)\*/")
 _INCLUDED = re.compile(r'#include\s+"([^"]*)"')
 _DEPTH = 5  # of constants that are made of constants
 
@@ -43,6 +44,7 @@ def texts_of(*places: Path) -> dict[Path, str]:
 
 def defines(text: str, struct: str) -> bool:
     """Whether a text has the definition of a struct."""
+    text = _COMMENT.sub("", text)
     return re.search(rf"\b(struct|class|BEGIN_TILING_DATA_DEF\()\s*{struct}\b(?!\s*[;&*>])", text) is not None
 
 

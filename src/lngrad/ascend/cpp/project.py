@@ -119,7 +119,7 @@ class Project:
             sizes = tuple(shapes.get(name, ())) if of is None else of.shape
             lines.append(f"output {name} {number} {' '.join(map(str, sizes))}")
         said = self._ask("\n".join([*lines, *(f"attr {name} {value}" for name, value in attributes.items())]))
-        for name, code, *shape in said["output"]:
+        for name, code, *shape in said.get("output", ()):
             if name not in arrays:
                 whole = (*map(int, shape), TYPES[int(code)].itemsize)
                 arrays[name] = np.full(whole, 0xFF, np.uint8).view(TYPES[int(code)])[..., 0]
@@ -139,8 +139,8 @@ class Project:
         for name, array in arrays.items():
             number = _number(name, array)
             define |= {f"DTYPE_{name.upper()}": _CPP[number], f"ORIG_DTYPE_{name.upper()}": _NAMES[number]}
-        hosts = sorted((self.folder / "op_host").glob("*.h"))
-        headers = [one for one in hosts if registers(one.read_text(errors="replace"))]
+        hosts = sorted((self.folder / "op_host").glob("*.*"))
+        headers = [one for one in hosts if one.suffix in (".h", ".cpp") and registers(one.read_text(errors="replace"))]
         return {"path": source, "kernel": kernel, "headers": headers, "define": define}
 
 

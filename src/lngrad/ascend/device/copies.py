@@ -18,7 +18,7 @@ from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2
 from lngrad.ascend.device.report import Site, caller
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
-from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PositionFault
+from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PoisonFault, PositionFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
@@ -67,15 +67,25 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
+    if inward and core.rules.ordering and b.blocks > 1 and not b.undefined and b.fill is None and reached > b.nbytes:
+        core.ub.pad(
+            [(start + b.nbytes, start + reached) for start, _ in _runs(local.start, b.blocks, 0, b.local_step)], 1
+        )
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
     there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
+    atomic = not inward and core.atomic is not None
+    if atomic:
+        _refuse_uncleared(api, local, region, first, there, b)
     if core.rules.ordering:
-        atomic = not inward and core.atomic is not None
         for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
             unchanged = lambda: bool((here == there).all())  # noqa: E731
             behind = min(behind, region.data.size)
             core.touch_global(instruction, region, begin, behind, not inward, atomic, unchanged)
+        if core.ub.padded and not inward and not atomic:
+            padding = _rows(core.ub.padding, local.start, b.blocks, reached, b.local_step)
+            for row in np.flatnonzero(padding.any(axis=1)).tolist():
+                core.order.pad(region.start + first + row * b.global_step, padding[row])
     if inward:
         _move_in(local, here, there, b)
         if spare:
@@ -121,6 +131,27 @@ def _check_region(api: str, local: LocalTensor, region: GlobalRegion, room: int,
     if writing and not region.data.flags.writeable:
         raise BoundsFault(f"{api}: {region.name} is read-only")
     return max(0, nbytes - room)
+
+
+def _refuse_uncleared(api: str, local: LocalTensor, region: GlobalRegion, first: int, there: Array, b: Blocks) -> None:
+    """Refuse an atomic sum with bytes that are as they were allocated; "device" remarks it.
+
+    Raises:
+        PoisonFault: The bytes are 0xFF, and nothing in this launch has written them.
+    """
+    core, size = local.core, local.dtype.itemsize
+    whole, real = there.shape[1] // size * size, local.dtype.kind not in "iu"
+    unset = (there[:, :whole].reshape(-1, size) == 0xFF).all(axis=1)
+    if not unset.any() or not (real or (core.combine is np.add and core.rules.ordering)):
+        return
+    place = (region.start + first, region.start + first + (b.blocks - 1) * b.global_step + b.nbytes)
+    if not (core.rules.ordering and core.order.written(place)):
+        core.tolerate(
+            PoisonFault(
+                f"{api}: {region.name} has no value in {int(unset.sum())} of the elements that an atomic copy combines with: "
+                "clear them first, on the host or with InitOutput and SyncAll [ErrorRead2]"
+            )
+        )
 
 
 def _move_out(local: LocalTensor, here: Array, there: Array) -> None:

@@ -21,13 +21,33 @@ from lngrad.ascend.device.cycles import Trace
 from lngrad.ascend.device.descriptors import PACKED, Descriptor, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion, GlobalRegions
 from lngrad.ascend.device.operations import OPERATIONS
-from lngrad.ascend.device.pipes import ALWAYS, IN_ORDER, PIPE_WORDS, READ_V, VECTOR, WRITE_V, PipeClock, S, Snapshot, V
+from lngrad.ascend.device.pipes import (
+    ALWAYS,
+    IN_ORDER,
+    MTE2,
+    PIPE_WORDS,
+    READ_V,
+    VECTOR,
+    WRITE_V,
+    PipeClock,
+    S,
+    Snapshot,
+    V,
+)
 from lngrad.ascend.device.planning import PlannedInstruction, plan_instruction
-from lngrad.ascend.device.races import Conflict, GlobalOrder, Span, race
-from lngrad.ascend.device.report import BlockReport, Instruction, Site, kernel_site, site_text, warn_at_kernel
+from lngrad.ascend.device.races import LINE_BYTES, NO_READS, Conflict, GlobalOrder, Span, race
+from lngrad.ascend.device.report import (
+    NOBODY,
+    BlockReport,
+    Instruction,
+    Site,
+    kernel_site,
+    site_text,
+    warn_at_kernel,
+)
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
-from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault
+from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
 from lngrad.typing import Dtype
 
 Strictness = Literal["checked", "device"]
@@ -84,12 +104,14 @@ class Core:
         checked: Whether the order of queues and the life of tensors are enforced.
         has_pipe: Whether the kernel has made a TPipe.
         site: Where the tile API that runs now was called; None outside of one.
+        atomic_site: Where it was set.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
         combine: What such a copy makes of two elements.
         quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
         tiling_key: What TILING_KEY_IS compares with.
         schedule: What lets blocks wait for each other; None outside a launch.
         regions: The arrays of the launch, by address; None outside a launch.
+        running: The vector instruction that is computed, or was last.
     """
 
     def __init__(
@@ -119,6 +141,7 @@ class Core:
         self.site: Site | None = None
         self.atomic: Dtype | None = None
         self.mutexes: dict[int, Snapshot | None] = {}  # what the last unlock has finished; None: locked
+        self.atomic_site: Site | None = None
         self.combine: Callable[..., object] = np.add
         self.quiet = False
         self.tiling_key = 0
@@ -126,6 +149,8 @@ class Core:
         self.regions: GlobalRegions | None = None
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}
+        self.running: PlannedInstruction | None = None
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
@@ -170,6 +195,9 @@ class Core:
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
             self._spread(plan, instruction)
+        if self.ub.padded:
+            self._carry_padding(plan)
+        self.running = plan
         arguments = (scalar,) if plan.arguments is None else plan.arguments
         if self.quiet:
             plan.function(*arguments)
@@ -226,6 +254,21 @@ class Core:
                     origin.first = origin.first or instruction
         plan.spread(poison)
 
+    def _carry_padding(self, plan: PlannedInstruction) -> None:
+        """Let dst hold padding where an elementwise instruction makes it of padding; whatever else is written is none."""
+        padding = self.ub.padding
+        if OPERATIONS[plan.op].operands.elementwise and any(
+            padding[start:stop].any() for access in plan.reads for start, stop in access.runs
+        ):
+            plan.spread(padding)
+        else:
+            self.ub.pad(plan.write.runs, 0)
+
+    def overflowed(self, *_: object) -> None:
+        """Warn of a half that a vector instruction has made infinite of finite ones."""
+        if self.running is not None and self.running.half:
+            self.warn(f"{self.running.name}: a result is beyond 65504, the largest half, and becomes infinity")
+
     def _plan(self, descriptor: tuple[int, ...] | bytes, handles: tuple[int, int, int, int]) -> PlannedInstruction:
         d = Descriptor(*(PACKED.unpack(descriptor) if isinstance(descriptor, bytes) else descriptor))
         roles = ("dst", *OPERATIONS[d.op].operands.sources)
@@ -265,11 +308,19 @@ class Core:
         if allocation.handle != handle or allocation.forbidden & bit:
             self.refuse(instruction[0], role, allocation, handle, start, pipe, writing)
         if writing:
+            if self.ub.padded:
+                self.ub.pad(runs, 0)
             for span in self._check_write(role, runs, instruction):
+                if pipe == MTE2 == span.writer_pipe and span.writer is not NOBODY and max(span.read_epochs) < 0:
+                    self.remark(
+                        f"{instruction[0]}: {role} ({self.owner(span.start)}) is overwritten before anything has read what "
+                        f"{span.writer[0]} at {site_text(span.writer[3])} copied there [ErrorWrite3]"
+                    )
                 if not span.valid:
                     self.ub.give_value(span)
                 span.writer = instruction
                 span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe
+                span.read_epochs[:] = NO_READS  # they are in order before this write, and it before the next one
             if runs:
                 self.ub.peak = max(self.ub.peak, runs[-1][1])
         else:
@@ -348,6 +399,10 @@ class Core:
         """Keep what is harmless here and worth a look, once a place."""
         self.remarks.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
 
+    def warn(self, text: str) -> None:
+        """Keep what runs on a device, and probably gives another result than is wanted, once a place."""
+        self.warnings.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
+
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
         names = (a.name for a in self.ub.allocations if a.start <= start < a.start + a.size)
@@ -416,6 +471,13 @@ class Core:
             return
         place = (region.start + start, region.start + stop)
         conflict = self.order.note(self.clock, place, instruction, writing, atomic)
+        if conflict is not None and conflict.cached:
+            other, _, nbytes, _ = conflict
+            raise RaceFault(
+                f"{instruction[0]} reads {nbytes} bytes of {region.name} that {other[0]} at {site_text(other[3])} wrote, and "
+                "they may still be in the data cache of the scalar unit. Missing between them: DataCacheCleanAndInvalid "
+                "[ErrorSync2]"
+            )
         if conflict is not None and conflict.writes and writing and unchanged():
             self.remark(
                 f"{instruction[0]} and {conflict.instruction[0]} at {site_text(conflict.instruction[3])} write the same "
@@ -429,6 +491,15 @@ class Core:
         instruction = (api, S, self.index, self.site or kernel_site())
         with self.scalar_access():
             self.touch_global(instruction, region, start, stop, writing)
+            if writing and self.rules.ordering and self.regions is not None:
+                other = self.order.share(self.clock, instruction, region.start, start, stop)
+                if other is not None:
+                    raise RaceFault(
+                        f"blocks {other[2]} and {self.index} write one line of {LINE_BYTES} bytes of {region.name} with "
+                        f"SetValue, at {site_text(other[3])} and {site_text(instruction[3])}: the data cache of each core "
+                        f"writes back the whole line. Missing between them: {LINE_BYTES} bytes for each block, or SyncAll "
+                        "and DataCacheCleanAndInvalid [ErrorSync2]"
+                    )
         self.log.append(instruction)
         if self.trace is not None:
             self.trace.accessed(instruction, in_memory=True)
@@ -479,6 +550,7 @@ class Core:
         carries: bool = False,
     ) -> None:  # fmt: skip
         """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
+        self.running = None
         handle, start, stop, end = place
         check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
         instruction = (api, pipe, self.index, self.site or kernel_site())
@@ -511,6 +583,7 @@ class Core:
             dict(self.instructions().most_common()),
             dict(tally.api_instructions),
             tuple(self.remarks),
+            tuple(self.warnings),
         )
 
 

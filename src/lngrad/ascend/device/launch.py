@@ -9,6 +9,7 @@ thread.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,10 +22,10 @@ from lngrad.ascend.device.cycle_report import analyse
 from lngrad.ascend.device.cycles import Trace
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalRegion, GlobalRegions
 from lngrad.ascend.device.races import GlobalOrder
-from lngrad.ascend.device.report import BlockReport, LaunchReport, timeline_svg
+from lngrad.ascend.device.report import BlockReport, LaunchReport, site_text, timeline_svg
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.sync import check_flags
-from lngrad.ascend.faults import DeviceFault
+from lngrad.ascend.faults import AscendWarning, DeviceFault
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
@@ -113,7 +114,25 @@ def launch(
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
         logs = [(f"block {index}", kept[index].log) for index in range(block_num)]
         report = replace(report, timeline=timeline_svg(logs, arrows, spans))
+    padded = _padded(order, [GlobalRegion(a.array, a.name) for a in addresses if a.name != "workspace"], memory)
+    report = replace(report, padded=padded)
+    for text in report.warnings():
+        warnings.warn(text, AscendWarning, stacklevel=2)
     return report
+
+
+def _padded(order: GlobalOrder, arrays: Sequence[GlobalRegion], memory: Sequence[GlobalRegion]) -> tuple[str, ...]:
+    """What is told of arrays that end up with padding in them."""
+    told: dict[tuple[str, str], int] = {}
+    for span in order.padded():
+        for region in (one for one in (*arrays, *memory) if one.start <= span.start < one.stop):
+            key = (f"{site_text(span.writer[3])}: {span.writer[0]}", region.name)
+            told[key] = told.get(key, 0) + span.stop - span.start
+    return tuple(
+        f"{by}: {nbytes} bytes of {name} are left holding what DataCopyPad filled blocks up to 32 bytes with: rows in the "
+        "Unified Buffer begin 32 bytes apart"
+        for (by, name), nbytes in told.items()
+    )
 
 
 def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:
@@ -131,10 +150,16 @@ def _run_block(kernel: Callable[..., None], core: Core, arguments: list[Any]) ->
     token = current_core.set(core)
     core.quiet = True
     try:
-        with np.errstate(all="ignore"):  # infinities and NaN are results on the device, not events
+        # Infinities and NaN are results on the device, not events; that a half becomes one is worth a word.
+        with np.errstate(all="ignore", over="call", call=core.overflowed):
             kernel(*arguments)
         core.check_leaks()
         check_flags(core)
+        if core.atomic is not None:
+            core.site = core.atomic_site
+            core.warn(
+                "SetAtomicAdd, SetAtomicMax or SetAtomicMin is still on at the kernel's end: SetAtomicNone is missing"
+            )
     except DeviceFault as fault:
         fault.args = (f"block {core.index}: {fault}",)
         raise

@@ -71,6 +71,7 @@ class PlannedInstruction:
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
         spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
         descriptor: As the kernel gave it.
+        half: Whether its results are half.
         waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
         cost: What it takes (``cycles.Cost``), once somebody has asked.
     """
@@ -85,6 +86,7 @@ class PlannedInstruction:
     spread: Callable[[Array], None]
     descriptor: Descriptor
     waits: bool = False
+    half: bool = False
     cost: Any = None
 
 
@@ -99,18 +101,25 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
+    sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
 
     def spread(numbers: Array) -> None:
+        if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
+            (start, stop), *_ = write.runs
+            parts = [numbers[one.start : one.start + stop - start] for one in reads]
+            numbers[start:stop] = _elementwise(parts)
+            return
         (dst, *sources), depends = touched()
         parts = [numbers[g.places[..., None] + np.arange(g.size)].max(axis=-1) for g in sources]
         if operation.reads_dst:
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
 
+    half = DTYPES[types_of(d.types)[0]] == np.float16
     return PlannedInstruction(
-        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d
+        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d, half=half
     )
 
 
@@ -161,7 +170,13 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     if d.form == COUNT and d.n < 0:
         raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
     if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
-        raise BoundsFault(f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}")
+        rest = d.repeat % (MAX_REPEATS + 1)
+        tolerate(
+            BoundsFault(
+                f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}; a device takes {rest}"
+            )
+        )
+        d = d._replace(repeat=rest)
     # Select's bits and Gather's offsets do not count.
     size = max(DTYPES[code].itemsize for code in (codes if operands.elementwise else codes[-1:]))
     if operands is Operands.GATHER:

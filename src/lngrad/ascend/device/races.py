@@ -8,12 +8,18 @@ finds its span at once, and its cost does not depend on its length.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock
+import numpy as np
+
+from lngrad.ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock, S
 from lngrad.ascend.device.report import NOBODY, Arrows, Instruction, race_svg, site_text
 from lngrad.ascend.faults import RaceFault
+from lngrad.typing import Bytes
+
+NO_READS = (-1,) * 4
+LINE_BYTES = 64  # of the scalar unit's data cache
 
 
 class Span:
@@ -35,7 +41,7 @@ class Span:
         self.live = True
         self.valid = False
         self.writer, self.write_epoch, self.writer_pipe = NOBODY, -1, 0
-        self.read_epochs = [-1, -1, -1, -1]
+        self.read_epochs = [*NO_READS]
         self.readers = [NOBODY] * 4
 
     def part(self, start: int, stop: int) -> Span:
@@ -87,6 +93,9 @@ class Spans(Generic[T]):
         self._spans[first:last] = [whole]
         return whole
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._spans)
+
     def _cut(self, index: int, at: int) -> None:
         span = self._spans[index]
         span.live = False
@@ -105,14 +114,18 @@ class GlobalSpan:
         writer, write_epoch: The last plain write; its core and pipe are in the instruction.
         atomics: The atomic adds since then. They need no order among each other.
         reads: The reads since then.
+        cached: The SetValue that wrote it, as long as the bytes may be in a data cache alone.
+        padding: Whether the bytes are what DataCopyPad filled a block up with.
     """
 
-    __slots__ = ("atomics", "live", "reads", "start", "stop", "write_epoch", "writer")
+    __slots__ = ("atomics", "cached", "live", "padding", "reads", "start", "stop", "write_epoch", "writer")
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
         self.live = True
         self.writer, self.write_epoch = NOBODY, -1
+        self.cached: Instruction | None = None
+        self.padding = False
         self.atomics: Last = {}
         self.reads: Last = {}
 
@@ -120,16 +133,18 @@ class GlobalSpan:
         """Return a piece of this span with the same history."""
         piece = GlobalSpan(start, stop)
         piece.writer, piece.write_epoch = self.writer, self.write_epoch
+        piece.cached, piece.padding = self.cached, self.padding
         piece.atomics, piece.reads = self.atomics.copy(), self.reads.copy()
         return piece
 
 
 class Conflict(NamedTuple):
-    """The earlier access of a race: what made it, whether it writes, and how many bytes both touch."""
+    """The earlier access of a race: what made it, whether it writes, the bytes in common, and whether a data cache has them."""
 
     instruction: Instruction
     writes: bool
     nbytes: int
+    cached: bool = False
 
 
 class GlobalOrder:
@@ -137,6 +152,7 @@ class GlobalOrder:
 
     def __init__(self) -> None:
         self._spans = Spans(GlobalSpan, ADDRESSES)
+        self._lines: dict[tuple[int, int], tuple[int, Instruction]] = {}  # of an array -> the last SetValue
 
     def note(
         self, clock: PipeClock, place: tuple[int, int], instruction: Instruction, writing: bool, atomic: bool = False
@@ -164,15 +180,53 @@ class GlobalOrder:
             for epoch, other, wrote in earlier:
                 if not clock.knows(pipe, other[2], other[1], epoch):
                     return Conflict(other, wrote, min(span.stop, stop) - max(span.start, start))
+            if span.cached is not None and not writing and (pipe != S or span.cached[2] != clock.index):
+                return Conflict(span.cached, True, span.stop - span.start, cached=True)
         if writing and not atomic:
             whole = self._spans.merge(start, stop)
             whole.writer, whole.write_epoch = instruction, entry[0]
+            whole.cached, whole.padding = instruction if pipe == S else None, False
             whole.atomics.clear()
             whole.reads.clear()
         else:
             for span in spans:
                 (span.atomics if atomic else span.reads)[key] = entry
         return None
+
+    def written(self, place: tuple[int, int]) -> bool:
+        """Whether the launch has written any byte between two addresses."""
+        return any(span.write_epoch >= 0 or span.atomics for span in self._spans.cover(*place))
+
+    def pad(self, start: int, numbers: Bytes) -> None:
+        """Note which bytes of a write that was noted are padding."""
+        edges = np.flatnonzero(np.diff(numbers != 0, prepend=False, append=False)).tolist()
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            for span in self._spans.cover(start + first, start + last):
+                span.padding = True
+
+    def padded(self) -> Iterable[GlobalSpan]:
+        """The ranges that hold padding."""
+        return (span for span in self._spans if span.padding)
+
+    def share(self, clock: PipeClock, instruction: Instruction, base: int, start: int, stop: int) -> Instruction | None:
+        """Keep a write of the scalar unit, and return one of another core to the same line that nothing orders before it."""
+        found = None
+        for line in range(start // LINE_BYTES, (stop - 1) // LINE_BYTES + 1):
+            epoch, other = self._lines.get((base, line), (-1, instruction))
+            if other[2] != clock.index and not clock.knows(S, other[2], S, epoch):
+                found = other
+            self._lines[base, line] = clock.now[S], instruction
+        return found
+
+    def clean(self, core: int, base: int, start: int, kind: int) -> None:
+        """Write back the data cache of a core: of kind 0 one line, 1 all, 2 one that other cores do not share."""
+        line = start // LINE_BYTES
+        first = base + line * LINE_BYTES
+        for span in self._spans if kind == 1 else self._spans.cover(first, first + LINE_BYTES):
+            if span.cached is not None and span.cached[2] == core:
+                span.cached = None
+        if kind == 2:
+            self._lines.pop((base, line), None)
 
 
 def race(
@@ -184,7 +238,7 @@ def race(
         later, writes: What makes the later one, and whether it writes.
         memory: Whose bytes they are.
     """
-    (first, first_writes, nbytes), second, second_writes = earlier, later, writes
+    (first, first_writes, nbytes, _), second, second_writes = earlier, later, writes
     one, other = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
     if first[2] != second[2]:
         what = "both write" if first_writes and second_writes else "write and read"

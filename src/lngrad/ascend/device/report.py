@@ -211,6 +211,7 @@ class BlockReport:
         instructions: Vector and copy instructions by name, those inside the tile APIs included.
         api_instructions: How many of these each tile API issued.
         remarks: What is harmless here and worth a look, each with its line.
+        warnings: What probably gives another result than is wanted.
     """
 
     block: int
@@ -221,6 +222,7 @@ class BlockReport:
     instructions: dict[str, int]
     api_instructions: dict[str, int]
     remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,7 @@ class LaunchReport:
     blocks: tuple[BlockReport, ...]
     timeline: str | None = field(default=None, repr=False, compare=False)
     cycles: Cycles | None = field(default=None, repr=False, compare=False)
+    padded: tuple[str, ...] = ()
 
     def instructions(self) -> dict[str, int]:
         """Return the instructions of all blocks by name, most frequent first."""
@@ -334,6 +337,10 @@ class LaunchReport:
     def remarks(self) -> tuple[str, ...]:
         """Return the remarks of all blocks, each once."""
         return tuple(dict.fromkeys(remark for block in self.blocks for remark in block.remarks))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what ran and probably gives another result than is wanted, each once."""
+        return (*dict.fromkeys(warning for block in self.blocks for warning in block.warnings), *self.padded)
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -28,6 +28,13 @@ ATOMIC_TYPES = tuple(np.dtype(t) for t in (np.int8, np.int16, np.float16, ml_dty
 BURST_BYTES = 255 * 32
 
 
+class CacheLine:
+    """How much of the data cache DataCacheCleanAndInvalid takes."""
+
+    SINGLE_CACHE_LINE = 0
+    ENTIRE_DATA_CACHE = 1
+
+
 def GetBlockIdx() -> int:
     """Return the index of the running block. C prototype: ``int64_t GetBlockIdx()``."""
     return running("GetBlockIdx").index
@@ -95,7 +102,7 @@ def set_atomic(api: str, T: Any, combine: Callable[..., Any]) -> None:
     if dtype not in ATOMIC_TYPES:
         raise DtypeError(f"{api}: T must be one of {', '.join(map(str, ATOMIC_TYPES))}, got {dtype}")
     core = running(api)
-    core.atomic, core.combine = dtype, combine
+    core.atomic, core.combine, core.atomic_site = dtype, combine, core.site or caller(3)
 
 
 def SetAtomicMax(T: Any) -> None:
@@ -160,6 +167,17 @@ def SetAtomicAdd(T: Any) -> None:
 def SetAtomicNone() -> None:
     """Let later copies to global memory store again. C prototype: ``void SetAtomicNone()``."""
     running("SetAtomicNone").atomic = None
+
+
+def DataCacheCleanAndInvalid(dst: GlobalTensor, entireType: int = CacheLine.SINGLE_CACHE_LINE) -> None:
+    """Write back what SetValue has left in the scalar unit's data cache: the line where a tensor begins, or all of it.
+
+    C prototype: ``template <typename T, CacheLine entireType, DcciDst dcciDst> void DataCacheCleanAndInvalid(const
+    GlobalTensor<T>& dst)``
+    """
+    core = running("DataCacheCleanAndInvalid")
+    region, start, _ = dst.window("DataCacheCleanAndInvalid", 0, 0)
+    core.order.clean(core.index, region.start, start, entireType)
 
 
 DisableDmaAtomic = SetAtomicNone  # its newer name

@@ -129,6 +129,7 @@ class UnifiedBuffer:
         handles: Every allocation by handle, also those that were freed.
         poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
             on; where it reaches global memory, an address or the scalar unit, it is reported.
+        padding: Bytes that DataCopyPad has filled up rows with, or that were computed of these; ``padded``: there are some.
         on_release: What is called when everything is taken back: queues forget their memory.
     """
 
@@ -141,6 +142,8 @@ class UnifiedBuffer:
         )
         self.spans = Spans(Span, self.size)
         self.poison = np.ones(self.size, np.uint16)
+        self.padding = np.zeros(self.size, np.uint16)
+        self.padded = False
         self._origins = [Origin("has a value"), Origin("was never written")]
         self._origin_numbers: dict[str, int] = {}
         self.next_free = 0
@@ -196,6 +199,12 @@ class UnifiedBuffer:
         for span in self.spans.cover(start, stop):
             span.valid = False
         self.unmark_stale(((start, stop),))
+
+    def pad(self, runs: Sequence[tuple[int, int]], number: int) -> None:
+        """Note whether ranges are padding: 1 or 0."""
+        self.padded = self.padded or bool(number)
+        for start, stop in runs:
+            self.padding[start:stop] = number
 
     def origin(self, number: int) -> Origin:
         """Return the origin of a number of ``poison``."""

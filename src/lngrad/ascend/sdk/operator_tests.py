@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lngrad.ascend import soc as socs
-from lngrad.ascend.cpp.bridge import CYCLES, REMARK
+from lngrad.ascend.cpp.bridge import CYCLES, REMARK, WARNING
 from lngrad.ascend.cpp.compiling import renaming
 from lngrad.ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
 from lngrad.ascend.sdk.settings import Settings
@@ -116,7 +116,7 @@ def run_operator(
     kernels = _staged(folder.resolve(), scratch)
     flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
     hosts = _hosts(folder)
-    flags += [*_own_options(call, kernels), *options]
+    flags += [*_own_options(call, kernels, hosts), *options]
     for source in sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
             path: text for path, text in texts_of(source).items() if "op_host" not in path.parts
         }  # a namespace of its own
         own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
-        parts = [path for path in kernels.rglob("*") if path.suffix in (".h", ".cpp")]
+        parts = [path for path in kernels.rglob("*") if not OTHER_MACHINE.search(str(path.relative_to(kernels)))]
         test, kernel = kernels / "lngrad_test.h", kernels / "lngrad_kernel.h"
         test.write_text(tiling_header(hosts, operator, "\n".join(known.values())))
         includes = "".join(f'#include "{path}"\n' for path in ("kernel_operator.h", *own))
@@ -217,14 +217,17 @@ def _call(tests: Path) -> str | None:
     return next((call["words"] for call in _CASES.finditer(text) if _SOC.search(call["words"])), None)
 
 
-def _own_options(call: str, kernels: Path) -> list[str]:
+def _own_options(call: str, kernels: Path, hosts: list[str]) -> list[str]:
     """The compiler's options among an AddOpTestCase's arguments. Types that it leaves out are as one that it has, or float."""
+    named = {f"DTYPE_{name.upper()}" for text in hosts for name in re.findall(r'put\("(\w+)"\)', text)}  # Input, Output
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     options = [option for word in words if word.startswith("-") for option in word.split()]
     given = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
-    used = dict.fromkeys(re.findall(r"\bDTYPE_\w+", "\n".join(texts_of(kernels).values())))
     one = next(iter(given.values()), "float")
-    return options + [f"-D{name}={one}" for name in used if name not in given]
+    text = "\n".join(texts_of(kernels).values())
+    used = dict.fromkeys(re.findall(r"\bDTYPE_\w+", text))
+    given |= dict.fromkeys(re.findall(r"#\s*define\s+(DTYPE_\w+)", text), "")  # a type of its own, where none is given
+    return options + [f"-D{name}={one}" for name in used if name not in given and name in (named or used)]
 
 
 def _gtest_libs(gtest: Path | None) -> list[str]:
@@ -298,7 +301,7 @@ def _run(
         told = done.stderr.splitlines()
         for found, prefix in ((file.remarks, REMARK), (file.cycles, CYCLES)):
             found.update(dict.fromkeys(line.removeprefix(prefix) for line in told if line.startswith(prefix)))
-        told = [line for line in told if line.startswith("lngrad: ") and not line.startswith((REMARK, CYCLES))]
+        told = [line for line in told if line.startswith("lngrad: ") and not line.startswith((REMARK, WARNING, CYCLES))]
         ours = [line.removeprefix("lngrad: ") for line in told]
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:

@@ -11,9 +11,11 @@ static ge::graphStatus TilingFunc(gert::TilingContext* context)
     auto ascendcPlatform = platform_ascendc::PlatformAscendC(context->GetPlatformInfo());
     uint32_t cores = ascendcPlatform.GetCoreNumAiv();
     const float* scale = context->GetAttrs()->GetAttrPointer<float>(0);
+    if (scale == nullptr) std::cout << "scale is not there";
     if (scale == nullptr) return ge::GRAPH_FAILED;
     context->SetBlockDim(cores < 8 ? cores : 8);
-    context->SetTilingKey(*scale == 1.0f ? 1 : 2);
+    auto axes = context->GetAttrs()->GetListInt(1);
+    context->SetTilingKey(*scale == 1.0f && axes->GetSize() == 2 && axes->GetData()[1] == 2 ? 1 : 2);
     tiling.set_totalLength(totalLength);
     tiling.set_tileNum(TILE_NUM);
     tiling.SaveToBuffer(context->GetRawTilingData()->GetData(), context->GetRawTilingData()->GetCapacity());
@@ -58,6 +60,7 @@ public:
             .DataType({ge::DT_FLOAT16, ge::DT_FLOAT})
             .Format({ge::FORMAT_ND, ge::FORMAT_ND});
         this->Attr("scale").AttrType(OPTIONAL).Float(1.0);
+        this->Attr("axes").AttrType(OPTIONAL).ListInt({1, 2});
         this->SetInferShape(ge::InferShape).SetInferDataType(ge::InferDataType);
         this->AICore().SetTiling(optiling::TilingFunc);
         this->AICore().AddConfig("ascend910b");

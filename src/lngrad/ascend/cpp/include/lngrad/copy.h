@@ -59,13 +59,21 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
     lngrad::perform(Op::PAD_OUT, where, src.operand(), dst, p, mode, 1);
 }
 
-// The copy in with an address in the Unified Buffer.
+// The copies with addresses.
 template <typename T, typename Params, typename Pad>
 void DataCopyPadGm2UBImpl(__ubuf__ T* dst, __gm__ T* src, const Params& p, const Pad& pad, Where where = Where::here())
 {
     GlobalTensor<T> memory;
     memory.SetGlobalBuffer(src);
     DataCopyPad(LocalTensor<T>(Operand{-2, 0, reinterpret_cast<intptr_t>(dst), 0}), memory, p, pad, where);
+}
+
+template <typename T, typename Params>
+void DataCopyPadUB2GMImpl(__gm__ T* dst, __ubuf__ T* src, const Params& p, Where where = Where::here())
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(dst);
+    DataCopyPad(memory, LocalTensor<T>(Operand{-2, 0, reinterpret_cast<intptr_t>(src), 0}), p, where);
 }
 
 template <typename T>

@@ -5,6 +5,7 @@
 #define LNGRAD_OP_HOST_H
 
 #include <any>
+#include <iostream>
 #include <list>
 #include <map>
 #include <string>
@@ -79,6 +80,13 @@ struct TilingData {
     std::size_t used = 0;
 };
 
+template <typename T>
+struct TypedContinuousVector : std::vector<T> {
+    using std::vector<T>::vector;
+    std::size_t GetSize() const { return this->size(); }
+    const T* GetData() const { return this->data(); }
+};
+
 class RuntimeAttrs {
 public:
     template <typename T>
@@ -86,6 +94,8 @@ public:
     const int64_t* GetInt(std::size_t index) const { return GetAttrPointer<int64_t>(index); }
     const float* GetFloat(std::size_t index) const { return GetAttrPointer<float>(index); }
     const bool* GetBool(std::size_t index) const { return GetAttrPointer<bool>(index); }
+    auto GetListInt(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<int64_t>>(index); }
+    auto GetListFloat(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<float>>(index); }
     const char* GetStr(std::size_t index) const
     {
         auto text = GetAttrPointer<std::string>(index);
@@ -231,7 +241,8 @@ public:
     LNGRAD_ATTR(Float, float)
     LNGRAD_ATTR(Bool, bool)
     LNGRAD_ATTR(String, std::string)
-    LNGRAD_ATTR(ListInt, std::vector<int64_t>)
+    LNGRAD_ATTR(ListInt, gert::TypedContinuousVector<int64_t>)
+    LNGRAD_ATTR(ListFloat, gert::TypedContinuousVector<float>)
 
 private:
     std::any& value_;

@@ -20,6 +20,16 @@ inline void describe(std::ostream& out, const char* side, const std::vector<Para
     }
 }
 
+template <typename T>
+bool take_list(std::any& value, std::istream& words) // as 1,2,3
+{
+    if (value.type() != typeid(gert::TypedContinuousVector<T>)) return false;
+    gert::TypedContinuousVector<T> all;
+    for (T one; words >> one; words.ignore()) all.push_back(one);
+    value = all;
+    return true;
+}
+
 // A line: input or output, the name, the type, the sizes; or attr, the name, the value.
 inline void take(gert::TilingContext& context, const std::string& line)
 {
@@ -29,7 +39,7 @@ inline void take(gert::TilingContext& context, const std::string& line)
     if (side == "attr") {
         for (auto& [known, value] : definition().attrs) {
             std::string text;
-            if (known != name || !(words >> text)) continue;
+            if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) || !(words >> text)) continue;
             if (value.type() == typeid(float)) value = std::stof(text);
             else if (value.type() == typeid(bool)) value = text == "true" || text == "1";
             else if (value.type() == typeid(std::string)) value = text;

@@ -10,21 +10,22 @@
 
 namespace lngrad {
 
-inline uint32_t bits_of(float value)
+// The same bits as another type; a constant where the compiler can (g++ 11, clang 9).
+template <typename To, typename From>
+constexpr To bits_as(const From& value)
 {
-    uint32_t bits;
+#if __clang_major__ >= 9 || __GNUC__ >= 11
+    return __builtin_bit_cast(To, value);
+#else
+    To bits{};
     std::memcpy(&bits, &value, sizeof bits);
     return bits;
+#endif
 }
+constexpr uint32_t bits_of(float value) { return bits_as<uint32_t>(value); }
+constexpr float float_of(uint32_t bits) { return bits_as<float>(bits); }
 
-inline float float_of(uint32_t bits)
-{
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-inline uint16_t bfloat16_bits(float value)
+constexpr uint16_t bfloat16_bits(float value)
 {
     uint32_t bits = bits_of(value);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
@@ -33,9 +34,9 @@ inline uint16_t bfloat16_bits(float value)
     return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline float bfloat16_value(uint16_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
+constexpr float bfloat16_value(uint16_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
 
-inline float half_value(uint16_t bits)
+constexpr float half_value(uint16_t bits)
 {
     uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     uint32_t exponent = (bits >> 10) & 0x1Fu;
@@ -50,7 +51,7 @@ inline float half_value(uint16_t bits)
     return float_of(sign | ((exponent + 112u) << 23) | (fraction << 13));
 }
 
-inline uint16_t half_bits(float value)
+constexpr uint16_t half_bits(float value)
 {
     uint32_t bits = bits_of(value);
     uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
@@ -74,8 +75,8 @@ struct Scalar16 {
 
     Scalar16() = default; // trivial: a union may hold one
     template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
-    Scalar16(T value) : bits(Narrow(static_cast<float>(value))) {}
-    operator float() const { return Widen(bits); }
+    constexpr Scalar16(T value) : bits(Narrow(static_cast<float>(value))) {}
+    constexpr operator float() const { return Widen(bits); }
     Scalar16& operator+=(float other) { return *this = Scalar16(*this + other); }
     Scalar16& operator-=(float other) { return *this = Scalar16(*this - other); }
     Scalar16& operator*=(float other) { return *this = Scalar16(*this * other); }

@@ -39,7 +39,12 @@ void InitGlobalMemory(GlobalTensor<T>& memory, const uint64_t size, const T valu
 }
 inline void Trap() { __builtin_trap(); }
 template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
-void DataCacheCleanAndInvalid(const GlobalTensor<T>&) {}
+void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::here())
+{
+    lngrad::perform(Op::CACHE_CLEAN, where, dst, line);
+}
+template <typename T, CacheLine line, DcciDst target = DcciDst::CACHELINE_ALL>
+void DataCacheCleanAndInvalid(const LocalTensor<T>&) {}
 template <typename T>
 void DataCachePreload(const GlobalTensor<T>&, int64_t) {}
 inline void ICachePreLoad(int64_t) {}
@@ -57,6 +62,7 @@ void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here()
     GlobalTensor<T> memory;
     memory.SetGlobalBuffer(address);
     memory.SetValue(0, value, where);
+    lngrad::perform(Op::CACHE_CLEAN, where, memory, 2); // past the cache
 }
 
 template <typename T>
@@ -96,6 +102,54 @@ void ResetCtrlSpr()
 {
     SetCtrlSpr<first, last>(0);
 }
+
+// Tensors whose addresses the host has put one behind the other: first how far away they are, then a shape of each.
+template <class T>
+class TensorDesc {
+public:
+    void SetShapeAddr(uint64_t* shape) { shape_ = shape; }
+    uint64_t GetDim() { return dim_; }
+    uint64_t GetIndex() { return index_; }
+    uint64_t GetShape(uint32_t axis) { return shape_[axis]; }
+    __gm__ T* GetDataPtr() { return data_; }
+    GlobalTensor<T> GetDataObj()
+    {
+        GlobalTensor<T> all;
+        all.SetGlobalBuffer(data_);
+        return all;
+    }
+
+private:
+    friend class ListTensorDesc;
+    uint64_t dim_ = 0, index_ = 0, *shape_ = nullptr;
+    __gm__ T* data_ = nullptr;
+};
+class ListTensorDesc {
+public:
+    ListTensorDesc() = default;
+    ListTensorDesc(__gm__ void* data, uint32_t = 0, uint32_t = 0) { Init(data); }
+    void Init(__gm__ void* data, uint32_t = 0, uint32_t = 0)
+    {
+        shapes_ = reinterpret_cast<__gm__ uint64_t*>(data) + 1;
+        data_ = shapes_ - 1 + shapes_[-1] / sizeof(uint64_t);
+        dim_ = shapes_[0] & 0xffffffff;
+        size_ = dim_ == 0 ? 2 : 1 + dim_;
+        count_ = (shapes_[0] >> 32) != 0 ? shapes_[0] >> 32 : (*(data_ - size_) >> 32) + 1;
+    }
+    template <class T>
+    void GetDesc(TensorDesc<T>& desc, uint32_t index)
+    {
+        desc.dim_ = dim_, desc.index_ = index, desc.data_ = GetDataPtr<T>(index);
+        std::copy_n(shapes_ + index * size_ + 1, dim_, desc.shape_);
+    }
+    template <class T>
+    __gm__ T* GetDataPtr(uint32_t index) { return reinterpret_cast<__gm__ T*>(data_[index]); }
+    uint32_t GetSize() { return count_; }
+
+private:
+    __gm__ uint64_t *shapes_ = nullptr, *data_ = nullptr;
+    uint64_t dim_ = 0, size_ = 0, count_ = 0;
+};
 
 class AscendCUtils {
 public:

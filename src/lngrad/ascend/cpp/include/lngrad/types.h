@@ -9,7 +9,14 @@
 
 #include "lngrad/scalar.h"
 
+// Of scalars, as the device's compiler has them.
+template <typename A, typename B, typename C = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>, std::common_type_t<A, B>>>
+constexpr C min(A a, B b) { return C(b) < C(a) ? C(b) : C(a); }
+template <typename A, typename B, typename C = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>, std::common_type_t<A, B>>>
+constexpr C max(A a, B b) { return C(a) < C(b) ? C(b) : C(a); }
+
 #define __aicore__
+#define __inout_pipe__(pipe)
 #define __global__
 #define __gm__
 #define __ubuf__
@@ -133,9 +140,21 @@ using std::false_type, std::true_type, std::tuple, std::get, std::make_tuple, st
 
 enum { BRCB_BROADCAST_NUMBER = 8 }; // elements that a repeat of Brcb spreads
 
+// A field of 16 bits that keeps what it was given, so that what does not fit is told.
+struct Short {
+    int64_t given = 0;
+    template <typename N, std::enable_if_t<std::is_convertible_v<N, int64_t> && !std::is_same_v<N, Short>, int> = 0>
+    constexpr Short(N value) : given(static_cast<int64_t>(value)) {}
+    constexpr operator uint16_t() const { return static_cast<uint16_t>(given); }
+    constexpr Short& operator+=(int64_t n) { return *this = Short(given + n); }
+    constexpr Short& operator-=(int64_t n) { return *this = Short(given - n); }
+    constexpr Short& operator*=(int64_t n) { return *this = Short(given * n); }
+};
+inline void put(lngrad::Call& call, const Short& value) { lngrad::put(call, value.given); }
+
 struct DataCopyParams {
-    uint16_t blockCount = 1;
-    uint16_t blockLen = 0;
+    Short blockCount = 1;
+    Short blockLen = 0;
     union {
         uint16_t srcStride;
         uint16_t srcGap;
@@ -144,18 +163,18 @@ struct DataCopyParams {
         uint16_t dstStride;
         uint16_t dstGap;
     };
-    DataCopyParams(uint16_t count = 1, uint16_t length = 0, uint16_t source = 0, uint16_t target = 0)
+    DataCopyParams(Short count = 1, Short length = 0, uint16_t source = 0, uint16_t target = 0)
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target) {}
 };
 
 struct DataCopyExtParams {
-    uint16_t blockCount = 1;
+    Short blockCount = 1;
     uint32_t blockLen = 0;
     uint32_t srcStride = 0;
     uint32_t dstStride = 0;
     uint32_t rsv = 0;
     DataCopyExtParams() = default;
-    DataCopyExtParams(uint16_t count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
+    DataCopyExtParams(Short count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved) {}
 };
 

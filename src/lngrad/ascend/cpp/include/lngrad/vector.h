@@ -89,15 +89,16 @@ using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
     }
 
 // An instruction by count of elements, and with a mask and repeats: the parameters of both, those of the second alone,
-// the strides of the second, and what `lngrad::vector` takes: the scalar, the tensors and what is particular.
+// the strides of the second, and what `lngrad::vector` takes: the scalar, the tensors and what is particular. A device has 8 bits for
+// repeatTime; its type is deduced, so that what does not fit is told.
 #define LNGRAD_INSTRUCTION(Name, OpName, CountTypes, MaskTypes, MaskType, Parameters, RepeatParameters, repeats, scalar, ...) \
     template <LNGRAD_LIST CountTypes> \
     void Name(LNGRAD_LIST Parameters, const int32_t& count, Where where = Where::here()) \
     { \
         lngrad::vector(Op::OpName, where, scalar, lngrad::counted(count), {}, __VA_ARGS__); \
     } \
-    template <LNGRAD_LIST MaskTypes, bool isSetMask = true> \
-    void Name(LNGRAD_LIST Parameters, lngrad::MaskArg mask, const uint8_t repeatTime, LNGRAD_LIST RepeatParameters, Where where = Where::here()) \
+    template <LNGRAD_LIST MaskTypes, bool isSetMask = true, typename Repeats, std::enable_if_t<std::is_integral_v<Repeats>, int> = 0> \
+    void Name(LNGRAD_LIST Parameters, lngrad::MaskArg mask, const Repeats repeatTime, LNGRAD_LIST RepeatParameters, Where where = Where::here()) \
     { \
         lngrad::vector(Op::OpName, where, scalar, lngrad::masked<lngrad::Wider<LNGRAD_LIST MaskType>, isSetMask>(mask, repeatTime), LNGRAD_LIST repeats, __VA_ARGS__); \
     }
@@ -122,8 +123,8 @@ using Wider = std::conditional_t<(sizeof(U) > sizeof(T)), U, T>;
     { \
         lngrad::vector(Op::Name, where, 0, lngrad::counted(count), {}, dst, src0, src1); \
     } \
-    template <__VA_ARGS__, bool isSetMask = true, typename Mask> \
-    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, Mask mask, const uint8_t repeatTime, const BinaryRepeatParams& p) \
+    template <__VA_ARGS__, bool isSetMask = true, typename Mask, typename Repeats> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<Source>& src0, const LocalTensor<Source>& src1, Mask mask, const Repeats repeatTime, const BinaryRepeatParams& p) \
     { \
         lngrad::vector(Op::Name, p.where, 0, lngrad::masked<lngrad::Wider<T, Source>, isSetMask>(mask, repeatTime), lngrad::strides(p), dst, src0, src1); \
     }

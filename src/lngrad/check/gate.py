@@ -192,7 +192,8 @@ def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) 
     ran = [cases[one.name] for one in results if one.status != "skipped"]
     for one in filter(is_refusal, results):
         refused.setdefault(re.sub(r"\d+", "#", one.reason), []).append(one)
-    possible = {text: holds for text, holds in RESTRICTIONS.items() if not any(map(holds, ran))}
+    # Where nothing ran, every row would explain it.
+    possible = {text: holds for text, holds in RESTRICTIONS.items() if ran and not any(map(holds, ran))}
     found: dict[str, Restriction] = {}
     for left in refused.values():
         while left:

@@ -127,8 +127,8 @@ MISTAKES = [
     (
         "address",
         "prepared.h",
-        "SmallVector<int64_t, 64> words(image_.begin(), image_.end()",
-        "SmallVector<int64_t, 0> words(9",
+        "c10::SmallVector<int64_t, 64> words(image_.begin(), image_.end()",
+        "std::vector<int64_t> words(9",
     ),
     ("thread", "prepared.h", "  thread_local std::unordered_map", "  static std::unordered_map"),
 ]

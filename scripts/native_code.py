@@ -34,7 +34,7 @@ OLDER = {
 }
 # What a library takes of Python: functions and objects that have been there, the same, from Python 3.10 to 3.14.
 OF_PYTHON = """
-PyArg_ParseTuple PyBool_Type PyByteArray_AsString PyByteArray_Size PyByteArray_Type PyBytes_AsString
+PyArg_ParseTuple PyBool_FromLong PyBool_Type PyByteArray_AsString PyByteArray_Size PyByteArray_Type PyBytes_AsString
 PyBytes_AsStringAndSize PyBytes_Size PyCapsule_GetPointer PyDict_GetItemString PyErr_Clear PyErr_Fetch PyErr_Format
 PyErr_NormalizeException PyErr_Occurred PyErr_Restore PyErr_SetObject PyErr_SetString PyEval_RestoreThread
 PyEval_SaveThread PyExc_KeyError PyExc_MemoryError PyExc_RuntimeError PyExc_TypeError PyExc_ValueError

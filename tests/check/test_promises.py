@@ -18,11 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 
 from typer.testing import CliRunner
 
+import lngrad.check
 from lngrad.check.calls.process import KernelProcesses, how_it_died
 from lngrad.check.case import NORMS, Options
 from lngrad.check.formats.reading import of_norm, shipped
 from lngrad.check.gate import DRAWN, chosen_cases, drawn_seed
-from lngrad.check.inputs import draw
+from lngrad.check.inputs import draw, with_other_values
 from lngrad.check.judge import MANY_UNNAMED, Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult
@@ -349,3 +350,34 @@ def test_the_plugin_has_the_command_s_rule(odd):
     done = subprocess.run([sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert "--lngrad-max-skipped: expected a number of cases, or a share as 50%, got 'few'" in done.stderr
+
+
+def test_rows_that_lie_in_one_place_stay_alike_in_a_second_call():
+    """A right kernel was called wrong: the second x, in memory with stride 0, was not what the reference had."""
+    case = replace(DEFAULT["65 by 64"], layouts={"x": "shared", "dy": "shared"})
+    for name in "abcdefgh":  # the name says what changes
+        named = replace(case, name=name)
+        given = draw(named, 3, 0, named.M, 1 << 20)
+        other = with_other_values(named, given).inputs
+        for array in (other.x, other.dy):
+            assert (array == array[:1]).all()
+        assert (other.dy != given.inputs.dy).any()
+
+
+FORWARD = """
+import torch
+
+def norm(x, weight, bias, eps=1e-5):
+    wide = x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    xhat = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return (xhat * weight.float() + bias.float()).to(x.dtype)
+"""
+
+
+def test_the_gradient_of_one_row_may_be_dy_itself(tmp_path):
+    """autograd gives dy's own memory as the bias's gradient, which the next call overwrites."""
+    pytest.importorskip("torch")
+    (file := tmp_path / "forward.py").write_text(FORWARD)
+    found = lngrad.check.run(f"{file}:norm", filter="=no leading dimension", seed=0, fuzz=0)
+    assert found.verdict == "PASS"

@@ -123,6 +123,7 @@ def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
     key = zlib.crc32(case.name.encode())
     rng, one = np.random.default_rng([key, 1]), given.inputs
     count, kind = max(1, case.M), key % 3
+    rolls = bool(kind) and count >= 3 and one.x.size > 0 and case.layouts.get("x") != "shared"  # its rows are all alike
 
     def scaled(array: Any) -> Any:
         factors = rng.choice([-1.0, -0.5, 0.5], array.size)
@@ -136,13 +137,13 @@ def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
         return rows.reshape(array.shape)
 
     changed: dict[str, Any] = {}
-    if kind != 1 or count < 3:
+    if kind != 1 or not rolls:
         shared = case.layouts.get("dy") == "shared"
         changed["dy"] = np.broadcast_to(scaled(one.dy[:1]), one.dy.shape) if shared else scaled(one.dy)
     if kind == 2 and one.gamma is not None:
         changed["gamma"] = scaled(one.gamma)
     variance, exact = given.variance, given.exact.rstd
-    if kind and count >= 3 and one.x.size:
+    if rolls:
         names = "x", "mean", "rstd", "residual", "dtotal"
         changed |= {name: rolled(getattr(one, name)) for name in names if getattr(one, name) is not None}
         variance, exact = rolled(variance), changed["rstd"] if exact is one.rstd else rolled(exact)

@@ -390,7 +390,11 @@ def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[
         raise NotApplicable(_line(reason)) from None
     except Exception as error:
         raise Fault("backward raises", f"the forward took these inputs; its backward raises {_line(error)}") from None
-    return {role: None if one is None else one.cpu() for role, one in zip(arrays, found, strict=True)}
+    own = {one.data_ptr() for one in given}  # a sum over one row is dy itself
+    return {
+        role: None if one is None else (one.clone() if one.data_ptr() in own else one).cpu()
+        for role, one in zip(arrays, found, strict=True)
+    }
 
 
 def _jax_array(array: Array) -> Any:

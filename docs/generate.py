@@ -71,15 +71,17 @@ READMES = {
         ),
         "Speedup over the better of torch 2.13 and oneDNN 3.2 with 2 threads: outputs preallocated, geometric means over "
         "rows of at least 64 elements; override() over torch's own kernels. The GPU: over the better of torch 2.11 and Liger "
-        "0.8.5, calls of at least 2²⁶ elements; smaller ones take up to 4 times torch's time ([GPU](docs/gpu.md)). "
+        "0.8.5, means over calls of 2²⁶ elements, cases of all sizes; below 2²² torch is up to 4 times as fast "
+        "([GPU](docs/gpu.md)). "
         "Every CPU case: [benchmarks](docs/benchmarks.html); what it means: [performance](docs/performance.md).",
         "Speedup of override() over torch's LayerNorm, by shape and dtype, on five machines",
     ),
     "README.zh-CN.md": (
         ("机器", "反向：float32", "16 位", "正向：float32", "16 位", "领先的用例", "override()：float32", "16 位"),
         "相对 torch 2.13 和 oneDNN 3.2 中较快者的加速比：2 个线程，输出已预分配，每行不少于 64 个元素的几何平均；"
-        "override() 与 torch 自己的内核相比。GPU：相对 torch 2.11 和 Liger 0.8.5 中较快者，不少于 2²⁶ 个元素的调用；"
-        "更小的调用用时可达 torch 的 4 倍（[GPU](docs/gpu.md)（英文））。"
+        "override() 与 torch 自己的内核相比。GPU：相对 torch 2.11 和 Liger 0.8.5 中较快者，"
+        "均值取自 2²⁶ 个元素的调用，用例数为全部大小；"
+        "小于 2²² 时 torch 最多快 4 倍（[GPU](docs/gpu.md)（英文））。"
         "全部 CPU 用例：[benchmarks](docs/benchmarks.html)（英文）；说明见[性能](docs/performance.zh-CN.md)。",
         "五台机器上，各形状和 dtype 下 override() 相对 torch 的 LayerNorm 的加速比",
     ),

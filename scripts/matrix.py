@@ -58,7 +58,8 @@ HEAD = """\
 
 lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax 0.10 or later and Python 3.11.
 
-* **All of lngrad.torch** works with torch 2.10 to 2.15, but for `override(compiled=True)`: it needs 2.13, and says so.
+* **lngrad.torch** takes torch 2.10 to 2.15; `override(compiled=True)` needs 2.13, and says so. Tested with 2.10, 2.13 and 2.15;
+  for the others native code was compiled, not run.
 * **Native code** for small calls comes with wheels for Linux. For a newer torch, or your own, `lngrad info --warm` compiles it.
 * **`lngrad[torch,gpu,jax]`** resolves with each of these, which pins its Triton (3.6 to 3.9), on each Python that has wheels.
 

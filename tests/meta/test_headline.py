@@ -58,7 +58,7 @@ def test_rms_norm_on_the_first_screen_is_the_table_of_its_page(page, claim, sour
 def test_counts_on_pages_are_those_of_the_files():
     golden = json.loads((ROOT / "tests" / "golden_bits.json").read_text())
     cases, bits = str(len(shipped("default"))), str(len(golden))
-    for page in ("docs/check.md", "docs/check.zh-CN.md", "CHANGELOG.md"):
+    for page in ("docs/check.md", "docs/check.zh-CN.md"):
         assert cases in re.findall(r"\d+", (ROOT / page).read_text("utf-8")), page
     for page in ("docs/precision.md", "docs/precision.zh-CN.md"):
         assert bits in re.findall(r"\d+", (ROOT / page).read_text("utf-8")), page

@@ -89,11 +89,6 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     case, torch = signature.fitted(case), signature.library == "torch"
     module, _, name = impl.rpartition(":")
     top, _, inner = name.partition(".")
-    imported = f"from {module} import {top}"
-    if module.endswith(".py"):
-        imported = (
-            f"import sys\nsys.path.insert(0, {str(Path(module).parent)!r})\nfrom {Path(module).stem} import {top}"
-        )
     dtypes = [f"torch.{one}" if torch else f"ml_dtypes.{one}" if one == "bfloat16" else repr(one)
               for one in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
     views = [_LAYOUTS.get(case.layouts.get(one, ""), ("(M, N)", "")) for one in ("x", "dy")]
@@ -118,17 +113,29 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
         )  # fmt: skip
     library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
     text = _DRAWN.format(
-        imports=f"import {library}\n{imported}", M=case.M, N=case.N, eps=case.eps, dtype=dtypes[0], gamma=dtypes[1],
+        imports=f"import {library}\n{_import_of(module, top)}", M=case.M, N=case.N, eps=case.eps, dtype=dtypes[0],
+        gamma=dtypes[1],
         seed="torch.manual_seed(0)" if torch else "rng = np.random.default_rng(0)",
         draw="(4 * torch.rand(size) - 2).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
         x=views[0], dy=views[1], gradients=gradients, many=MANY, one="one.double()" if torch else "np.asarray(one, float)",
         names=tuple(one for one, there in zip(("dx", "dgamma", "dbeta"), has, strict=True) if there),
         units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
     )  # fmt: skip
+    return text if _shows(text) else None
+
+
+def _import_of(module: str, name: str) -> str:
+    if not module.endswith(".py"):
+        return f"from {module} import {name}"
+    return f"import sys\nsys.path.insert(0, {str(Path(module).parent)!r})\nfrom {Path(module).stem} import {name}"
+
+
+def _shows(text: str) -> bool:
+    """Whether a script ends with an error that is not its own."""
     try:
         words, paths = [sys.executable, "-c", text], {"PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(words, env=os.environ | paths, capture_output=True, timeout=SCRIPT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return None
+        return False
     lines = done.stderr.splitlines()
-    return text if done.returncode == 1 and lines and not lines[-1].startswith(_ITS_OWN) else None
+    return done.returncode == 1 and bool(lines) and not lines[-1].startswith(_ITS_OWN)

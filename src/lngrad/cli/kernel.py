@@ -141,8 +141,11 @@ def kernel_run(
         say("")  # the kernel may have left a line open
         say(_verdict(result))
     _write_files(result, timeline, cycles_json, targets, force, quiet=as_json)
-    if as_json:
-        return
+    if not as_json:
+        _say(result, report, cycles, remarks)
+
+
+def _say(result: _Result, report: bool, cycles: bool, remarks: bool) -> None:
     if report:
         say(result.table)
     if cycles:

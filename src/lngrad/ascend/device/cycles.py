@@ -213,6 +213,16 @@ def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[R
     return [runs[index] for index in range(len(cores))]
 
 
+def _once_written(
+    flying: Iterable[tuple[float, int, int, int]], touched: Sequence[tuple[int, int]], begin: tuple[float, int, float]
+) -> tuple[float, int, float]:
+    """When an instruction may begin that touches these bytes, by whom, until when: not before they are written."""
+    for when, first, behind, whose in flying:
+        if when > begin[0] and any(first < stop and at < behind for at, stop in touched):
+            begin = when, whose, when
+    return begin
+
+
 def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float | None, Run]:
     now, by, since = 0.0, -1, 0.0  # of the scalar unit: the time, what it last waited for, until when
     ready, end, busy, work, idle = [0.0] * 4, [0.0] * 4, [0.0] * 4, 0.0, 0.0
@@ -238,11 +248,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
                     flying.clear()
                 while flying and flying[0][0] <= begin:
                     flying.popleft()
-                for when, first, behind, whose in flying:
-                    if when > begin:
-                        for at, stop in touched:
-                            if first < stop and at < behind:
-                                begin, why, until = when, whose, when
+                begin, why, until = _once_written(flying, touched, (begin, why, until))
             else:
                 flying.clear()
             here = len(placed)

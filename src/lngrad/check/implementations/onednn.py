@@ -25,12 +25,12 @@ from lngrad.typing import Array
 
 DISTRIBUTIONS = ("onednn", "onednn-cpu-gomp")  # the first that is installed
 LIBRARY = "libdnnl.so.3"
-# What today's needs of its own folder, callees first; the device, and its threads, by environment variables.
+# What today's needs of its own folder, callees first; the device by an environment variable.
 NEEDED = (
     "libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libtbb.so.12", "libhwloc.so.15", "libumf.so.1",
     "libur_loader.so.0", "libsycl.so.9",
 )  # fmt: skip
-DEVICE, DEVICE_LIBRARY, DEVICE_THREADS = "OCL_ICD_FILENAMES", "libintelocl.so", "DPCPP_CPU_NUM_CUS"
+DEVICE, DEVICE_LIBRARY = "OCL_ICD_FILENAMES", "libintelocl.so"
 
 DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3}
 STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last implementation", "runtime error")
@@ -100,10 +100,9 @@ class _OneDnn:
     def set_num_threads(self, threads: int) -> None:
         if hasattr(self.library, "omp_set_num_threads"):
             self.library.omp_set_num_threads(threads)
-        elif "engine" not in vars(self):
-            os.environ[DEVICE_THREADS] = str(threads)
-        elif os.environ.get(DEVICE_THREADS) != str(threads):
-            raise OneDnnError(f"set_num_threads: SYCL's engine keeps its first number of threads, got {threads} now")
+        elif threads != (processors := len(os.sched_getaffinity(0))):
+            text = f"SYCL's engine has a thread for each of this process's {processors} processors, got {threads}"
+            raise OneDnnError(f"set_num_threads: {text}: taskset limits them")
 
     def call(self, name: str, *arguments: Any) -> None:
         status = getattr(self.library, name)(*arguments)
@@ -201,7 +200,7 @@ def set_num_threads(threads: int) -> None:
     """Let the calling thread's primitives use so many threads. Call it before they are made.
 
     Raises:
-        OneDnnError: The library runs on SYCL, which had another number of threads in this process.
+        OneDnnError: The library runs on SYCL, whose threads are as many as processors that this process may use.
     """
     _onednn().set_num_threads(threads)
 

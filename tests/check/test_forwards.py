@@ -72,6 +72,14 @@ def files(tmp_path) -> Path:
     return tmp_path
 
 
+def shows_what_is_wrong(script: str, wrong: str, right: str) -> None:
+    """It ends with an error of dx, and with the right forward in the wrong one's place it ends well."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=KERNELS, capture_output=True, text=True, check=False)
+    assert "AssertionError: dx" in done.stderr
+    mended = script.replace(f"import {wrong} as", f"import {right} as")
+    subprocess.run([sys.executable, "-c", mended], cwd=KERNELS, check=True)
+
+
 def run_of(name: str, files: Path | None = None, **options) -> Run:
     return lngrad.check.run(name.replace("FILES", str(files)), **{"filter": FEW, "seed": 0, **options})
 
@@ -147,21 +155,13 @@ def test_a_script_shows_the_mistake_alone(tmp_path):
     mistake = next(one for one in found.mistakes if one.reproduction)
     assert mistake.name
     assert "lngrad" not in mistake.reproduction
-    words = [sys.executable, "-c", mistake.reproduction]
-    done = subprocess.run(words, cwd=KERNELS, capture_output=True, text=True, check=False)
-    assert "AssertionError: dx" in done.stderr
-    right = mistake.reproduction.replace("import WrongFunction as", "import Function as")
-    subprocess.run([sys.executable, "-c", right], cwd=KERNELS, check=True)
+    shows_what_is_wrong(mistake.reproduction, "WrongFunction", "Function")
 
 
 def test_a_script_of_a_forward_in_jax_differentiates_it():
     pytest.importorskip("jax")
     (mistake,) = run_of("jax_forwards:wrong_norm", filter="=small").mistakes
-    words = [sys.executable, "-c", mistake.reproduction]
-    done = subprocess.run(words, cwd=KERNELS, capture_output=True, text=True, check=False)
-    assert "AssertionError: dx" in done.stderr
-    right = mistake.reproduction.replace("import wrong_norm as", "import norm as")
-    subprocess.run([sys.executable, "-c", right], cwd=KERNELS, check=True)
+    shows_what_is_wrong(mistake.reproduction, "wrong_norm", "norm")
 
 
 def test_a_backward_may_call_gamma_its_weight():

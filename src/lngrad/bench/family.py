@@ -111,13 +111,11 @@ def _liger(a: Arguments) -> Norm:
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
+    if a.normalization.centred:
+        return _added(lambda h, weight, bias: LigerLayerNormFunction.apply(h, weight, bias, EPS))
     casting = "gemma" if a.offset else "llama"
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
-        if bias is not None:
-            return _added(lambda h, weight, bias: LigerLayerNormFunction.apply(h, weight, bias, EPS))(
-                x, weight, bias, residual
-            )
         if residual is None:
             return (LigerRMSNormFunction.apply(x, weight, EPS, a.offset, casting, False),)
         y, total = LigerFusedAddRMSNormFunction.apply(x, residual, weight, EPS, a.offset, casting, False)

@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include "direct.h"
 
@@ -35,53 +36,52 @@ Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, co
 
 // --- lngrad.torch.layer_norm and its family ---------------------------------------------------------------------------
 
-// Of the results that there are: y, rstd, then mean and the total.
-torch::autograd::variable_list listed(const Four& results) {
-  const auto& [y, mean, rstd, total] = results;
-  torch::autograd::variable_list list{y, rstd};
-  if (mean.defined()) list.push_back(mean);
-  if (total.defined()) list.push_back(total);
-  return list;
-}
+using List = torch::autograd::variable_list;
 
-// The derivative of a forward that has been done. All its results are results of this, since the derivative of the backward
-// goes through mean and rstd.
+// The derivative of a forward that has been done, with a gradient for each edge, in their order: x, gamma, beta and the residual.
+// All results are results of its node, since the derivative of the backward goes through mean and rstd.
 struct Differentiable : torch::autograd::Function<Differentiable> {
   using Context = torch::autograd::AutogradContext;
-  using List = torch::autograd::variable_list;
 
-  static List forward(Context* ctx, const Tensor& x, const optional<Tensor>& gamma, const optional<Tensor>& beta,
-                      const optional<Tensor>& residual, const Four* done, int64_t dims, double offset) {
-    const auto& [y, mean, rstd, total] = *done;
-    ctx->save_for_backward({residual ? total : x, mean, rstd, gamma.value_or(Tensor())});
-    ctx->set_materialize_grads(false);
-    ctx->saved_data["call"] = dims << 9 | dtype_of(beta) << 1 | int64_t(residual.has_value());
-    if (offset != 0.0) ctx->saved_data["offset"] = offset;
-    return listed(*done);
+  // What is kept beside the tensors.
+  struct Facts {
+    int64_t dims, beta;  // of beta the dtype
+    bool has_residual;
+    double offset;
+  };
+
+  // For code that a compiler has made of the graph.
+  static List backward(Context* ctx, const List& grads) {
+    const auto fact = [&](const char* name) { return ctx->saved_data[name]; };
+    return derive({fact("dims").toInt(), fact("beta").toInt(), fact("has_residual").toBool(), fact("offset").toDouble()},
+                  ctx->get_saved_variables(), grads, [&](size_t edge) { return ctx->needs_input_grad(edge); });
   }
 
-  static List backward(Context* ctx, const List& grads) {
-    const auto saved = ctx->get_saved_variables();
+  template <class Needed>
+  static List derive(const Facts& facts, const List& saved, const List& grads, Needed needed) {
     const Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2];
     const optional<Tensor> gamma = saved[3].defined() ? optional<Tensor>(saved[3]) : std::nullopt;
-    const int64_t call = ctx->saved_data["call"].toInt(), dims = call >> 9, beta = call >> 1 & 255;
-    const bool has_residual = call & 1;
-    const auto offset = ctx->saved_data.find("offset");
-    const Switches switches{mean.defined(), offset == ctx->saved_data.end() ? 0.0 : offset->second.toDouble()};
+    const Switches switches{mean.defined(), facts.offset};
     Mask mask{};  // an absent parameter has no edge
     size_t edge = 0;
-    const bool wants_x = ctx->needs_input_grad(edge++);
-    if (gamma) mask[1] = ctx->needs_input_grad(edge++);
-    if (beta != ABSENT) mask[2] = ctx->needs_input_grad(edge++);
-    const bool wants_residual = has_residual && ctx->needs_input_grad(edge++);
+    const bool wants_x = needed(edge++);
+    if (gamma) mask[1] = needed(edge++);
+    if (facts.beta != ABSENT) mask[2] = needed(edge++);
+    const bool wants_residual = facts.has_residual && needed(edge++);
     mask[0] = wants_x || wants_residual;
 
     const Tensor dmean = switches.centred ? grads[2] : Tensor();
     const optional<Tensor> dtotal =
-        mask[0] && has_residual && grads.back().defined() ? optional<Tensor>(grads.back()) : std::nullopt;
-    auto [dx, dgamma, dbeta] = gradients({grads[0], dmean, grads[1]}, x, x.sizes().slice(x.dim() - dims), mean, rstd, gamma,
-                                         beta, mask, dtotal, switches);
-    return {wants_x ? dx : Tensor(), dgamma, dbeta, wants_residual ? dx : Tensor(), Tensor(), Tensor(), Tensor()};
+        mask[0] && facts.has_residual && grads.back().defined() ? optional<Tensor>(grads.back()) : std::nullopt;
+    auto [dx, dgamma, dbeta] = gradients({grads[0], dmean, grads[1]}, x, x.sizes().slice(x.dim() - facts.dims), mean, rstd,
+                                         gamma, facts.beta, mask, dtotal, switches);
+    List all;
+    all.reserve(edge);
+    all.push_back(wants_x ? dx : Tensor());
+    if (gamma) all.push_back(std::move(dgamma));
+    if (facts.beta != ABSENT) all.push_back(std::move(dbeta));
+    if (facts.has_residual) all.push_back(wants_residual ? std::move(dx) : Tensor());
+    return all;
   }
 
   static Three gradients(const Three& grads, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
@@ -102,6 +102,59 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
         : py::borrow(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
     return unwrap_three(ask(python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(mask),
                             wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(dtotal)));
+  }
+};
+
+// Its node, without the way through Function::apply, which costs more than a small backward.
+struct Node final : torch::autograd::CppNode<Differentiable> {
+  explicit Node(Differentiable::Facts facts) : facts(facts) {}
+
+  static void follow(const Four& results, const Tensor& x, const optional<Tensor>& gamma, const optional<Tensor>& beta,
+                     const optional<Tensor>& residual, Differentiable::Facts facts) {
+    const auto& [y, mean, rstd, total] = results;
+    auto* node = new Node(facts);
+    decltype(torch::autograd::Edge::function) pointer;
+    own(pointer, node);
+    torch::autograd::edge_list edges;
+    edges.reserve(4);
+    const auto edge_of = [&](const optional<Tensor>& input) {
+      if (input && input->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*input));
+    };
+    edge_of(x), edge_of(gamma), edge_of(beta), edge_of(residual);
+    node->set_next_edges(std::move(edges));
+    for (const Tensor* result : {&y, &rstd, &mean, &total})
+      if (result->defined()) torch::autograd::set_history(*result, pointer);
+    node->set_ctx_grad_fn(pointer);
+    node->ctx_.save_for_backward({residual ? total : x, mean, rstd, gamma.value_or(Tensor())});
+    node->ctx_.set_materialize_grads(false);
+    node->save_variables_to_ctx();
+  }
+
+  List apply(List&& grads) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return Differentiable::derive(facts, ctx_.get_saved_variables(), grads,
+                                  [&](size_t edge) { return task_should_compute_output(edge); });
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    auto& self = const_cast<Node&>(*this);
+    self.is_variable_input_.assign(num_outputs(), true);
+    auto& data = self.ctx_.saved_data;
+    data["dims"] = facts.dims, data["beta"] = facts.beta, data["has_residual"] = facts.has_residual, data["offset"] = facts.offset;
+    CppNode::compiled_args(args);
+  }
+
+  const Differentiable::Facts facts;
+
+ private:
+  // Older releases of torch count a node's owners beside it, newer ones in it.
+  template <class Base>
+  static void own(std::shared_ptr<Base>& pointer, Node* node) {
+    pointer = {node, [](auto* one) { deleteNode(one); }};
+  }
+  template <class Counted>
+  static void own(Counted& pointer, Node* node) {
+    pointer = Counted::unsafe_steal_from_new(node);
   }
 };
 
@@ -126,8 +179,7 @@ optional<std::pair<Tensor, Tensor>> norm_of(const Tensor& x, at::IntArrayRef sha
   const auto needs_grad = [](const optional<Tensor>& tensor) { return tensor && tensor->requires_grad(); };
   if (at::GradMode::is_enabled() && (x.requires_grad() || needs_grad(gamma) || needs_grad(beta) || needs_grad(residual))) {
     const auto dims = static_cast<int64_t>(shape.size());
-    const auto list = Differentiable::apply(x, gamma, beta, residual, &*done, dims, switches.offset);
-    return std::pair(list[0], residual ? list.back() : Tensor());
+    Node::follow(*done, x, gamma, beta, residual, {dims, dtype_of(beta), residual.has_value(), switches.offset});
   }
   return std::pair(std::get<0>(*done), std::get<3>(*done));
 }

@@ -1,4 +1,4 @@
-"""Records as Markdown: the tables of the README, of docs/performance.md and of docs/gpu.md."""
+"""Records as Markdown: the tables of the README, of docs/performance.md, docs/torch.md and docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -56,6 +56,21 @@ def ranges(machines: dict[str, list[Record]]) -> str:
             f"| {scope} | {', '.join(map(_peer, peers))} | {won} of {len(ratios)} | "
             f"{' | '.join(means)} | {ratios[least][1]:.2f}× ({M} × {N} {dtype}, {_peer(ratios[least][0])}, {name}) |"
         )
+    return "\n".join(rows)
+
+
+def shapes_table(machines: dict[str, list[Record]], headings: tuple[str, ...]) -> str:
+    """A line a shape: the least and the largest ratio to torch of all machines, of override() and of a module."""
+    rows = [f"| {' | '.join(headings)} |", "|---|---|---|---|---|"]
+    found: dict[tuple[int, int], dict[tuple[str, bool], list[float]]] = {}
+    for lines in machines.values():
+        for scope in ("override", "autograd"):
+            for (M, N, dtype), line in newest(lines, scope).items():
+                cells = found.setdefault((M, N), {})
+                cells.setdefault((scope, dtype != "float32"), []).append(line["ratio"]["torch"])
+    for (M, N), cells in sorted(found.items(), key=lambda one: (one[0][0] * one[0][1], one[0])):
+        spans = (cells[scope, is_short] for scope in ("override", "autograd") for is_short in (False, True))
+        rows.append(f"| {M} × {N} | {' | '.join(f'{min(span):.2f}–{max(span):.2f}' for span in spans)} |")
     return "\n".join(rows)
 
 

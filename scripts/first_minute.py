@@ -45,7 +45,7 @@ def taken(command: str, folder: Path, wheel: Path) -> str:
     said = command.format(wheel=wheel.name)
     words = ["bash", "-c", f"[ -f env/bin/activate ] && . env/bin/activate; {said}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "80", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment |= {"XDG_CACHE_HOME": str(folder / ".cache"), "COLUMNS": "80", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     start = perf_counter()
     done = subprocess.run(
         words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -57,7 +57,9 @@ def demo(
     losses, accuracies, layer = train(track(range(epochs), "Training", console=bars), seed)
     list(track(compile_elsewhere(bits16), f"{what}: 16 bits", len(bits16), console=bars))
     errors = {dtype: errors_of(dtype, *layer) for dtype in track(DTYPES, "Checking", console=bars)}
-    table = new_table("Errors in tolerances", "dtype", "library", "elements: 10⁻⁴ to 10²", right=["largest"])
+    table = new_table(
+        "Elements by error ÷ tolerance (1 is the limit)", "dtype", "library", "elements: 10⁻⁴ to 10²", right=["largest"]
+    )
     for dtype, found in errors.items():
         for name, one in found.items():
             elements, _ = np.histogram(one.clip(1e-4, 99), np.logspace(-4, 2, 25))

@@ -16,7 +16,7 @@ from lngrad.errors import install_command
 
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
-    "numba": ("kernels for processors that the package has none for", "numba"),
+    "numba": ("compiling kernels here (Numba)", "numba"),
     "torch": ("torch tensors, modules, override(), DTensors", "torch"),
     "jax": ("lngrad.jax", "jax"),
     "gpu": ("GPU kernels", "triton"),

@@ -14,11 +14,14 @@ from pathlib import Path
 from benchmark_page import page
 from benchmark_tables import gpu_table, overview, quack_table, ranges, shapes_table
 
+from lngrad.ascend.device.library import LIBRARY
+from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.bench.plots import machine_name, plot
 from lngrad.bench.records import Record, newest, read
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+INSTRUCTIONS = ROOT / "docs" / "ascend-c-types.csv"
 PICTURES = ROOT / "docs" / "bench.svg", ROOT / "docs" / "gpu.svg"
 
 
@@ -31,6 +34,7 @@ def main() -> int:
     english = performance(machines)
     _replace(ROOT / "docs" / "performance.md", english)
     _replace(ROOT / "docs" / "performance.zh-CN.md", in_chinese(english))
+    INSTRUCTIONS.write_text(instructions(), encoding="utf-8")
     for name in TORCH_PAGES:
         _replace(ROOT / name, torch(machines, name))
     _replace(ROOT / "docs" / "gpu.md", gpu(device, RESULTS))
@@ -129,6 +133,15 @@ CHINESE = {
         "范围 | 对比对象 | 领先 | 每行 ≥ 64：float32 | 16 位 | 更短的行 | 最小",
     "× to ": "× 到 ",
 }  # fmt: skip
+
+
+def instructions() -> str:
+    """A line an instruction of Ascend C's: its types, and those that 950 takes in addition; then the functions on rows."""
+    lines = ["instruction,types,more on 950"]
+    for one in OPERATIONS:
+        mixed = [" from ".join(part.split(maxsplit=1)) for part in one.mixed.split("; ") if part]
+        lines.append(f'{one.name},"{", ".join([*one.types.split(), *mixed])}","{", ".join(one.more.split())}"')
+    return "\n".join([*lines, *(f"{name},rows and matrices," for name in LIBRARY)]) + "\n"
 
 
 def in_chinese(text: str) -> str:

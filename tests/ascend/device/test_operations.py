@@ -16,9 +16,8 @@ from tile_harness import check_same_bits
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.descriptors import COUNT, MASK
-from lngrad.ascend.device.library import LIBRARY as LIBRARY_TABLE
 from lngrad.ascend.device.numerics import CODES, CPP_NAMES, DTYPES
-from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands, documented_rows
+from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad.ascend.device.vector import mathematical
 from lngrad.ascend.faults import BoundsFault, OverlapFault
 from lngrad.errors import DtypeError
@@ -288,13 +287,6 @@ def test_where_bytes_have_no_value_the_rest_has():
     assert out.GetValue(4) == 16.0
     with pytest.raises(asc.DeviceFault, match="the first to read such bytes was"):
         out.GetValue(5)
-
-
-@pytest.mark.parametrize("page", ["ascend-c.md", "ascend-c.zh-CN.md"])
-def test_the_page_has_the_table(page):
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert documented_rows() in text
-    assert ", ".join(f"`{name}`" for name in LIBRARY_TABLE) in text
 
 
 def test_two_writes_of_one_value_are_a_remark():

@@ -298,13 +298,3 @@ OPERATIONS = (
     Operation("BitwiseNot", M, "", "~src", np.bitwise_not, more=ALL_INTEGERS),
 )  # fmt: skip
 NUMBERS_OF = {operation.name: number for number, operation in enumerate(OPERATIONS)}
-
-
-def documented_rows() -> str:
-    """Return the rows of the table in docs/ascend-c.md: types, what 950 takes in addition, the instructions."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for operation in OPERATIONS:
-        mixed = [" from ".join(one.split(maxsplit=1)) for one in operation.mixed.split("; ") if one]
-        types = ", ".join([*operation.types.split(), *mixed]), ", ".join(operation.more.split())
-        names.setdefault(types, []).append(f"`{operation.name}`")
-    return "\n".join(f"| {types} | {more} | {', '.join(found)} |" for (types, more), found in names.items())

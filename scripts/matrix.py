@@ -51,21 +51,21 @@ TESTS = {
 BITS = ["-k", "not (test_golden_bits and numpy_cpu)"]
 
 # The columns of versions; what else a set brings is in the records.
-SHOWN = ("numpy", "numba", "ml_dtypes")
+SHOWN = ("numpy", "numba")
 
 HEAD = """\
 # Versions
 
 lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax 0.10 or later and Python 3.11.
 
-* **lngrad.torch** takes torch 2.10 to 2.15; `override(compiled=True)` needs 2.13, and says so. Tested with 2.10, 2.13 and 2.15;
-  for the others native code was compiled, not run.
-* **Native code** for small calls comes with wheels for Linux. For a newer torch, or your own, `lngrad info --warm` compiles it.
-* **`lngrad[torch,gpu,jax]`** resolves with each of these, which pins its Triton (3.6 to 3.9), on each Python that has wheels.
+* **lngrad.torch** takes torch 2.10 to 2.15; `override(compiled=True)` needs 2.13, and says so. Tested with 2.10, 2.13, 2.14 and
+  2.15; for the others native code was compiled, not run.
+* **Native code** for small calls comes with platform wheels. For a newer torch, or your own, `lngrad info --warm` compiles it.
+* **`lngrad[torch,gpu,jax]`** resolves with each of these torches, which pin Triton 3.6 to 3.9, on each Python with wheels.
 
 For each row `make matrix` installs the wheel into an empty environment, with the lowest or the highest version of every
-dependency that `pyproject.toml` claims, and runs a copy of the tests there. [versions.json](versions.json) has every installed
-version.
+dependency that `pyproject.toml` claims, and runs a copy of the tests there ({dates}). [versions.json](versions.json) has every
+installed version.
 """
 
 CHECKS = """\
@@ -74,7 +74,7 @@ CHECKS = """\
 * **tests**: arguments, float64 reference, golden bits of every dtype, formats of cases;
   for jax and torch the tests of that package.
 * **aarch64, emulated** (`make arm`): the wheel with compiled kernels under QEMU, without Numba, with the kernels of each
-  processor that it has them for: golden bits, precision, special values, threads, the pool. No timings.
+  processor that has some: golden bits, precision, special values, threads, the pool. No timings.
 """
 
 
@@ -138,10 +138,11 @@ def _cell(record: Record) -> list[str]:
 def page(records: list[Record]) -> str:
     """The text of docs/versions.md."""
     tried = [record for record in records if "missing" not in record]
+    dates = sorted(record["date"] for record in tried) or ["–"]
     lines = [
-        HEAD,
-        f"| Python | set | result | {' | '.join(SHOWN)} | framework | date |",
-        f"|{'---|' * (len(SHOWN) + 5)}",
+        HEAD.format(dates=" to ".join(dict.fromkeys([dates[0], dates[-1]]))),
+        f"| Python | set | result | {' | '.join(SHOWN)} | framework |",
+        f"|{'---|' * (len(SHOWN) + 4)}",
     ]
     for record in tried:
         versions, group = record["versions"], record["set"].replace("core", "")
@@ -150,7 +151,6 @@ def page(records: list[Record]) -> str:
             *(versions.get(name, "–") for name in SHOWN),
             f"{group} {versions[group]}" if group in versions else "–",
         ]
-        cells.append(record["date"])
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", CHECKS]
     if different := [record for record in tried if "how" in record]:

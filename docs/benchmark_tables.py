@@ -11,6 +11,7 @@ from lngrad.bench.records import Case, Record, best, newest
 
 SCOPES = ("kernel", "forward", "call", "override", "autograd", "jax")  # in the order of the documents
 TINY = 64  # rows of fewer elements are counted by themselves
+LEFT_OUT = 128, 1536, 6144, 65536  # lengths of rows that are as those beside them
 LARGE = 1 << 26  # elements of a call from which a GPU's time is that of its kernels
 
 
@@ -91,13 +92,15 @@ def gpu_row(lines: list[Record]) -> str:
 
 
 def gpu_table(lines: list[Record]) -> str:
-    """A line a length of row of the large jobs: the share of a copy's speed, and the ratio to torch."""
+    """A line a length of row of the large jobs, but LEFT_OUT: the share of a copy's speed, and the ratio to torch."""
     rows = [
         "| columns | backward: bfloat16 | float32 | forward: bfloat16 | float32 |",
         "|---|---|---|---|---|",
     ]
     found = {scope: newest(lines, scope) for scope in ("call", "forward")}
     for M, N in sorted({case[:2] for case in found["call"] if case[0] * case[1] >= LARGE}, key=lambda shape: shape[1]):
+        if N in LEFT_OUT:
+            continue
         chosen = [found[scope].get((M, N, dtype)) for scope in found for dtype in ("bfloat16", "float32")]
         cells = [
             "–" if line is None else f"{line['of_roofline']:.2f}, {line['ratio']['torch']:.1f}×" for line in chosen

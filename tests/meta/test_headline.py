@@ -251,7 +251,7 @@ def test_a_figure_is_the_same_on_all_pages(name):
 def test_another_figure_is_noticed(monkeypatch, wrong):
     pages = text_of
     monkeypatch.setitem(globals(), "text_of", lambda page: pages(page).replace("Llama step 17 % shorter", wrong))
-    with pytest.raises(AssertionError, match="18|README"):
+    with pytest.raises(AssertionError, match=r"18|README"):
         test_a_figure_is_the_same_on_all_pages("an eager Llama's step on the H200")
 
 

@@ -131,7 +131,7 @@ class Core:
         self.checked = self.rules.strictness == "checked"
         self.ub = UnifiedBuffer(soc, size)
         self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
-        self.trace = self.clock.trace = Trace() if self.rules.cycles else None
+        self.trace = self.clock.trace = Trace(apart=self.rules.timeline) if self.rules.cycles else None
         self.order = order or GlobalOrder()
         self.tally = Tally()
         kept = None if self.rules.timeline else RECENT

@@ -60,8 +60,8 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
     for number, event in enumerate(trace):
         if event[0] == SET and event[1] in last:
             setter[number] = last[event[1]]
-        elif event[0] == WAIT and event[2] in setter:
-            before, source = setter[event[2]], trace[event[2]][1]
+        elif event[0] == WAIT and number - event[2] in setter:
+            before, source = setter[number - event[2]], trace[number - event[2]][1]
             if (source, event[1]) == (V, MTE2):
                 pending.append(number)
                 user = before[-1][3]
@@ -88,7 +88,8 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
         for (earlier, _), (waits, _) in pairwise(found):
             for place, number in enumerate(waits):
                 known = place < len(earlier)
-                changes[number] = (*trace[number][:2], trace[earlier[place]][2]) if known else NOTHING
+                back = number - earlier[place] + trace[earlier[place]][2] if known else 0
+                changes[number] = (*trace[number][:2], back) if known else NOTHING
     where = dict.fromkeys(
         f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(sizes[pipe, site][1])}" if pipe == MTE2
         else f"V waits for MTE3 at {site_text(site)}" for pipe, site in single

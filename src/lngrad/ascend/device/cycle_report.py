@@ -57,12 +57,29 @@ def critical_path(run: Run) -> list[tuple[Site, float]]:
     found: dict[int, float] = defaultdict(float)
     placed, begins, lets, whys = run.placed, run.begins, run.lets, run.whys
     upper, index = run.cycles, max(range(len(run.placed)), key=run.ends.__getitem__, default=-1)
+    skips, before, since, owed = run.skips.copy(), dict[int, float](), -1, 0.0
     while index >= 0:
+        if owed and index < since:
+            owed = _shared_out(found, before, owed)
+        while skips and index < skips[-1][0]:  # turns that were left out took what the one before them took
+            place, count, _, cycles = skips.pop()
+            if upper > run.ends[place - 1] + cycles / 2:  # else it waited for what is ahead of the loop
+                owed, before, since, upper = owed + cycles, found.copy(), place - count, upper - cycles
         lower = begins[index] if begins[index] < lets[index] else lets[index]
         found[id(placed[index])] += upper - lower
         upper, index = lower, whys[index]
+    _shared_out(found, before, owed)
     sites = {id(one): one[3] for one in placed}
     return [(sites[one], cycles) for one, cycles in found.items()]
+
+
+def _shared_out(found: dict[int, float], before: dict[int, float], cycles: float) -> float:
+    """Add cycles to what has grown since ``before``, in proportion; return what is left."""
+    grown = {one: total - before.get(one, 0.0) for one, total in found.items()} if cycles else {}
+    each = cycles / (sum(grown.values()) or 1.0)
+    for one, part in grown.items():
+        found[one] += each * part
+    return 0.0
 
 
 def _dearest(run: Run) -> Iterator[LineCycles]:
@@ -72,15 +89,17 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
         path[line_of(site)] += cycles
     names: dict[str, Counter[str]] = defaultdict(Counter)
     waits: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    ends = [0.0] * len(PIPE_NAMES)
-    for (name, pipe, _, site), begin, end, why in zip(
-        run.placed[:WINDOW], run.begins, run.ends, run.whys, strict=False
+    ends, later = [0.0] * len(PIPE_NAMES), {place: cycles for place, _, _, cycles in run.skips}
+    more_turns = {index: turns for place, count, turns, _ in run.skips for index in range(place - count, place)}
+    for index, ((name, pipe, _, site), begin, end, why) in enumerate(
+        zip(run.placed[:WINDOW], run.begins, run.ends, run.whys, strict=False)
     ):
-        line = line_of(site)
-        names[line][name] += 1
+        line, times = line_of(site), 1 + more_turns.get(index, 0)
+        ends = [end + later[index] for end in ends] if index in later else ends
+        names[line][name] += times
         other = run.placed[why]
         if why >= 0 and begin > ends[pipe] and other[1] != pipe:
-            waits[line][f"{PIPE_NAMES[other[1]]} at {line_of(other[3])}"] += begin - ends[pipe]
+            waits[line][f"{PIPE_NAMES[other[1]]} at {line_of(other[3])}"] += times * (begin - ends[pipe])
         ends[pipe] = max(ends[pipe], end)
     more = run.cycles / max(max(ends), 1)  # what the first instructions wait, all do
     for line in sorted(path, key=lambda line: -path[line])[:DEAREST]:

@@ -8,20 +8,25 @@ behind the other, and share what the core has of the memory's rate.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lngrad.ascend.device import cycle_figures as figures
 from lngrad.ascend.device.cycle_figures import GUESS, LIBRARY, TIMINGS, Machine, Timing
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor, types_of
 from lngrad.ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad.ascend.device.operations import OPERATIONS, Operands
-from lngrad.ascend.device.pipes import ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, VECTOR, WAIT, S, V
+from lngrad.ascend.device.pipes import ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, TURN, VECTOR, WAIT, S, V
 from lngrad.ascend.device.planning import PlannedInstruction
 from lngrad.ascend.device.report import NOBODY, Instruction
 
 WINDOW = 2000  # events of a block, the first ones, that stand for all where all would take long to look at
+LEAST, TRIES, TAIL = 8, 24, 4  # turns of a loop at least; within how many it must be steady; those that are never left out
+SHOWN, FAR = 64, 4096  # events that come again, at most so many events later
+ALIKE = 1e-6  # cycles
 Event = tuple[Any, ...]  # a kind of `pipes`, what belongs to it, and, where there is one, an instruction
 
 
@@ -50,7 +55,10 @@ class Priced(NamedTuple):
 
 
 class Trace(list[Event]):
-    """What one block did, in program order.
+    """What one block did, in program order: equal events are one object, so that loops are found.
+
+    Args:
+        apart: Whether each event is an object of its own, for a picture.
 
     Attributes:
         kind: Of the next vector instruction: VECTOR, or IN_ORDER in a tile API, which has a barrier behind each.
@@ -59,30 +67,35 @@ class Trace(list[Event]):
         guessed: What takes as long as somebody has guessed.
     """
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self, events: Iterable[Event] = (), apart: bool = False) -> None:
         super().__init__(events)
-        self.kind = VECTOR
-        self._seen: dict[int, Event] = {}  # of a plan, the last one: equal events are one object
+        self.kind, self._apart = VECTOR, apart
+        self._known: dict[Event, Event] = {}
         self.bytes = self.cached_bytes = 0
         self.last: Instruction = NOBODY
         self.guessed: set[str] = set()
 
     def issued(self, plan: PlannedInstruction, instruction: Instruction) -> None:
         """Note a planned instruction."""
-        event = self._seen.get(id(plan))
-        if event is None or event[2][3] != instruction[3] or event[0] != self.kind:
-            event = self._seen[id(plan)] = (self.kind, plan, instruction)
+        event = plan.event
+        if event is None or event[2][3] != instruction[3] or event[0] != self.kind or self._apart:
+            event = (self.kind, plan, instruction)
+            plan.event = event = event if self._apart else self._known.setdefault((self.kind, id(plan), instruction), event)
         self.append(event)
+
+    def note(self, *event: Any) -> None:
+        """Note what a vector instruction is not."""
+        self.append(event if self._apart else self._known.setdefault(event, event))
 
     def copied(self, instruction: Instruction, start: int, blocks: int, nbytes: int, bypass: bool) -> None:
         """Note a copy of ``blocks`` blocks of ``nbytes``, to or from byte ``start`` of the Unified Buffer."""
         self.bytes += blocks * nbytes
         self.cached_bytes += blocks * nbytes * (not bypass)
-        self.append((COPY, blocks, nbytes, start, bypass, 1.0, instruction))
+        self.note(COPY, blocks, nbytes, start, bypass, 1.0, instruction)
 
     def accessed(self, instruction: Instruction, in_memory: bool = False) -> None:
         """Note an access of the scalar unit, to the Unified Buffer or to global memory."""
-        self.append((SCALAR, figures.GLOBAL_SCALAR if in_memory else figures.SCALAR_ACCESS, instruction))
+        self.note(SCALAR, figures.GLOBAL_SCALAR if in_memory else figures.SCALAR_ACCESS, instruction)
         if in_memory:
             self.guessed.add(f"{instruction[0]} of global memory")
 
@@ -91,7 +104,7 @@ class Trace(list[Event]):
         timing = timing_of(name)
         each = max(timing.wide * max(1, -(-nbytes // REPEAT_BYTES)) + timing.start * chained, figures.ISSUE)
         if calls > 0:
-            self.append((IN_ORDER, Priced(Cost(calls * each, timing.start, calls * figures.ISSUE)), instruction))
+            self.note(IN_ORDER, Priced(Cost(calls * each, timing.start, calls * figures.ISSUE)), instruction)
 
 
 def timing_of(name: str) -> Timing:
@@ -157,8 +170,13 @@ class Channel:
     """When a core's share of a memory is in use. Copies come in program order, and may use what a later one leaves free."""
 
     def __init__(self) -> None:
-        self._end = 0.0
+        self.end = 0.0
         self._gaps: deque[tuple[float, float]] = deque(maxlen=4)
+
+    def move(self, cycles: float) -> None:
+        """Let all be so much later."""
+        self.end += cycles
+        self._gaps = deque(((start + cycles, stop + cycles) for start, stop in self._gaps), maxlen=4)
 
     def take(self, begin: float, cycles: float) -> float:
         """Take the first free ``cycles`` from ``begin`` on, and return when they end."""
@@ -169,9 +187,9 @@ class Channel:
             if taken:
                 self._gaps[place], cycles, end = (first + taken, stop), cycles - taken, first + taken
         if cycles > 0:
-            first = max(self._end, begin)
-            self._gaps.append((self._end, first))
-            self._end = end = first + cycles
+            first = max(self.end, begin)
+            self._gaps.append((self.end, first))
+            self.end = end = first + cycles
         return end
 
 
@@ -184,6 +202,8 @@ class Run(NamedTuple):
             scalar unit worked.
         cycles, repeats: Of all, and of the vector instructions' repeats.
         busy: By pipe, the cycles in which it works.
+        skips: Where turns of a loop are left out of the lists: the place, the instructions of the turn before it, how many turns
+            like that are left out, and their cycles, by which all that comes behind is later.
     """
 
     placed: list[Instruction]
@@ -194,6 +214,59 @@ class Run(NamedTuple):
     cycles: float
     repeats: float
     busy: list[float]
+    skips: list[tuple[int, int, int, float]]
+
+
+def _loops(trace: Trace) -> Iterator[tuple[int, int, int]]:
+    """Where the same events come again and again: the first one, how many are a turn, and how many turns there are."""
+    codes, at = np.fromiter(map(id, trace), np.int64, len(trace)), 0
+    raw, size = codes.tobytes(), codes.itemsize
+    while at + SHOWN < len(codes):
+        place = raw.find(raw[size * at : size * (at + SHOWN)], size * (at + 1), size * (at + SHOWN + FAR))
+        turn, same = place // size - at, 0
+        while place > 0 and place % size == 0:  # how many events are those of a turn before
+            tail = codes[at + turn :][: 4 * same + LEAST * turn]
+            others = np.flatnonzero(tail != codes[at : at + len(tail)])
+            if others.size or len(tail) == same:
+                same = int(others[0]) if others.size else same
+                break
+            same = len(tail)
+        same += turn
+        turn *= -(-SHOWN // max(turn, 1))  # short turns together
+        if same > turn * (LEAST + TAIL) > 0:
+            yield at, turn, same // turn
+        at += max(same, SHOWN)
+
+
+def _in_turns(trace: Trace, skip: list[int]) -> Iterator[tuple[int, Event]]:
+    """The events with their numbers; behind a turn of a loop a TURN, whose further turns are left out where ``skip`` says so."""
+    at = 0
+    for first, turn, times in _loops(trace):
+        yield from enumerate(trace[at:first], at)
+        for done in range(1, min(times - TAIL, TRIES)):
+            at = first + turn * done
+            yield from enumerate(trace[at - turn : at], at - turn)
+            yield at, (TURN, first, turn, times - TAIL - done)
+            if skip:
+                at += turn * skip.pop()
+                break
+    yield from enumerate(trace[at:], at)
+
+
+def _steady(turns: Sequence[tuple[int, int, int, Sequence[float]]], times: Sequence[list[float]], whys: list[int]) -> float | None:
+    """The cycles of a turn where the last two went alike, and so all further ones will; else None."""
+    (_, _, _, one), (one_first, before, led, two), (first, behind, now_led, three) = turns
+    count, placed = behind - before, len(whys)
+    if one_first != first or before - turns[0][1] != count or not count or turns[0][0] != first:
+        return None
+    step, now = times[0][-1] - times[0][-1 - count], three[0] - two[0]
+    alike = all(abs(a - 2 * b + c) < ALIKE for a, b, c in zip(one, two, three, strict=True)) and all(
+        abs(c - b - step) < ALIKE for each in times for b, c in zip(each[-2 * count : -count], each[-count:], strict=True)
+    )
+    if not alike or any(b - a not in (0, count) for a, b in zip(whys[-2 * count : -count], whys[-count:], strict=True)):
+        return None
+    # The scalar unit goes with the others, or ahead of them, so that nothing waits for it.
+    return step if abs(now - step) < ALIKE or (now < step and led == now_led) else None
 
 
 def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[Run]:
@@ -231,7 +304,10 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
     memory, cache = Channel(), Channel()
     tokens: dict[int, tuple[float, int]] = {}
     flying: deque[tuple[float, int, int, int]] = deque()  # results to come: when, from and to which byte, whose
-    for number, event in enumerate(trace):
+    led, skip = 0, list[int]()  # how often the scalar unit was what others waited for
+    turns: deque[tuple[int, int, int, tuple[float, ...]]] = deque([(-1, 0, 0, ())] * 3, maxlen=3)
+    skips = list[tuple[int, int, int, float]]()
+    for number, event in _in_turns(trace, skip):
         kind = event[0]
         if kind <= IN_ORDER:
             _, plan, instruction = event
@@ -241,7 +317,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             begin = ready[V]
             why, until, ended = cause[V], begin, end[V]
             if now > begin:
-                begin, why, until = now, by, since
+                begin, why, until, led = now, by, since, led + 1
             if ended > begin:
                 if kind == IN_ORDER:
                     begin, why, until = ended, last[V], ended
@@ -264,9 +340,10 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             if pipe < 0:
                 pipe = max(ALL_PIPES, key=end.__getitem__)
             tokens[number] = (now, by) if pipe == S else (max(end[pipe], ready[pipe]), last[pipe])
+            led += pipe == S
             continue
         elif kind == WAIT:
-            pipe, (when, whose), now = event[1], tokens[event[2]], now + 1
+            pipe, (when, whose), now = event[1], tokens[number - event[2]], now + 1
             if pipe == S and when > now:
                 idle, now, by, since = idle + when - now, when, whose, when
             elif when > ready[pipe]:
@@ -277,6 +354,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             pipe, fast = instruction[1], share.fits and not bypass
             now += figures.ISSUE
             begin, why, until = (now, by, since) if now > ready[pipe] else (ready[pipe], cause[pipe], ready[pipe])
+            led += now > ready[pipe]
             data = max(blocks * nbytes / figures.COPY_RATE[pipe], blocks * figures.COPY_BLOCK)
             shared = (cache if fast else memory).take(begin, blocks * nbytes / (share.cache if fast else share.memory))
             ready[pipe] = end[pipe] = finish = max(begin + starts * figures.COPY_START[pipe] + data, shared)
@@ -284,7 +362,26 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             busy[pipe] += finish - begin
         elif kind == SCALAR:
             instruction, begin, why, until = event[-1], now, by, since
-            now = finish = now + event[1]
+            now, led = now + event[1], led + 1
+            finish = now
+        elif kind == TURN:
+            _, first, turn, left = event
+            state = (now, since, idle, work, memory.end, cache.end, *ready, *end, *busy)
+            turns.append((first, len(placed), led, state))
+            step = _steady(turns, (begins, ends), whys)
+            if step is None:
+                continue
+            later, grown = left * step, [a + left * (a - b) for a, b in zip(state, turns[1][3], strict=True)]
+            (now, since, idle, work), ready, end, busy = grown[:4], grown[6:10], grown[10:14], grown[14:]
+            for channel, moved in zip((memory, cache), grown[4:6], strict=True):
+                channel.move(moved - channel.end)
+            flying = deque((when + later, at, behind, whose) for when, at, behind, whose in flying)
+            tokens |= {
+                one + left * turn: (tokens[one][0] + later, tokens[one][1]) for one in range(first, number) if one in tokens
+            }
+            skips.append((len(placed), turns[2][1] - turns[1][1], left, later))
+            skip.append(left)
+            continue
         else:
             top = max(ALL_PIPES, key=end.__getitem__)
             begin, instruction, why = max(now, end[top]), event[-1], last[top]
@@ -297,4 +394,4 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
         whys.append(why)
         lets.append(until)
     busy[S] = now - idle
-    return Run(placed, begins, ends, whys, lets, max(now, *end), work, busy)
+    return Run(placed, begins, ends, whys, lets, max(now, *end), work, busy, skips)

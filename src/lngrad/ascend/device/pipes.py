@@ -57,8 +57,8 @@ EVENT_PIPES: dict[int, tuple[int, int]] = {
 ALWAYS = 1 << 62  # later than every epoch: in order without a barrier
 Snapshot = list[int]  # by pipe: the epoch that is finished; in a trace, then the number of the event that took it
 # The kinds of a trace's events: instructions, those inside a tile API, copies; flags that are set and waited for (by a pipe, or
-# -1 for all); accesses of the scalar unit; barriers between blocks.
-VECTOR, IN_ORDER, COPY, SET, WAIT, SCALAR, ALL_CORES = range(7)
+# -1 for all); accesses of the scalar unit; barriers between blocks; and, in a schedule, the end of a loop's turn.
+VECTOR, IN_ORDER, COPY, SET, WAIT, SCALAR, ALL_CORES, TURN = range(8)
 SETS = {pipe: (SET, pipe) for pipe in (-1, *ALL_PIPES)}
 
 
@@ -108,7 +108,7 @@ class PipeClock:
     def acquire(self, pipe: int, snapshot: Snapshot) -> None:
         """Let later instructions of ``pipe`` know what ``snapshot`` says; of all pipes, where the scalar unit waits."""
         if self.trace is not None and len(snapshot) > len(ALL_PIPES):
-            self.trace.append((WAIT, pipe, snapshot[-1]))
+            self.trace.note(WAIT, pipe, len(self.trace) - snapshot[-1])
         for waiting in ALL_PIPES if pipe == S else (pipe,):
             known = self.known[waiting]
             for other in ALL_PIPES:

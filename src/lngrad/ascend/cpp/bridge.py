@@ -25,7 +25,7 @@ from numpy.ctypeslib import as_array
 from lngrad.ascend import acl
 from lngrad.ascend.acl.memory import aligned_bytes, heap
 from lngrad.ascend.cpp import protocol
-from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall, Reply
+from lngrad.ascend.cpp.handlers import HANDLERS, KernelCall
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.cpp.session import Session, current_session, run_block
@@ -215,7 +215,7 @@ def _file(address: int) -> str:
 def _answer(address: int) -> int:
     """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
-    op, line, file, dst, src0, src1, src2, locals_used, real, _ = protocol.read_head(record)
+    op, line, file, dst, src0, src1, src2, locals_used, real, _, descriptor = protocol.read_head(record)
     session = current_session.get()
     if session is None:  # a program that runs no kernel
         try:
@@ -230,10 +230,12 @@ def _answer(address: int) -> int:
     outer, core.site = core.site, site
     try:
         if op < _INSTRUCTIONS:
-            core.issue(site, real, dst, src0, src1, record[protocol.DESCRIPTOR].tobytes(), src2)
+            core.issue(site, real, dst, src0, src1, descriptor, src2)
         else:
             tensors, integers = protocol.read_arguments(record, locals_used)
-            _reply(record, HANDLERS[op](KernelCall(session, core, site, tensors, integers, real)))
+            reply = HANDLERS[op](KernelCall(session, core, site, tensors, integers, real))
+            if reply is not None:
+                _reply(record, reply)
         return 0
     except BaseException as error:  # also what stops a block that waits for another one
         session.error = _placed(error, site, op)
@@ -242,10 +244,10 @@ def _answer(address: int) -> int:
         core.site = outer
 
 
-def _reply(record: memoryview, reply: Reply) -> None:
+def _reply(record: memoryview, reply: LocalTensor | float | np.generic) -> None:
     if isinstance(reply, LocalTensor):
         protocol.write_tensor(record, reply.handle, reply.code, reply.start, reply.end - reply.start)
-    elif reply is not None:
+    else:
         # A half, a float or a bfloat16, which is a type of its own to NumPy.
         real = isinstance(reply, float) or (isinstance(reply, np.generic) and reply.dtype.kind not in "iu")
         protocol.write_result(record, 0 if real else int(reply), float(reply) if real else 0.0)

@@ -7,8 +7,9 @@ those are where the call goes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import NamedTuple, Union
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Union
 
 import numpy as np
 
@@ -48,17 +49,19 @@ from lngrad.ascend.tiling.structs import (
 from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
 
+EVENTS, PIPES = tuple(HardEvent), tuple(pipe_t)  # by number
 Reply = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
 
 
-class KernelCall(NamedTuple):
+@dataclass(slots=True)
+class KernelCall:
     """One call of a kernel: what its record holds.
 
     Attributes:
         session: Of the block.
         core: The core that runs it.
         site: Where the kernel calls.
-        tensors: The tensors in the Unified Buffer, four numbers each.
+        tensors: The tensors in the Unified Buffer, as ``read_local`` takes them.
         n: The integers. A queue, a buffer or a pipe is the first of them; a global tensor is the first three.
         real: The scalar.
     """
@@ -66,7 +69,7 @@ class KernelCall(NamedTuple):
     session: Session
     core: Core
     site: Site
-    tensors: list[tuple[int, ...]]
+    tensors: Sequence[bytes]
     n: tuple[int, ...]
     real: float
 
@@ -219,9 +222,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PIPE_RESET: lambda c: c.pipe.Reset(),
     Op.PIPE_INIT_QUEUE: _init_queue,
     Op.PIPE_INIT_BUFFER: _init_buffer,
-    Op.EVENT_ALLOC: lambda c: c.pipe.AllocEventID(HardEvent(c.n[1])),
-    Op.EVENT_RELEASE: lambda c: c.pipe.ReleaseEventID(HardEvent(c.n[1]), c.n[2]),
-    Op.EVENT_FETCH: lambda c: c.pipe.FetchEventID(HardEvent(c.n[1])),
+    Op.EVENT_ALLOC: lambda c: c.pipe.AllocEventID(EVENTS[c.n[1]]),
+    Op.EVENT_RELEASE: lambda c: c.pipe.ReleaseEventID(EVENTS[c.n[1]], c.n[2]),
+    Op.EVENT_FETCH: lambda c: c.pipe.FetchEventID(EVENTS[c.n[1]]),
     Op.QUEUE_ALLOC: lambda c: c.queue("AllocTensor").AllocTensor(c.dtype(1)),
     Op.QUEUE_ENQUE: _enque,
     Op.QUEUE_DEQUE: lambda c: c.queue("DeQue").DeQue(c.dtype(1)),
@@ -248,11 +251,11 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
     Op.TRANS_DATA_TO_5HD: _transpose,
-    Op.SET_FLAG: lambda c: sync.SetFlag(HardEvent(c.n[0]), c.n[1]),
-    Op.WAIT_FLAG: lambda c: sync.WaitFlag(HardEvent(c.n[0]), c.n[1]),
-    Op.PIPE_BARRIER: lambda c: sync.PipeBarrier(pipe_t(c.n[0])),
+    Op.SET_FLAG: lambda c: sync.SetFlag(EVENTS[c.n[0]], c.n[1]),
+    Op.WAIT_FLAG: lambda c: sync.WaitFlag(EVENTS[c.n[0]], c.n[1]),
+    Op.PIPE_BARRIER: lambda c: sync.PipeBarrier(PIPES[c.n[0]]),
     Op.SYNC_ALL: lambda c: sync.SyncAll(),
-    Op.CROSS_SET_FLAG: lambda c: sync.CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=pipe_t(c.n[1])),
+    Op.CROSS_SET_FLAG: lambda c: sync.CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=PIPES[c.n[1]]),
     Op.CROSS_WAIT_FLAG: lambda c: sync.CrossCoreWaitFlag(c.n[2]),
     Op.ATOMIC_ADD: lambda c: system.SetAtomicAdd(c.dtype(0)),
     Op.ATOMIC_MAX: lambda c: system.SetAtomicMax(c.dtype(0)),
@@ -263,8 +266,8 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.POP_STACK: lambda c: rest_of_buffer(c.core, position_of("PopStackBuffer", c.n[0]), c.dtype(1)),
     Op.UB_BYTES: lambda c: c.core.soc.ub_bytes,
     Op.SCALAR_ATOMIC: _scalar_atomic,
-    Op.MUTEX_LOCK: lambda c: sync.MutexLock(pipe_t(c.n[0]), c.n[1]),
-    Op.MUTEX_UNLOCK: lambda c: sync.MutexUnlock(pipe_t(c.n[0]), c.n[1]),
+    Op.MUTEX_LOCK: lambda c: sync.MutexLock(PIPES[c.n[0]], c.n[1]),
+    Op.MUTEX_UNLOCK: lambda c: sync.MutexUnlock(PIPES[c.n[0]], c.n[1]),
     Op.CACHE_CLEAN: lambda c: system.DataCacheCleanAndInvalid(c.remote("DataCacheCleanAndInvalid"), c.n[3]),
     Op.ATOMIC_NONE: lambda c: system.SetAtomicNone(),
     Op.INIT_OUTPUT: lambda c: system.InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),

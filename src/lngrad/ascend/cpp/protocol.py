@@ -93,9 +93,9 @@ def _enum(head: str, members: Iterable[tuple[str, int]]) -> str:
 # The layout of lngrad::Call in call.h: op, line, file, four handles, how many locals are used, the
 # scalar, the result; the integers; how many of them are used; the locals, (handle, type, start, bytes).
 _HEAD = struct.Struct("<iiQiiiiqdq")
+_START = struct.Struct(f"{_HEAD.format}{PACKED.size}s")
 _LOCAL = struct.Struct("<iiqq")
 _INTEGERS, _LOCALS = 40, 8
-DESCRIPTOR = slice(_HEAD.size, _HEAD.size + PACKED.size)  # of a vector instruction, as ``Core.issue`` takes it
 _USED_AT = _HEAD.size + 8 * _INTEGERS
 _LOCALS_AT = _USED_AT + 8
 CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
@@ -103,15 +103,21 @@ CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 _used = struct.Struct("<q")
 _result = struct.Struct("<dq")
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
+_locals = [struct.Struct(f"<{'24s' * count}") for count in range(_LOCALS + 1)]
 
-# op, line, the address of the file's name, dst, src0, src1, src2, how many locals are used, the scalar, the last result
-read_head = _HEAD.unpack_from
+# op, line, the address of the file's name, dst, src0, src1, src2, how many locals are used, the scalar, the last result,
+# and the descriptor of a vector instruction, as ``Core.issue`` takes it
+read_head = _START.unpack_from
 
 
-def read_arguments(record: memoryview, locals_used: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """Read the tensors, four numbers each, and the integers."""
+# A local as numbers: handle, code of the type, first byte, bytes.
+read_local = _LOCAL.unpack
+
+
+def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+    """Read the tensors, each as ``read_local`` takes it, and the integers."""
     (integers_used,) = _used.unpack_from(record, _USED_AT)
-    tensors = list(_LOCAL.iter_unpack(record[_LOCALS_AT : _LOCALS_AT + locals_used * _LOCAL.size]))
+    tensors = _locals[locals_used].unpack_from(record, _LOCALS_AT) if locals_used else ()
     return tensors, _integers[integers_used].unpack_from(record, _HEAD.size)
 
 

@@ -41,14 +41,15 @@ from lngrad.ascend.device.report import (
     BlockReport,
     Instruction,
     Site,
+    caller,
     kernel_site,
     site_text,
     warn_at_kernel,
 )
 from lngrad.ascend.device.schedule import BlockSchedule
-from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import ALLOCATED, ENQUED, UNUSED, VECIN, Allocation, UnifiedBuffer
 from lngrad.ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
-from lngrad.typing import Dtype
+from lngrad.typing import Array, Dtype
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -130,7 +131,7 @@ class Core:
         self.rules = rules or Rules()
         self.checked = self.rules.strictness == "checked"
         self.ub = UnifiedBuffer(soc, size)
-        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync or soc.arch == 3510, index)
+        self.clock = PipeClock(self.rules.ordering, self.rules.auto_sync, soc.arch == 3510, index)
         self.trace = self.clock.trace = Trace(apart=self.rules.timeline) if self.rules.cycles else None
         self.order = order or GlobalOrder()
         self.tally = Tally()
@@ -304,8 +305,8 @@ class Core:
         """
         pipe, writing = instruction[1], not bit & 9
         allocation = self.ub.handles[handle]
-        start = runs[0][0] if runs else allocation.start
         if allocation.handle != handle or allocation.forbidden & bit:
+            start = runs[0][0] if runs else allocation.start
             self.refuse(instruction[0], role, allocation, handle, start, pipe, writing)
         if writing:
             if self.ub.padded:
@@ -423,12 +424,12 @@ class Core:
         code = "ErrorWrite1" if writing else "ErrorRead1"
         if allocation.handle != handle:
             raise LifetimeFault(f"{api}: {role} ({name}) was freed and must not be used any more [{code}]")
-        inward = allocation.position is TPosition.VECIN
+        inward = allocation.position is VECIN
         step = "the copy and the computation" if inward else "the computation and the copy"
-        if allocation.state is State.ENQUED:
+        if allocation.state is ENQUED:
             text = f"{api}: {role} ({name}) waits in its queue, DeQue it first [ErrorBuffer2]"
         else:
-            if allocation.state is State.ALLOCATED:
+            if allocation.state is ALLOCATED:
                 fix = f"EnQue and DeQue it between {step}"
             else:
                 fix = f"free it and allocate a new one before the next {'copy' if inward else 'computation'}"
@@ -442,9 +443,9 @@ class Core:
         self.remark(text)
         allocation.forbidden = 0
 
-    def record(self, name: str, pipe: int, site: Site) -> Instruction:
-        """Keep an instruction in the log, where a tile API was called or at ``site``, and return it."""
-        instruction = (name, pipe, self.index, self.site or site)
+    def record(self, name: str, pipe: int, site: Site | None = None) -> Instruction:
+        """Keep an instruction in the log, where a tile API or the function that calls this was called, or at ``site``."""
+        instruction = (name, pipe, self.index, self.site or site or caller(3))
         self.log.append(instruction)
         if self.trace is not None:
             self.trace.last = instruction
@@ -458,11 +459,11 @@ class Core:
         stop: int,
         writing: bool,
         atomic: bool = False,
-        unchanged: Callable[[], bool] = lambda: False,
+        moved: tuple[Array, Array] | None = None,
     ) -> None:
         """Check and keep one access to bytes of global memory.
 
-        ``unchanged`` says whether it writes what is there already: two such writes need no order.
+        ``moved``: what it writes and what is there already; two writes of the same need no order.
 
         Raises:
             RaceFault: Nothing orders it behind an earlier one.
@@ -471,47 +472,41 @@ class Core:
             return
         place = (region.start + start, region.start + stop)
         conflict = self.order.note(self.clock, place, instruction, writing, atomic)
-        if conflict is not None and conflict.cached:
+        if conflict is None:
+            return
+        if conflict.cached:
             other, _, nbytes, _ = conflict
             raise RaceFault(
                 f"{instruction[0]} reads {nbytes} bytes of {region.name} that {other[0]} at {site_text(other[3])} wrote, and "
                 "they may still be in the data cache of the scalar unit. Missing between them: DataCacheCleanAndInvalid "
                 "[ErrorSync2]"
             )
-        if conflict is not None and conflict.writes and writing and unchanged():
+        if conflict.writes and writing and moved is not None and bool((moved[0] == moved[1]).all()):
             self.remark(
                 f"{instruction[0]} and {conflict.instruction[0]} at {site_text(conflict.instruction[3])} write the same "
                 f"values to {region.name}, and nothing orders the two"
             )
-        elif conflict is not None:
+        else:
             raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
-        with self.scalar_access():
-            self.touch_global(instruction, region, start, stop, writing)
-            if writing and self.rules.ordering and self.regions is not None:
-                other = self.order.share(self.clock, instruction, region.start, start, stop)
-                if other is not None:
-                    raise RaceFault(
-                        f"blocks {other[2]} and {self.index} write one line of {LINE_BYTES} bytes of {region.name} with "
-                        f"SetValue, at {site_text(other[3])} and {site_text(instruction[3])}: the data cache of each core "
-                        f"writes back the whole line. Missing between them: {LINE_BYTES} bytes for each block, or SyncAll "
-                        "and DataCacheCleanAndInvalid [ErrorSync2]"
-                    )
+        self.clock.before_scalar_access()
+        self.touch_global(instruction, region, start, stop, writing)
+        if writing and self.rules.ordering and self.regions is not None:
+            other = self.order.share(self.clock, instruction, region.start, start, stop)
+            if other is not None:
+                raise RaceFault(
+                    f"blocks {other[2]} and {self.index} write one line of {LINE_BYTES} bytes of {region.name} with "
+                    f"SetValue, at {site_text(other[3])} and {site_text(instruction[3])}: the data cache of each core "
+                    f"writes back the whole line. Missing between them: {LINE_BYTES} bytes for each block, or SyncAll "
+                    "and DataCacheCleanAndInvalid [ErrorSync2]"
+                )
+        self.clock.after_scalar_access()
         self.log.append(instruction)
         if self.trace is not None:
             self.trace.accessed(instruction, in_memory=True)
-
-    @contextmanager
-    def scalar_access(self) -> Iterator[None]:
-        """Order an access of the scalar unit as the compiler's flags do, where it inserts them."""
-        if self.rules.auto_sync:
-            self.clock.before_scalar_access()
-        yield
-        if self.rules.auto_sync:
-            self.clock.after_scalar_access()
 
     @contextmanager
     def tile_api(self, api: str) -> Iterator[None]:
@@ -552,7 +547,8 @@ class Core:
         """Check an access of a unit to part of a tensor: (handle, start, stop, end of the tensor)."""
         self.running = None
         handle, start, stop, end = place
-        check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
+        if stop > end or start % align:  # its text takes long
+            check_place(api, f"{role} ({self.owner(start)})", start, stop, end, align)
         instruction = (api, pipe, self.index, self.site or kernel_site())
         bit = WRITE_V if writing else READ_V
         self.touch(instruction, role, handle, ((start, stop),) if stop > start else (), bit, carries)

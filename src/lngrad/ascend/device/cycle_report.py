@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 from lngrad.ascend import soc as socs
 from lngrad.ascend.device.cycle_advice import advise
@@ -57,36 +56,23 @@ def critical_path(run: Run) -> list[tuple[Site, float]]:
     found: dict[int, float] = defaultdict(float)
     placed, begins, lets, whys = run.placed, run.begins, run.lets, run.whys
     upper, index = run.cycles, max(range(len(run.placed)), key=run.ends.__getitem__, default=-1)
-    skips, before, since, owed = run.skips.copy(), dict[int, float](), -1, 0.0
+    skips, since, times = run.skips.copy(), 0, 0
     while index >= 0:
-        if owed and index < since:
-            owed = _shared_out(found, before, owed)
-        while skips and index < skips[-1][0]:  # turns that were left out took what the one before them took
-            place, count, _, cycles = skips.pop()
+        while skips and index < skips[-1][0]:  # the turn before those that are left out stands for them
+            place, count, turns, cycles = skips.pop()
             if upper > run.ends[place - 1] + cycles / 2:  # else it waited for what is ahead of the loop
-                owed, before, since, upper = owed + cycles, found.copy(), place - count, upper - cycles
+                upper, since, times = upper - cycles, place - count, turns
         lower = begins[index] if begins[index] < lets[index] else lets[index]
-        found[id(placed[index])] += upper - lower
+        found[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
         upper, index = lower, whys[index]
-    _shared_out(found, before, owed)
     sites = {id(one): one[3] for one in placed}
     return [(sites[one], cycles) for one, cycles in found.items()]
 
 
-def _shared_out(found: dict[int, float], before: dict[int, float], cycles: float) -> float:
-    """Add cycles to what has grown since ``before``, in proportion; return what is left."""
-    grown = {one: total - before.get(one, 0.0) for one, total in found.items()} if cycles else {}
-    each = cycles / (sum(grown.values()) or 1.0)
-    for one, part in grown.items():
-        found[one] += each * part
-    return 0.0
-
-
 def _dearest(run: Run) -> Iterator[LineCycles]:
-    line_of = cache(site_text)
     path: dict[str, float] = defaultdict(float)
     for site, cycles in critical_path(run):
-        path[line_of(site)] += cycles
+        path[site_text(site)] += cycles
     names: dict[str, Counter[str]] = defaultdict(Counter)
     waits: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     ends, later = [0.0] * len(PIPE_NAMES), {place: cycles for place, _, _, cycles in run.skips}
@@ -94,12 +80,12 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
     for index, ((name, pipe, _, site), begin, end, why) in enumerate(
         zip(run.placed[:WINDOW], run.begins, run.ends, run.whys, strict=False)
     ):
-        line, times = line_of(site), 1 + more_turns.get(index, 0)
+        line, times = site_text(site), 1 + more_turns.get(index, 0)
         ends = [end + later[index] for end in ends] if index in later else ends
         names[line][name] += times
         other = run.placed[why]
         if why >= 0 and begin > ends[pipe] and other[1] != pipe:
-            waits[line][f"{PIPE_NAMES[other[1]]} at {line_of(other[3])}"] += times * (begin - ends[pipe])
+            waits[line][f"{PIPE_NAMES[other[1]]} at {site_text(other[3])}"] += times * (begin - ends[pipe])
         ends[pipe] = max(ends[pipe], end)
     more = run.cycles / max(max(ends), 1)  # what the first instructions wait, all do
     for line in sorted(path, key=lambda line: -path[line])[:DEAREST]:

@@ -24,8 +24,8 @@ from lngrad.ascend.device.planning import PlannedInstruction
 from lngrad.ascend.device.report import NOBODY, Instruction
 
 WINDOW = 2000  # events of a block, the first ones, that stand for all where all would take long to look at
-LEAST, TRIES, TAIL = 8, 24, 4  # turns of a loop at least; within how many it must be steady; those that are never left out
-SHOWN, FAR = 64, 4096  # events that come again, at most so many events later
+LEAST, TAIL = 8, 4  # turns of a loop that may be left out at least, and the last ones, which never are
+SHOWN, FAR, MANY = 64, 4096, 65536  # events that come again, at most so far away; how many are looked at together
 ALIKE = 1e-6  # cycles
 Event = tuple[Any, ...]  # a kind of `pipes`, what belongs to it, and, where there is one, an instruction
 
@@ -70,21 +70,21 @@ class Trace(list[Event]):
     def __init__(self, events: Iterable[Event] = (), apart: bool = False) -> None:
         super().__init__(events)
         self.kind, self._apart = VECTOR, apart
-        self._known: dict[Event, Event] = {}
+        self._known: dict[object, Event] = {}
         self.bytes = self.cached_bytes = 0
         self.last: Instruction = NOBODY
         self.guessed: set[str] = set()
 
     def issued(self, plan: PlannedInstruction, instruction: Instruction) -> None:
         """Note a planned instruction."""
-        event = plan.event
+        event = self._known.get(id(plan))
         if event is None or event[2][3] != instruction[3] or event[0] != self.kind or self._apart:
-            event = (self.kind, plan, instruction)
-            plan.event = event = event if self._apart else self._known.setdefault((self.kind, id(plan), instruction), event)
+            event, key = (self.kind, plan, instruction), (self.kind, id(plan), instruction)
+            self._known[id(plan)] = event = event if self._apart else self._known.setdefault(key, event)
         self.append(event)
 
     def note(self, *event: Any) -> None:
-        """Note what a vector instruction is not."""
+        """Note what is not a planned instruction."""
         self.append(event if self._apart else self._known.setdefault(event, event))
 
     def copied(self, instruction: Instruction, start: int, blocks: int, nbytes: int, bypass: bool) -> None:
@@ -202,8 +202,8 @@ class Run(NamedTuple):
             scalar unit worked.
         cycles, repeats: Of all, and of the vector instructions' repeats.
         busy: By pipe, the cycles in which it works.
-        skips: Where turns of a loop are left out of the lists: the place, the instructions of the turn before it, how many turns
-            like that are left out, and their cycles, by which all that comes behind is later.
+        skips: Turns of loops that the lists leave out: the place, the instructions of the turn before it, how many like it are
+            left out, and their cycles, by which all behind is later.
     """
 
     placed: list[Instruction]
@@ -217,56 +217,39 @@ class Run(NamedTuple):
     skips: list[tuple[int, int, int, float]]
 
 
-def _loops(trace: Trace) -> Iterator[tuple[int, int, int]]:
-    """Where the same events come again and again: the first one, how many are a turn, and how many turns there are."""
+def _in_turns(trace: Trace, skip: list[int]) -> Iterator[tuple[int, Event]]:
+    """The events with their numbers. Behind a turn of a loop a TURN: its events, how many turns follow; ``skip`` those."""
     codes, at = np.fromiter(map(id, trace), np.int64, len(trace)), 0
     raw, size = codes.tobytes(), codes.itemsize
-    while at + SHOWN < len(codes):
-        place = raw.find(raw[size * at : size * (at + SHOWN)], size * (at + 1), size * (at + SHOWN + FAR))
-        turn, same = place // size - at, 0
-        while place > 0 and place % size == 0:  # how many events are those of a turn before
-            tail = codes[at + turn :][: 4 * same + LEAST * turn]
-            others = np.flatnonzero(tail != codes[at : at + len(tail)])
-            if others.size or len(tail) == same:
-                same = int(others[0]) if others.size else same
-                break
-            same = len(tail)
-        same += turn
+    while at < len(codes):
+        turn = raw.find(raw[size * at : size * (at + SHOWN)], size * (at + 1), size * (at + SHOWN + FAR)) // size - at
+        alike = np.append(codes[at + turn :][:MANY] == codes[at:-turn][:MANY], False) if turn > 0 else codes[:1] < 0
+        same = int(alike.argmin())
         turn *= -(-SHOWN // max(turn, 1))  # short turns together
-        if same > turn * (LEAST + TAIL) > 0:
-            yield at, turn, same // turn
-        at += max(same, SHOWN)
-
-
-def _in_turns(trace: Trace, skip: list[int]) -> Iterator[tuple[int, Event]]:
-    """The events with their numbers; behind a turn of a loop a TURN, whose further turns are left out where ``skip`` says so."""
-    at = 0
-    for first, turn, times in _loops(trace):
-        yield from enumerate(trace[at:first], at)
-        for done in range(1, min(times - TAIL, TRIES)):
-            at = first + turn * done
+        for left in range(same // max(turn, 1) - TAIL, LEAST, -1):
+            at += turn
             yield from enumerate(trace[at - turn : at], at - turn)
-            yield at, (TURN, first, turn, times - TAIL - done)
+            yield at, (TURN, turn, left)
             if skip:
                 at += turn * skip.pop()
                 break
-    yield from enumerate(trace[at:], at)
+        yield from enumerate(trace[at : at + SHOWN], at)
+        at += SHOWN
 
 
-def _steady(turns: Sequence[tuple[int, int, int, Sequence[float]]], times: Sequence[list[float]], whys: list[int]) -> float | None:
-    """The cycles of a turn where the last two went alike, and so all further ones will; else None."""
-    (_, _, _, one), (one_first, before, led, two), (first, behind, now_led, three) = turns
-    count, placed = behind - before, len(whys)
-    if one_first != first or before - turns[0][1] != count or not count or turns[0][0] != first:
-        return None
-    step, now = times[0][-1] - times[0][-1 - count], three[0] - two[0]
-    alike = all(abs(a - 2 * b + c) < ALIKE for a, b, c in zip(one, two, three, strict=True)) and all(
-        abs(c - b - step) < ALIKE for each in times for b, c in zip(each[-2 * count : -count], each[-count:], strict=True)
-    )
-    if not alike or any(b - a not in (0, count) for a, b in zip(whys[-2 * count : -count], whys[-count:], strict=True)):
-        return None
-    # The scalar unit goes with the others, or ahead of them, so that nothing waits for it.
-    return step if abs(now - step) < ALIKE or (now < step and led == now_led) else None
+def _steady(turns: Sequence[Sequence[float]], *times: Sequence[float]) -> float:
+    """The cycles of a turn where the last two went alike, so that all further ones will; else 0.
+
+    A state ends with how often others waited for the scalar unit and how many instructions there were; ``times`` are their
+    begins, their ends, and what they waited for.
+    """
+    count = int(turns[-1][-1] - turns[-2][-1]) if len(turns) == 3 else 0
+    if not count or any(abs(a - 2 * b + c) > ALIKE for a, b, c in zip(*turns, strict=True)):
+        return 0.0
+    step, now, led = times[0][-1] - times[0][-1 - count], turns[2][0] - turns[1][0], turns[2][-2] - turns[1][-2]
+    moved = np.diff([(each[-2 * count : -count], each[-count:]) for each in times], axis=1)
+    alike = (abs(moved[:2] - step) < ALIKE).all() and np.isin(moved[2], (0, count)).all()
+    return step if alike and (abs(now - step) < ALIKE or (now < step and not led)) else 0.0
 
 
 def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[Run]:
@@ -305,8 +288,7 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
     tokens: dict[int, tuple[float, int]] = {}
     flying: deque[tuple[float, int, int, int]] = deque()  # results to come: when, from and to which byte, whose
     led, skip = 0, list[int]()  # how often the scalar unit was what others waited for
-    turns: deque[tuple[int, int, int, tuple[float, ...]]] = deque([(-1, 0, 0, ())] * 3, maxlen=3)
-    skips = list[tuple[int, int, int, float]]()
+    turns, skips = deque[tuple[float, ...]](maxlen=3), list[tuple[int, int, int, float]]()
     for number, event in _in_turns(trace, skip):
         kind = event[0]
         if kind <= IN_ORDER:
@@ -365,21 +347,20 @@ def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float
             now, led = now + event[1], led + 1
             finish = now
         elif kind == TURN:
-            _, first, turn, left = event
-            state = (now, since, idle, work, memory.end, cache.end, *ready, *end, *busy)
-            turns.append((first, len(placed), led, state))
-            step = _steady(turns, (begins, ends), whys)
-            if step is None:
+            state = (now, since, idle, work, memory.end, cache.end, *ready, *end, *busy, led, len(placed))
+            turns.append(state)
+            (_, turn, left), step = event, _steady(turns, begins, ends, whys)
+            if not step:
                 continue
-            later, grown = left * step, [a + left * (a - b) for a, b in zip(state, turns[1][3], strict=True)]
-            (now, since, idle, work), ready, end, busy = grown[:4], grown[6:10], grown[10:14], grown[14:]
-            for channel, moved in zip((memory, cache), grown[4:6], strict=True):
-                channel.move(moved - channel.end)
-            flying = deque((when + later, at, behind, whose) for when, at, behind, whose in flying)
-            tokens |= {
-                one + left * turn: (tokens[one][0] + later, tokens[one][1]) for one in range(first, number) if one in tokens
-            }
-            skips.append((len(placed), turns[2][1] - turns[1][1], left, later))
+            later, grown = left * step, [a + left * (a - b) for a, b in zip(state, turns[1], strict=True)]
+            now, since, idle, work, *_ = grown
+            ready, end, busy = grown[6:10], grown[10:14], grown[14:18]
+            memory.move(grown[4] - memory.end)
+            cache.move(grown[5] - cache.end)
+            flying = deque((when + later, *others) for when, *others in flying)
+            recent = ((one, tokens[one]) for one in range(number - FAR, number) if one in tokens)
+            tokens |= {one + left * turn: (when + later, whose) for one, (when, whose) in recent}
+            skips.append((len(placed), len(placed) - int(turns[1][-1]), left, later))
             skip.append(left)
             continue
         else:

@@ -46,7 +46,7 @@ class GlobalRegions:
         """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
         place = bisect_right(self._starts, address) - 1
         # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
-        for region in reversed(self._regions[: place + 1]):
+        for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:
                 return region
         nearest = self._regions[place] if place >= 0 else None

@@ -93,23 +93,24 @@ class LocalTensor:
 
         C prototype: ``PrimType GetValue(const uint32_t index) const``
         """
-        return self._scalar("GetValue", index, writing=False)[0]  # type: ignore[no-any-return]
+        place = self._scalar("GetValue", index, writing=False)
+        return self.core.ub.typed[self.code][place]  # type: ignore[no-any-return]
 
     def SetValue(self, index: int, value: float) -> None:
         """Set one element.
 
         C prototype: ``void SetValue(const uint32_t index, const T1 value) const``
         """
-        self._scalar("SetValue", index, writing=True)[0] = value
+        place = self._scalar("SetValue", index, writing=True)
+        self.core.ub.typed[self.code][place] = value
 
-    def _scalar(self, api: str, index: int, writing: bool) -> Array:
+    def _scalar(self, api: str, index: int, writing: bool) -> int:
         size = self.dtype.itemsize
         start = self.start + index * size
         core = self.core
         core.access(api, "this", (self.handle, start, start + size, self.end), size, S, writing)
-        if core.rules.auto_sync:
-            core.clock.after_scalar_access()
-        return self.core.ub.typed[self.code][start // size :]
+        core.clock.after_scalar_access()
+        return start // size
 
     def __getitem__(self, index: int | slice) -> LocalTensor:
         size = self.dtype.itemsize

@@ -61,9 +61,10 @@ def pairwise_sum(values: Array) -> Array:
     width = 1 << (lanes - 1).bit_length()
     if width != lanes:
         values = np.concatenate([values, np.zeros((*values.shape[:-1], width - lanes), values.dtype)], axis=-1)
-    while values.shape[-1] > 1:
-        values = values[..., 0::2] + values[..., 1::2]
-    return values[..., 0]
+    flat = values.reshape(-1)
+    for _ in range(width.bit_length() - 1):
+        flat = flat[0::2] + flat[1::2]
+    return flat.reshape(values.shape[:-1])
 
 
 def partial_sums(rows: Array, lanes: int) -> Array:

@@ -67,8 +67,8 @@ class PipeClock:
 
     Args:
         ordering: False: everything counts as ordered.
-        vector_in_order: Whether one vector instruction finishes before the next one starts: by the barriers that the
-            compiler inserts (auto_sync), or by the hardware (3510).
+        auto_sync: Whether the compiler inserts barriers between vector instructions, and flags around scalar accesses.
+        vector_in_order: Whether one vector instruction finishes before the next one starts in any case (3510).
         index: Of the core.
 
     Attributes:
@@ -80,14 +80,14 @@ class PipeClock:
         trace: Where who waits for whom is noted (``cycles.Trace``), or None.
     """
 
-    def __init__(self, ordering: bool, vector_in_order: bool, index: int = 0) -> None:
-        self.index = index
+    def __init__(self, ordering: bool, auto_sync: bool, vector_in_order: bool = False, index: int = 0) -> None:
+        self.index, self._auto_sync = index, auto_sync
         self.ordering = ordering
         self.now = [0, 0, 0, 0]
         start = -1 if ordering else ALWAYS
         self.known: list[list[int]] = [[start] * 4 for _ in ALL_PIPES]
         self.known[S][S] = ALWAYS
-        if vector_in_order:
+        if auto_sync or vector_in_order:
             self.known[V][V] = ALWAYS
         self.others: list[Snapshot] | None = None
         self.trace: Any = None
@@ -109,8 +109,7 @@ class PipeClock:
         """Let later instructions of ``pipe`` know what ``snapshot`` says; of all pipes, where the scalar unit waits."""
         if self.trace is not None and len(snapshot) > len(ALL_PIPES):
             self.trace.note(WAIT, pipe, len(self.trace) - snapshot[-1])
-        for waiting in ALL_PIPES if pipe == S else (pipe,):
-            known = self.known[waiting]
+        for known in self.known if pipe == S else (self.known[pipe],):
             for other in ALL_PIPES:
                 if snapshot[other] > known[other]:
                     known[other] = snapshot[other]
@@ -133,18 +132,20 @@ class PipeClock:
     def before_scalar_access(self) -> None:
         """Order an access of the scalar unit behind the other pipes, as the flags of auto_sync do."""
         known = self.known[S]
-        for pipe in (V, MTE2, MTE3):
+        for pipe in (V, MTE2, MTE3) if self._auto_sync else ():
             if self.now[pipe] > known[pipe]:
                 known[pipe] = self.now[pipe]
                 self.now[pipe] += 1
 
     def after_scalar_access(self) -> None:
         """Order the other pipes behind an access of the scalar unit, as the flags of auto_sync do."""
+        if not self._auto_sync:
+            return
         epoch = self.now[S]
         self.now[S] += 1
-        for pipe in (V, MTE2, MTE3):
-            if epoch > self.known[pipe][S]:
-                self.known[pipe][S] = epoch
+        for known in self.known[V:]:
+            if epoch > known[S]:
+                known[S] = epoch
 
     def knows(self, pipe: int, core: int, other: int, epoch: int) -> bool:
         """Return whether what a core did on its pipe ``other`` in an epoch has finished before ``pipe`` goes on."""

@@ -74,7 +74,6 @@ class PlannedInstruction:
         half: Whether its results are half.
         waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
         cost: What it takes (``cycles.Cost``), once somebody has asked.
-        event: What stands for it in a trace, the last one.
     """
 
     name: str
@@ -89,7 +88,6 @@ class PlannedInstruction:
     waits: bool = False
     half: bool = False
     cost: Any = None
-    event: Any = None
 
 
 Touched = tuple[list[Geometry], Callable[[Sequence[Array]], Array]]  # dst and sources; how they depend on each other

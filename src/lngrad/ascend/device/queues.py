@@ -17,7 +17,7 @@ from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
 from lngrad.ascend.device.report import caller, site_text
-from lngrad.ascend.device.unified_buffer import UNUSED, Allocation, State, TPosition, UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import UNUSED, VECIN, VECOUT, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,
     CapacityFault,
@@ -28,6 +28,7 @@ from lngrad.ascend.faults import (
     SyncFault,
 )
 
+FREE, ALLOCATED, ENQUED, DEQUED, BUFFER = State
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
 BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
 Positions = tuple[TPosition, TPosition]  # from where to where a queue goes
@@ -37,7 +38,7 @@ _BOUND = {TPosition.VECIN: (TPosition.GM, TPosition.VECIN), TPosition.VECOUT: (T
 
 def queue_pipes(positions: Positions) -> tuple[int, int]:
     """Return from which pipe to which EnQue's flag goes; FreeTensor's goes back."""
-    return V if positions[0] is TPosition.VECOUT else MTE2, V if positions[1] is TPosition.VECIN else MTE3
+    return V if positions[0] is VECOUT else MTE2, V if positions[1] is VECIN else MTE3
 
 
 class _Buffered:
@@ -113,9 +114,10 @@ class TQue(_Buffered):
             QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
         """
         core, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
-        in_turn = self._slots[self._turn :] + self._slots[: self._turn]
-        slot = next((slot for slot in in_turn if slot.state is State.FREE), None)
-        if slot is None:
+        for slot in self._slots[self._turn :] + self._slots[: self._turn]:
+            if slot.state is FREE:
+                break
+        else:
             raise QueueFault(
                 f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
                 "Free a tensor first, or InitBuffer with a larger num"
@@ -126,7 +128,7 @@ class TQue(_Buffered):
             place = site_text(core.site or caller())
             core.ub.forget(slot.start, slot.start + slot.size, f"was not written since AllocTensor at {place}")
         self._turn = (self._slots.index(slot) + 1) % len(self._slots)
-        slot.enter(State.ALLOCATED, checked)
+        slot.enter(ALLOCATED, checked)
         core.ub.new_handle(slot)
         _wait(core, slot)
         return LocalTensor(core, slot, T, slot.start, slot.size // T.itemsize * T.itemsize)
@@ -144,11 +146,11 @@ class TQue(_Buffered):
             QueueFault: The tensor is not an allocated one of this queue, or the queue is full.
         """
         core = self._own("EnQue", tensor)
-        if tensor.allocation.state not in (State.ALLOCATED, State.DEQUED):
+        if tensor.allocation.state is not ALLOCATED and tensor.allocation.state is not DEQUED:
             raise QueueFault(f"EnQue: {tensor.describe()} waits in its queue already, DeQue it first [ErrorBuffer2]")
         if len(self._waiting) == self.depth:
             raise QueueFault(f"EnQue: {self.name} has depth {self.depth}, and {self.depth} tensors wait in it already")
-        tensor.allocation.enter(State.ENQUED, core.checked)
+        tensor.allocation.enter(ENQUED, core.checked)
         source, target = queue_pipes(positions) if positions else self._pipes
         tensor.allocation.flag, tensor.allocation.waits = core.clock.release(source), target
         self._waiting.append(tensor)
@@ -170,9 +172,9 @@ class TQue(_Buffered):
             raise QueueFault(f"DeQue: nothing waits in {self.name}; EnQue comes first")
         tensor = self._waiting.popleft()
         slot = tensor.allocation
-        slot.enter(State.DEQUED, core.checked)
+        slot.enter(DEQUED, core.checked)
         _wait(core, slot)
-        return tensor if dtype is None else tensor.ReinterpretCast(dtype)
+        return tensor if dtype is None or dtype is tensor.dtype else tensor.ReinterpretCast(dtype)
 
     def FreeTensor(self, tensor: LocalTensor) -> None:
         """Give the buffer back. C prototype: ``void FreeTensor(LocalTensor<T>& tensor)``.
@@ -183,11 +185,11 @@ class TQue(_Buffered):
         """
         core = self._own("FreeTensor", tensor)
         slot = tensor.allocation
-        if slot.state is State.ENQUED and not core.checked:
+        if slot.state is ENQUED and not core.checked:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.allocation is not slot)
-        elif slot.state is State.ENQUED:
+        elif slot.state is ENQUED:
             raise QueueFault(f"FreeTensor: {tensor.describe()} waits in its queue, DeQue it first [ErrorBuffer2]")
-        slot.enter(State.FREE, core.checked)
+        slot.enter(FREE, core.checked)
         slot.flag, slot.waits = core.clock.release(self._pipes[1]), self._pipes[0]
         slot.handle = -1
 
@@ -195,7 +197,7 @@ class TQue(_Buffered):
         """Wait for the flags that FreeTensor has set. C prototype: ``void FreeAllEvent()``."""
         core = self._bound("FreeAllEvent")
         for slot in self._slots:
-            if slot.state is State.FREE:
+            if slot.state is FREE:
                 _wait(core, slot)
 
     def GetTensorCountInQue(self) -> int:
@@ -212,7 +214,7 @@ class TQue(_Buffered):
 
     def HasIdleBuffer(self) -> bool:
         """Return whether AllocTensor would find a buffer. C prototype: ``bool HasIdleBuffer()``."""
-        return any(slot.state is State.FREE for slot in self._slots)
+        return any(slot.state is FREE for slot in self._slots)
 
     def _own(self, api: str, tensor: LocalTensor) -> Core:
         core = self._bound(api)
@@ -330,7 +332,7 @@ class TPipe:
             )
         queued, slots = isinstance(que, TQue), []
         for index in range(num):
-            name, state = (f"buffer {index} of {que.name}", State.FREE) if queued else (que.name, State.BUFFER)
+            name, state = (f"buffer {index} of {que.name}", FREE) if queued else (que.name, BUFFER)
             slot = self.ub.allocate(name, que.position, length, state)
             self.ub.forget(slot.start, slot.start + slot.size)
             if not queued:
@@ -390,10 +392,12 @@ class TPipe:
             SyncFault: All are taken.
         """
         limit = self.core.soc.tensors_per_position  # as many as a queue has events
-        free = set(range(limit)) - self.core.events[event]
-        if not free:
+        taken, free = self.core.events[event], 0
+        while free in taken:
+            free += 1
+        if free >= limit:
             raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
-        return min(free)
+        return free
 
 
 def _check_position_limit(core: Core, position: TPosition) -> None:

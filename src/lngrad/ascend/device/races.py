@@ -44,13 +44,14 @@ class Span:
         self.read_epochs = [*NO_READS]
         self.readers = [NOBODY] * 4
 
-    def part(self, start: int, stop: int) -> Span:
-        """Return a piece of this span with the same history."""
-        piece = Span(start, stop)
-        piece.valid = self.valid
-        piece.writer, piece.write_epoch, piece.writer_pipe = self.writer, self.write_epoch, self.writer_pipe
-        piece.read_epochs, piece.readers = self.read_epochs.copy(), self.readers.copy()
-        return piece
+    def cut(self, at: int) -> list[Span]:
+        """Return two pieces of this span with the same history."""
+        self.live, pieces = False, [Span(self.start, at), Span(at, self.stop)]
+        for piece in pieces:
+            piece.valid = self.valid
+            piece.writer, piece.write_epoch, piece.writer_pipe = self.writer, self.write_epoch, self.writer_pipe
+            piece.read_epochs, piece.readers = self.read_epochs.copy(), self.readers.copy()
+        return pieces
 
 
 T = TypeVar("T", Span, "GlobalSpan")
@@ -97,9 +98,7 @@ class Spans(Generic[T]):
         return iter(self._spans)
 
     def _cut(self, index: int, at: int) -> None:
-        span = self._spans[index]
-        span.live = False
-        self._spans[index : index + 1] = [span.part(span.start, at), span.part(at, span.stop)]
+        self._spans[index : index + 1] = self._spans[index].cut(at)
         self._starts.insert(index + 1, at)
 
 
@@ -129,13 +128,13 @@ class GlobalSpan:
         self.atomics: Last = {}
         self.reads: Last = {}
 
-    def part(self, start: int, stop: int) -> GlobalSpan:
-        """Return a piece of this span with the same history."""
-        piece = GlobalSpan(start, stop)
+    def cut(self, at: int) -> list[GlobalSpan]:
+        """Cut its end off, and return it and a piece with the same history."""
+        piece, self.stop = GlobalSpan(at, self.stop), at
         piece.writer, piece.write_epoch = self.writer, self.write_epoch
         piece.cached, piece.padding = self.cached, self.padding
         piece.atomics, piece.reads = self.atomics.copy(), self.reads.copy()
-        return piece
+        return [self, piece]
 
 
 class Conflict(NamedTuple):
@@ -172,8 +171,8 @@ class GlobalOrder:
         key, entry = (clock.index, pipe), (clock.now[pipe], instruction)
         spans = self._spans.cover(start, stop)
         for span in spans:
-            earlier = [(*last, False) for last in span.reads.values()] if writing else []
-            if not atomic:
+            earlier = [(*last, False) for last in span.reads.values()] if writing and span.reads else []
+            if not atomic and span.atomics:
                 earlier += [(*last, True) for last in span.atomics.values()]
             if span.write_epoch >= 0:
                 earlier.append((span.write_epoch, span.writer, True))

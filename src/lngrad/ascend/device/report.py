@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 from types import CodeType, FrameType
@@ -54,6 +55,7 @@ def kernel_site() -> Site:
     return frame.f_code, frame.f_lasti
 
 
+@lru_cache(1024)
 def site_text(site: Site) -> str:
     """Return ``file:line`` of a site."""
     where, place = site

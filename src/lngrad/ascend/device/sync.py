@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from lngrad.ascend.device.core import Core, running
 from lngrad.ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad.ascend.device.report import caller, site_text
+from lngrad.ascend.device.report import site_text
 from lngrad.ascend.device.schedule import Signal
 from lngrad.ascend.faults import SyncFault
 
 CROSS_CORE_FLAGS = 16
+_PIPE_ALL, _EVENTS = pipe_t.PIPE_ALL, [event.name for event in HardEvent]  # an attribute of an Enum takes long
+_BARRIERS = [f"PipeBarrier<PIPE_{name}>" for name in PIPE_NAMES]
 
 
 def SetFlag(event: HardEvent, eventID: int) -> None:
@@ -22,13 +24,13 @@ def SetFlag(event: HardEvent, eventID: int) -> None:
     core = running("SetFlag")
     source, _ = _pipes(core, "SetFlag", event, eventID)
     raised = core.flags.get((event, eventID))
-    name = f"SetFlag<{HardEvent(event).name}>({eventID})"
+    name = f"SetFlag<{_EVENTS[event]}>({eventID})"
     if raised is not None:
         raise SyncFault(
             f"{name}: the flag is raised already, at {site_text(raised[1][3])}; WaitFlag must lower it first "
             "[ErrorSync4]"
         )
-    core.flags[event, eventID] = (core.clock.release(source), core.record(name, source, caller()))
+    core.flags[event, eventID] = (core.clock.release(source), core.record(name, source))
 
 
 def WaitFlag(event: HardEvent, eventID: int) -> None:
@@ -42,11 +44,11 @@ def WaitFlag(event: HardEvent, eventID: int) -> None:
     core = running("WaitFlag")
     _, target = _pipes(core, "WaitFlag", event, eventID)
     raised = core.flags.pop((event, eventID), None)
-    name = f"WaitFlag<{HardEvent(event).name}>({eventID})"
+    name = f"WaitFlag<{_EVENTS[event]}>({eventID})"
     if raised is None:
         raise SyncFault(f"{name}: no SetFlag has raised the flag; a device would wait for ever [ErrorSync3]")
     core.clock.acquire(target, raised[0])
-    core.arrows.append((raised[1], core.record(name, target, caller())))
+    core.arrows.append((raised[1], core.record(name, target)))
 
 
 def PipeBarrier(pipe: pipe_t) -> None:
@@ -55,16 +57,16 @@ def PipeBarrier(pipe: pipe_t) -> None:
     C prototype: ``template <pipe_t pipe> void PipeBarrier()``
     """
     core = running("PipeBarrier")
-    if pipe == pipe_t.PIPE_ALL:
+    if pipe == _PIPE_ALL:
         core.clock.barrier_all()
         for each in ALL_PIPES:
-            core.record("PipeBarrier<PIPE_ALL>", each, caller())
+            core.record("PipeBarrier<PIPE_ALL>", each)
         return
     if pipe not in ALL_PIPES:
         raise SyncFault(f"PipeBarrier: {pipe_t(pipe).name} is not a pipe of a vector core")
     if pipe != S:
         core.clock.barrier(pipe)
-    core.record(f"PipeBarrier<PIPE_{PIPE_NAMES[pipe]}>", pipe, caller())
+    core.record(_BARRIERS[pipe], pipe)
 
 
 def SyncAll(isAIVOnly: bool = True) -> None:
@@ -76,7 +78,7 @@ def SyncAll(isAIVOnly: bool = True) -> None:
         DeadlockFault: Some block will never come here.
     """
     core = running("SyncAll")
-    site = core.record("SyncAll", S, caller())[3]
+    site = core.record("SyncAll", S)[3]
     core.clock.barrier_all()
     if core.schedule is not None:
         core.schedule.set(core.index, "SyncAll", core.clock.release_all())
@@ -99,7 +101,7 @@ def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MT
     if pipe not in ALL_PIPES or pipe == S:
         raise SyncFault(f"CrossCoreSetFlag: pipe must be V, MTE2 or MTE3, got {pipe_t(pipe).name}")
     flag = flagId % CROSS_CORE_FLAGS  # the low 4 bits count
-    core.record(f"CrossCoreSetFlag({flag})", pipe, caller())
+    core.record(f"CrossCoreSetFlag({flag})", pipe)
     if core.schedule is not None:
         core.schedule.set(core.index, flag, core.clock.release(pipe))
 
@@ -115,7 +117,7 @@ def CrossCoreWaitFlag(flagId: int) -> None:
     core = running("CrossCoreWaitFlag")
     flag = flagId % CROSS_CORE_FLAGS
     name = f"CrossCoreWaitFlag({flag})"
-    site = core.record(name, S, caller())[3]
+    site = core.record(name, S)[3]
     if core.schedule is not None:
         core.schedule.wait(core.clock, flag, f"{name} at {site_text(site)}")
 
@@ -127,7 +129,7 @@ def IBSet(blockIdx: int, eventID: int) -> None:
     int32_t blockIdx, int32_t eventID)``
     """
     core = running("IBSet")
-    core.record(f"IBSet({blockIdx}, {eventID})", S, caller())
+    core.record(f"IBSet({blockIdx}, {eventID})", S)
     core.clock.barrier_all()
     if core.schedule is not None:
         core.schedule.signal(core.clock, Signal(blockIdx, eventID))
@@ -141,7 +143,7 @@ def IBWait(blockIdx: int, eventID: int) -> None:
     """
     core = running("IBWait")
     name = f"IBWait({blockIdx}, {eventID})"
-    site = core.record(name, S, caller())[3]
+    site = core.record(name, S)[3]
     if core.schedule is not None:
         core.schedule.wait(core.clock, Signal(blockIdx, eventID), f"{name} at {site_text(site)}")
     core.clock.barrier_all()
@@ -163,7 +165,7 @@ def MutexLock(pipe: pipe_t, mutexID: int) -> None:
     if (finished := core.mutexes.get(mutexID)) is not None:
         core.clock.acquire(pipe, finished)
     core.mutexes[mutexID] = None
-    core.record(f"Mutex::Lock({mutexID})", pipe, caller())
+    core.record(f"Mutex::Lock({mutexID})", pipe)
 
 
 def MutexUnlock(pipe: pipe_t, mutexID: int) -> None:
@@ -178,7 +180,7 @@ def MutexUnlock(pipe: pipe_t, mutexID: int) -> None:
     if core.mutexes.get(mutexID, ()) is not None:
         raise SyncFault(f"Mutex::Unlock({mutexID}): the mutex is not locked [ErrorSync3]")
     core.mutexes[mutexID] = core.clock.release(pipe)
-    core.record(f"Mutex::Unlock({mutexID})", pipe, caller())
+    core.record(f"Mutex::Unlock({mutexID})", pipe)
 
 
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:

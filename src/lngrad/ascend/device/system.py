@@ -139,7 +139,7 @@ def AtomicCas(gm: GlobalTensor, expected: float, value: float) -> np.generic:
 def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
     region, start, stop = gm.window(api, 0, 1)
     core = running(api)
-    instruction = core.record(api, SCALAR, caller())
+    instruction = core.record(api, SCALAR)
     core.touch_global(instruction, region, start, stop, writing=True, atomic=True)
     place = region.data[start:stop].view(gm.bound(api)[1])
     return place[0].copy(), place
@@ -232,9 +232,10 @@ def SetDeqScale(scale: float) -> None:
 def accumulated(which: int) -> float:
     """Return what the last reduction by count has left: 0 the sum (GetAccVal), 1 the extreme, 2 its place."""
     core = running("GetAccVal")
-    with core.scalar_access():
-        registers = core.ub.registers
-        return registers.sum if which == 0 else registers.extreme[which - 1]
+    core.clock.before_scalar_access()
+    core.clock.after_scalar_access()
+    registers = core.ub.registers
+    return registers.sum if which == 0 else registers.extreme[which - 1]
 
 
 def ToFloat(value: Any) -> np.float32:

@@ -47,7 +47,9 @@ class State(enum.Enum):
     BUFFER = "a TBuf"
 
 
-UNUSED = (State.FREE, State.BUFFER)
+FREE, ALLOCATED, ENQUED, DEQUED, BUFFER = State  # an attribute of an Enum takes long
+VECIN, VECOUT, VECCALC = TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC
+UNUSED = (FREE, BUFFER)
 MAX_ORIGINS = 60_000
 
 # EnQue and DeQue are what makes one unit wait for another. What works without them only by luck:
@@ -85,7 +87,7 @@ class Allocation:
         """Change the state; ``checked``: whether the order of the queue is enforced."""
         self.state = state
         self.forbidden = _FORBIDDEN.get((self.position, state), 0) if checked else 0
-        if checked and state is State.ENQUED:
+        if checked and state is ENQUED:
             self.forbidden = READ_V | WRITE_V | WRITE_MTE2 | READ_MTE3
 
 

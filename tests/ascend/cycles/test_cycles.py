@@ -17,6 +17,7 @@ from lngrad.ascend.ascendc import (
     Adds,
     BinaryRepeatParams,
     DataCopy,
+    Duplicate,
     GetBlockIdx,
     GlobalTensor,
     HardEvent,
@@ -31,6 +32,7 @@ from lngrad.ascend.ascendc import (
     pipe_t,
 )
 from lngrad.ascend.device import cycle_figures as figures
+from lngrad.ascend.device import cycles
 from lngrad.ascend.device.core import running
 from lngrad.ascend.device.cycles import timing_of
 from lngrad.ascend.device.local_tensor import memory_at
@@ -137,6 +139,43 @@ class TestSchedule:
         assert (one.cores, many.cores) == (40, 40)
         assert many.cycles == pytest.approx(2 * one.cycles, rel=0.01)
 
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_turns_of_a_loop_that_are_left_out_change_nothing(self, waits, monkeypatch):
+        def kernel(x, y):
+            pipe, (here, there) = TPipe(), (TBuf(), TBuf())
+            pipe.InitBuffer(here, 4096)
+            pipe.InitBuffer(there, 4096)
+            src, dst, source = here.Get(F), there.Get(F), GlobalTensor(F)
+            source.SetGlobalBuffer(x)
+            DataCopy(src, source, 1024)
+            SetFlag(HardEvent.MTE2_V, 0)
+            WaitFlag(HardEvent.MTE2_V, 0)
+            for turn in range(300):
+                Adds(dst, src, 1.0, 1024)
+                Add(dst, dst, src, 64 if turn < 150 else 512)
+                if waits:
+                    SetFlag(HardEvent.V_MTE2, 1)
+                    WaitFlag(HardEvent.V_MTE2, 1)
+                    DataCopy(src, source, 1024)
+                    SetFlag(HardEvent.MTE2_V, turn % 2)
+                    WaitFlag(HardEvent.MTE2_V, turn % 2)
+                    Mul(dst, dst, src, 1024)
+
+        found = []
+        for least in (cycles.LEAST, 1 << 40):  # as it is; and with every turn
+            monkeypatch.setattr(cycles, "LEAST", least)
+            found.append(launch(kernel, 1, np.ones(1024, F), np.zeros(8, F), cycles=True).cycles)
+        one, other = found
+        assert one.cycles == pytest.approx(other.cycles, rel=1e-9)
+        assert one.shares == pytest.approx(other.shares, rel=1e-9)
+        assert sum(line.cycles for line in one.lines) == pytest.approx(one.cycles, rel=0.02)
+        for line, whole in zip(one.lines, other.lines, strict=True):
+            assert (line.line, line.name, [what for what, _ in line.waits]) == (
+                whole.line, whole.name, [what for what, _ in whole.waits]
+            )  # fmt: skip
+            assert line.cycles == pytest.approx(whole.cycles, abs=0.01 * one.cycles)
+        assert [advice.text for advice in one.advice] == [advice.text for advice in other.advice]
+
     def test_cores_share_the_memory(self):
         alone, shared = (add(ADD_STAGES[1]._replace(cores=cores)).cycles for cores in (1, CORES))
         assert shared.cores == CORES
@@ -172,6 +211,17 @@ class TestReport:
         table = found.table()
         assert f"{found.time_us:,.2f} µs by the model" in table
         assert found.roofline in table
+
+    def test_the_timeline_has_every_turn_of_a_loop(self):
+        def kernel(x):
+            pipe, buffer = TPipe(), TBuf()
+            pipe.InitBuffer(buffer, 4096)
+            for _ in range(200):
+                Duplicate(buffer.Get(F), 1.0, 1024)
+
+        picture = launch(kernel, 1, np.zeros(8, F), cycles=True, timeline=True).timeline_svg()
+        begins = re.findall(r"cycles ([\d,]+) to", picture)
+        assert len(begins) == len(set(begins)) == 200
 
     def test_the_timeline_is_to_scale(self):
         def kernel(x, y):

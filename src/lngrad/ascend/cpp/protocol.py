@@ -105,13 +105,9 @@ _result = struct.Struct("<dq")
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 _locals = [struct.Struct(f"<{'24s' * count}") for count in range(_LOCALS + 1)]
 
-# op, line, the address of the file's name, dst, src0, src1, src2, how many locals are used, the scalar, the last result,
-# and the descriptor of a vector instruction, as ``Core.issue`` takes it
+# op, line, the address of the file's name, dst, src0, src1, src2, locals used, the scalar, the last result, a descriptor
 read_head = _START.unpack_from
-
-
-# A local as numbers: handle, code of the type, first byte, bytes.
-read_local = _LOCAL.unpack
+read_local = _LOCAL.unpack  # handle, code of the type, first byte, bytes
 
 
 def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:

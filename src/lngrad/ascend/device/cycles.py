@@ -55,10 +55,7 @@ class Priced(NamedTuple):
 
 
 class Trace(list[Event]):
-    """What one block did, in program order: equal events are one object, so that loops are found.
-
-    Args:
-        apart: Whether each event is an object of its own, for a picture.
+    """What one block did, in program order. Equal events are one object, unless they are to be ``apart`` for a picture.
 
     Attributes:
         kind: Of the next vector instruction: VECTOR, or IN_ORDER in a tile API, which has a barrier behind each.

@@ -141,10 +141,8 @@ def _reduce(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     function: Any = operation.arithmetic
     dst = contiguous(d.dst, 2 if function is not np.add and d.extra else 1, size)
 
-    whole = memory[d.src0 // size :][: d.n]
-
     def compute() -> None:
-        values = whole if d.form == COUNT else memory[index]
+        values = memory[d.src0 // size :][: d.n] if d.form == COUNT else memory[index]
         if function is np.add:
             if d.form == COUNT:
                 memory[into] = reduce_sum(values, ub.soc.arch)[0]

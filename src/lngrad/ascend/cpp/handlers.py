@@ -13,7 +13,7 @@ from typing import Union
 
 import numpy as np
 
-from lngrad.ascend.cpp.protocol import Op
+from lngrad.ascend.cpp.protocol import Op, read_local
 from lngrad.ascend.cpp.session import Session, position_of
 from lngrad.ascend.device import sync, system
 from lngrad.ascend.device.copies import (
@@ -88,7 +88,7 @@ class KernelCall:
 
     def local(self, api: str, index: int = 0) -> LocalTensor:
         """Return a tensor in the Unified Buffer."""
-        return self.session.local(api, self.tensors[index])
+        return self.session.local(api, read_local(self.tensors[index]))
 
     def remote(self, api: str) -> GlobalTensor:
         """Return the global tensor whose address, size and type come first."""

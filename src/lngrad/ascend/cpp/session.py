@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
-from lngrad.ascend.cpp.protocol import read_local
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
@@ -67,13 +66,13 @@ class Session:
             raise QueueFault(f"{api}: the {name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
         return owner
 
-    def local(self, api: str, operand: bytes) -> LocalTensor:
-        """The tensor of an operand.
+    def local(self, api: str, operand: tuple[int, ...]) -> LocalTensor:
+        """The tensor of an operand: (handle, type, first byte, bytes).
 
         Raises:
             DeviceFault: No queue or buffer has handed it out.
         """
-        handle, code, start, nbytes = read_local(operand)
+        handle, code, start, nbytes = operand
         if handle == AT_ADDRESS:
             return self.tensor_at(start, DTYPES[code])
         if not 0 <= handle < len(self.core.ub.handles):

@@ -69,6 +69,8 @@ INTERPRETER = "Triton's interpreter on a CPU"
 TRITON = (*TORCH, "triton", "einops", "transformers")
 LIBRARIES = {
     "torch": Library("PyTorch, eager", "torch", _both("torch"), TORCH),
+    "torch_2_10": Library("PyTorch, eager", "torch", _both("torch"), ("torch==2.10.0",)),
+    "torch_2_15": Library("PyTorch, eager", "torch", _both("torch"), ("torch==2.15.0",)),
     "torch_compile": Library("PyTorch, torch.compile", "torch", _both("compiled"), TORCH, "Inductor, dynamic shapes"),
     "transformers": Library(
         "transformers", "transformers",
@@ -108,7 +110,6 @@ LIBRARIES = {
 }  # fmt: skip
 
 NOT_RUN = {
-    "PyTorch 2.10 and 2.15": "pip found no build for CPUs",
     "quack, Apex, TransformerEngine, FlashInfer, TileLang": "CUDA alone",
 }
 
@@ -132,13 +133,13 @@ class Finding:
 
 FINDINGS = (
     Finding(
-        ("torch",),
+        ("torch", "torch_2_10", "torch_2_15"),
         "LayerNorm sums the gradients of weight and bias in x's 16 bits: at 16384 rows of bfloat16 with bfloat16 weights they "
         "are 11 to 12 % off ([9 % with float32 weights](precision.md)), and on 2 threads 16384 ones add up to 512.",
         script="torch_layer_norm_sums.py",
     ),
     Finding(
-        ("torch", "flag_gems"),
+        ("torch", "torch_2_10", "torch_2_15", "flag_gems"),
         "mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, the gradient of weight "
         "is 13 % off.",
         "pytorch#77407, FlagGems#221",
@@ -147,7 +148,8 @@ FINDINGS = (
     Finding(
         ("hub_rmsnorm",),
         "the gradient of weight is summed in 16 bits; the backward raises if dy is not contiguous, as the expanded dy of "
-        "`.sum()`; N = 0 ends the process. `lngrad check --impl hub:FOLDER` shows it.",
+        "`.sum()`; N = 0 ends the process.",
+        script="hub_rmsnorm.py",
     ),
     Finding(
         ("mlx",),
@@ -163,25 +165,41 @@ FINDINGS = (
     ),
     Finding(
         ("attorch",),
-        "a weight that is not contiguous is read at wrong places: y is off by 6.",
+        "a weight that is not contiguous is read at wrong places: y is off by 5.",
         script="attorch_strided_weight.py",
     ),
-    Finding(("fla",), "for zero rows the backward raises ZeroDivisionError; the forward returns."),
-    Finding(("flag_gems",), "RMSNorm's backward raises for two normalized axes."),
+    Finding(
+        ("fla",),
+        "for zero rows the backward raises ZeroDivisionError; the forward returns (akin: flash-attention#1620).",
+        script="fla_no_rows.py",
+    ),
+    Finding(
+        ("flag_gems",),
+        "RMSNorm's backward raises for two normalized axes.",
+        script="flag_gems_rms_norm_axes.py",
+    ),
     Finding(
         ("flag_gems",),
         "LayerNorm's backward writes out of bounds beyond two dimensions.",
         "FlagGems#5392, #5490",
+        "flag_gems_layer_norm_rank.py",
+    ),
+    Finding(
+        ("liger",),
+        "RMSNorm takes float64, and its backward raises KeyError.",
+        script="liger_rms_norm_float64.py",
     ),
 )
 
 # What fails the check and is a choice, or the precision that a library says it has.
 LIMITS = {
-    "transformers": "float64 in float32; Llama rounds before the weight",
+    "transformers": "float64 in float32; Llama rounds before the weight; Nemotron's LayerNorm1P is PyTorch's",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
-    "liger": "float64 in float32",
+    "flax_nnx": "variance as mean(x²) - mean², unless use_fast_variance=False",
+    "liger": "float64 in float32; RMSNorm rounds before the weight, as Llama's",
     "fla": "float64 in float32",
-    "unsloth": "float64 in float32",
+    "unsloth": "float64 in float32; RMSNorm rounds before the weight, as Llama's",
+    "tinygrad": "LayerNorm composed in x's dtype (tinygrad#4143); RMSNorm in float32, rounded before the weight",
     "onnxruntime": "variance as mean(x²) - mean² (onnxruntime#21935), statistics in float32",
     "mlx": "gradients composed in 16 bits",
     "paddle": "eps in float32",
@@ -225,7 +243,8 @@ def record(key: str, row: Library, norm: str, python: Path, jobs: int) -> dict[s
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         cases = [*_small(Path(folder))] if row.interpreted else []
-        words = ["-m", "lngrad", "check", *cases, "--impl", impl, "--norm", norm, "--jobs", jobs, "--json", "-"]
+        words = ["-m", "lngrad", "check", *cases, "--impl", impl, "--norm", norm, "--seed", 0, "--fuzz", 0]
+        words += ["--jobs", jobs, "--json", "-"]
         told = _said(python, *words, **variables)
     if told.startswith("error: "):
         return made | {"error": told}
@@ -289,7 +308,7 @@ HEAD = """\
 
 `python scripts/inspect_libraries.py` installed each library and ran `lngrad check` on its norms, on a CPU ({dates}): the
 [default cases](check.md#cases) of that day, {cases} for LayerNorm and {rms_cases} for RMSNorm, against float64. y is compared
-too, on {shapes} shapes in three dtypes. A cell has cases passed/failed/skipped; [libraries.json](libraries.json) has each case,
+too, on {shapes} shapes in three dtypes. A cell has cases passed/failed/skipped; [libraries.json](libraries.json) has failures,
 [library_norms.py](../scripts/library_norms.py) how a norm is called. A failed case does not mean a bug: we repeated by hand
 what stands under Findings; Limits are deliberate choices of a library.
 
@@ -306,7 +325,7 @@ def page(records: list[dict[str, Any]]) -> str:
     lines = [_row(key, found) for key, found in rows.items()]
     lines += ["", "## Findings", "", "Where no issue is named, we found no public report.", ""]
     for number, one in enumerate(FINDINGS, 1):
-        titles = " and ".join(rows[key][0]["title"].partition(",")[0] for key in one.keys if key in rows)
+        titles = " and ".join(dict.fromkeys(rows[key][0]["title"].partition(",")[0] for key in one.keys if key in rows))
         known = [f"Known: {one.known}."] if one.known else []
         script = [f"[Script](libraries/{one.script})."] if one.script else []
         lines.append(" ".join([f"{number}. {titles}: {one.text}", *known, *script]))
@@ -319,7 +338,7 @@ def page(records: list[dict[str, Any]]) -> str:
     interpreted = [found[0]["title"] for key, found in rows.items() if key in LIBRARIES and LIBRARIES[key].interpreted]
     lines += ["", "## How, and what was not run", ""]
     lines += [
-        f"* {', '.join(interpreted)} ran in Triton's interpreter, which rounds to bfloat16 as a GPU does, without large cases."
+        f"* {', '.join(interpreted)} ran in Triton's interpreter, which computes bfloat16 as a GPU does, without large cases."
     ]
     lines += ["* oneDNN's wheel 2023.2.0 contains oneDNN 3.2."]
     lines += [f"* Not run: {title}: {why}." for title, why in NOT_RUN.items()]
@@ -335,7 +354,8 @@ def page(records: list[dict[str, Any]]) -> str:
              for norm in ("layer_norm", "rms_norm")}  # fmt: skip
     head = HEAD.format(
         shapes=shapes // 3, dates=" to ".join([dates[0], *dates[1:][-1:]]), findings=len(FINDINGS), cases=cases["layer_norm"],
-        libraries=len({key for one in FINDINGS for key in one.keys}), rms_cases=cases["rms_norm"],
+        libraries=len({rows[key][0]["title"].partition(",")[0] for one in FINDINGS for key in one.keys}),
+        rms_cases=cases["rms_norm"],
     )  # fmt: skip
     return head + "\n".join(lines) + "\n"
 
@@ -347,9 +367,14 @@ def _row(key: str, found: list[dict[str, Any]]) -> str:
             [str(one["counts"][name]) for name in ("passed", "failed", "skipped")] if "counts" in one else ["error"]
         )
         cells[one["norm"]] = "/".join(counts)
-    others = [
-        f"{name.partition('_')[0]} {counts}" for name, counts in cells.items() if name not in ("layer_norm", "rms_norm")
-    ]
+    layers, roots = (
+        "; ".join(
+            f"{name.removesuffix(norm).replace('_', ' ')} {counts}".strip()
+            for name, counts in cells.items()
+            if name.endswith(norm)
+        ).replace("  ", " ")
+        for norm in ("layer_norm", "rms_norm")
+    )
     forwards = [one["forward"] for one in found if "passed" in one.get("forward", {})]
     y = (
         "/".join(str(sum(one[name] for one in forwards)) for name in ("passed", "failed", "refused"))
@@ -364,12 +389,12 @@ def _row(key: str, found: list[dict[str, Any]]) -> str:
         for restriction in one.get("restrictions", ()):
             text = restriction["text"]
             if "Error" not in text and "Exception" not in text and restriction["cases"] > 1:
+                text = text.replace("more than one normalized axis", "several axes")
                 refused[text] = max(restriction["cases"], refused.get(text, 0))
     most = sorted(refused, key=lambda text: -refused[text])[:SHOWN]
-    see = [str(number) for number, one in enumerate(FINDINGS, 1) if key in one.keys] + ["limits"] * (key in LIMITS)
-    norms = "; ".join([cells["rms_norm"], *others])
+    see = [str(number) for number, one in enumerate(FINDINGS, 1) if key in one.keys]
     name = f"{found[0]['title']} {found[0]['version']}"
-    return f"| {name} | {cells['layer_norm']} | {norms} | {y} | {'; '.join(most)} | {', '.join(see)} |"
+    return f"| {name} | {layers} | {roots} | {y} | {'; '.join(most)} | {', '.join(see)} |"
 
 
 def main(

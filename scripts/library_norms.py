@@ -83,19 +83,21 @@ def nemotron_layer_norm(x, weight, bias, eps):
 class _Float(float):
     """A float that a kernel may call .to of: the interpreter hands floats to kernels as they are."""
 
-    def to(self, dtype: Any) -> _Float:
-        return self
+    def to(self, dtype: Any) -> Any:
+        from triton.runtime import interpreter
+
+        return interpreter.tl.tensor(interpreter.TensorHandle(np.array([self], np.float32), dtype), dtype)
 
 
 @cache
 def _triton() -> None:
-    """The interpreter, which here rounds to bfloat16 as a GPU does, and the first configuration of each kernel."""
+    """The interpreter, which here computes in bfloat16 as a GPU does, and the first configuration of each kernel."""
     os.environ["TRITON_INTERPRET"] = "1"
     import ml_dtypes
     import triton
     from triton.runtime import interpreter
 
-    tune, convert = triton.autotune, interpreter._convert_float
+    tune, convert, binary = triton.autotune, interpreter._convert_float, interpreter.InterpreterBuilder.binary_op
 
     def converted(array: Any, source: Any, target: Any, mode: Any) -> Any:
         """The interpreter cuts off what bfloat16 does not hold."""
@@ -103,7 +105,15 @@ def _triton() -> None:
             return np.asarray(array, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         return convert(array, source, target, mode)
 
-    interpreter._convert_float = converted
+    def operated(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        """The interpreter adds and multiplies bfloat16's bits as integers."""
+        if (lhs.dtype.scalar.name, rhs.dtype.scalar.name) != ("bf16", "bf16"):
+            return binary(self, lhs, rhs, op)
+        made = op(*(one.data.view(ml_dtypes.bfloat16).astype(np.float32) for one in (lhs, rhs)))
+        made = made if made.dtype == bool else made.astype(ml_dtypes.bfloat16).view(np.uint16)
+        return interpreter.TensorHandle(made, lhs.dtype.scalar)
+
+    interpreter._convert_float, interpreter.InterpreterBuilder.binary_op = converted, operated
     triton.autotune = lambda configs, *given, **named: tune(configs[:1], *given, **named)
 
 
@@ -459,6 +469,8 @@ def _mindspore_norm(x, weight, bias, eps):
 
 
 def _tinygrad_norm(name: str, x: Any, weight: Any, eps: float, **others: Any) -> Any:
+    if name == "RMSNorm" and weight.ndim > 1:
+        raise NotImplementedError("it normalizes one axis")
     norm = getattr(_of("tinygrad.nn"), name)(tuple(weight.shape) if name == "LayerNorm" else weight.shape[0], eps=eps)
     vars(norm).update(weight=weight, **others)
     return norm(x)

@@ -149,7 +149,8 @@ def test_what_a_forward_refuses_is_a_line_for_each_restriction():
     assert sum(texts.values()) + 4 >= found.counts["skipped"]
 
 
-def test_a_script_shows_the_mistake_alone(tmp_path):
+def test_a_script_shows_the_mistake_of_a_function_of_autograd(tmp_path):
+    assert run_of("forwards:Function", filter="=64 by 64").verdict == "PASS"
     found = run_of("forwards:WrongFunction", filter="=64 by 64")
     assert found.verdict == "FAIL"
     mistake = next(one for one in found.mistakes if one.reproduction)
@@ -190,6 +191,28 @@ def test_what_is_no_norm_is_told():
     assert signature.norms == ()
     with pytest.raises(BackendUnavailable, match="expected a function with a parameter dy, or a forward of x"):
         find("forwards:nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "eps", "right"),
+    [("Written", 1e-4, True), ("WrittenLarge", 0.1, True), ("WrittenOdd", 6.4e-5, True), ("WrittenNone", 0.0, True),
+     ("WrongVariance", 1e-4, False), ("WrongFactor", 1e-4, False), ("WrongOutside", None, False)],
+)  # fmt: skip
+def test_an_epsilon_in_the_code_is_found_or_is_not_named(name, eps, right):
+    signature = find(f"forwards:{name}").signature
+    assert signature.eps == eps
+    assert signature.text.startswith("taken as layer_norm: x is x, weight is weight, bias is bias")
+    assert (f"eps is {eps:g}" if eps is not None else "its eps is not clear") in signature.text
+    assert (signature.norms == ("layer_norm",)) == right
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"), [("WrongVariance", "over N - 1"), ("WrongOutside", "eps outside the root")]
+)
+def test_a_wrong_forward_with_an_epsilon_in_the_code_has_its_name(name, mistake):
+    found = run_of(f"forwards:{name}", filter="=small")
+    assert len(found.mistakes) == 1
+    assert mistake in found.mistakes[0].name
 
 
 def test_layouts_are_handed_to_a_forward_in_this_process_too():

@@ -48,6 +48,50 @@ def added(
     return rms_norm(total, gamma.shape, gamma, eps), total
 
 
+class Written(torch.nn.Module):
+    """Layer normalization with an epsilon in its formula."""
+
+    correction, factor, in_root, outside = 0, 1.0, 1e-4, 0.0
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.ones(n)), torch.nn.Parameter(torch.zeros(n))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        var, mean = torch.var_mean(wide, -1, correction=self.correction, keepdim=True)
+        root = torch.sqrt(var + self.in_root) + self.outside
+        return (self.factor * (wide - mean) / root * self.weight + self.bias).to(x.dtype)
+
+
+class WrittenLarge(Written):
+    in_root = 0.1
+
+
+class WrittenOdd(Written):
+    in_root = 6.4e-5
+
+
+class WrittenNone(Written):
+    in_root = 0.0
+
+
+class WrongVariance(Written):
+    """Its variance is divided by N - 1."""
+
+    correction = 1
+
+
+class WrongFactor(Written):
+    factor = 1.5
+
+
+class WrongOutside(Written):
+    """Its epsilon is added to the deviation."""
+
+    in_root, outside = 0.0, 1e-5
+
+
 class Function(torch.autograd.Function):
     """RMS normalization with a backward of its own, for whole blocks of contiguous memory and one dtype alone."""
 

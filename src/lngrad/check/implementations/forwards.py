@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -49,10 +49,9 @@ ROLES = {
     "offset": ("offset",),
 }
 TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "add_layer_norm")
-# So large that a forward which does not take it gives itself away; then those that are written into formulas.
-_EPS, _WRITTEN = 0.37, (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
-_DEVIATION = 0.03  # of a sample's x where eps is written: 1e-5 and 1e-6 differ by more than _CLOSE
-_CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element
+_EPS = 0.37  # so large that a forward which does not take it gives itself away
+_CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element of a row
+_LEAST = {"float32": 1e-6, "bfloat16": 1e-3, "float16": 1e-3}  # of a row, where a written eps shows
 _LEADS = ((2, 3), (4,))  # rows of a sample: some forwards take two dimensions alone
 
 
@@ -128,16 +127,13 @@ def _implementation(
     text = f"taken as {norms[0]}: {', '.join(names)}" + "; returns y and the total" * ("residual" in way.roles)
     takes: tuple[Rule, ...] = statistics_of_x, *library.takes
     if share > 1:  # of a wrong forward nothing is sure
-        text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element"
-        norms = ()
-    elif not _takes_axes(library, way, norms[0]):
+        text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element of a row"
+        text, norms = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), ()
+    elif isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
         takes = (*takes, _one_axis)
     has = "weight" in way.roles, "bias" in way.roles
-    where = ""
-    if library.name == "torch":
-        import torch
-
-        where = f"on {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
+    where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
     return Implementation(
         name, unprepared(partial(_gradients, library, way)), norms=norms or NORMS, takes=takes, where=where,
         set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
@@ -182,52 +178,57 @@ def _outputs(results: Any, number: int) -> tuple[Any, ...]:
 # The trial
 
 
-def _tried(library: _Library, way: _Way, lead: Shape) -> tuple[float, tuple[str, ...], float | None] | Exception:
+def _tried(library: _Library, way: _Way, lead: Shape, shape: Shape = (64,)) -> tuple[Any, ...] | Exception:
     """How far a call is from the nearest norm, in tolerances; which norms it gives, and the epsilon that is written in it.
 
     Where it raises in each dtype, whatever somebody's forward does with a sample that it is not made for: the last error.
     """
-    error: Exception = ValueError("no array of x's shape")
     for dtype, close in _CLOSE.items():
         try:
-            shares = {one[:2]: one[2] / close for one in _shares(library, way, dtype, lead, (64,))}
+            shares = {one[:2]: one[2] / close for one in _shares(library, way, dtype, lead, shape)}
         except Exception as reason:
             error = reason
-            continue
-        if shares:
+        else:
             (norm, eps), share = min(shares.items(), key=lambda one: one[1])
             norms = tuple(other for (other, its), one in shares.items() if its == eps and one <= 1)
-            return share, norms or (norm,), None if "eps" in way.roles else eps
+            is_shown = "eps" not in way.roles and (share <= 1 or f"{eps:.3e}".startswith("1.000e"))
+            return share, norms or (norm,), eps if is_shown else None
     return error
 
 
-def _takes_axes(library: _Library, way: _Way, norm: str) -> bool:
-    with suppress(Exception):
-        shares = _shares(library, way, "float32", (3,), (4, 16))
-        return any(name == norm and share <= _CLOSE["float32"] for name, _, share in shares)
-    return False
-
-
 def _shares(library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape) -> Iterator[tuple[str, float, float]]:
-    """(norm, epsilon, error over the largest element) of a sample, for all norms and epsilons."""
-    epsilons, deviation = ((_EPS,), 1.0) if "eps" in way.roles else (_WRITTEN, _DEVIATION)
-    rng, has_residual = np.random.default_rng(0), "residual" in way.roles
+    """(norm, epsilon, error over the largest element of a row) of a sample, for all norms."""
+    rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
+    deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
     drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
-    drawn |= {role: rng.normal(0.5 * deviation, deviation, (*lead, *shape)) for role in ("x", "residual")}
+    drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
     x, residual, weight, bias = (sample.get(role) for role in ("x", "residual", "weight", "bias"))
     total: Any = np.asarray(x, np.float64) + (np.asarray(residual, np.float64) if has_residual else 0)
     for norm in (one for one in TRIED if NORMS[one].residual == has_residual):
         normalization = NORMS[norm].normalization
         arrays = {role: library.array(one) for role, one in sample.items()} | {"offset": normalization.offset}
-        made = _outputs(way.call(arrays, shape, epsilons[0]), 1 + has_residual)
-        got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one) for one in made]
+        made = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
+        got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one, np.float64) for one in made]
         if any(one.shape != total.shape for one in got) or len(got) <= has_residual:
-            continue
-        for eps in epsilons:
-            given: dict[str, Any] = {"normalized": len(shape), "eps": eps, "normalization": normalization}
-            pairs = zip(got, (reference.layer_norm(total, weight, bias, **given).y, total), strict=False)
-            yield norm, eps, max(float(np.abs(one - right).max() / np.abs(right).max()) for one, right in pairs)
+            raise ValueError("no array of x's shape")
+        true = partial(reference.layer_norm, total, weight, bias, normalized=len(shape), normalization=normalization)
+        eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)
+        pairs = zip(got, (true(eps=eps).y, total), strict=False)
+        off = [np.abs(one - right).max(axes) / np.abs(right).max(axes) for one, right in pairs]
+        yield norm, eps, float(np.max(off))
+
+
+def _written(y: Array, true: Any, bias: Any, axes: Shape) -> float:
+    """The epsilon of y beside the same norm without one: what is added to a variance that nearly vanishes."""
+    hat, variances = true.y - bias, np.ravel(true.rstd) ** -2.0
+    first, *_, last = variances * np.square(np.square(hat).sum(axes) / ((y - bias) * hat).sum(axes)).ravel()
+    multiple = first / variances[0]  # of variance plus eps, in a wrong norm
+    eps = last - multiple * variances[-1]
+    if not 1e-3 * variances[-1] < eps < math.inf:
+        return 0.0
+    near = [(one, float(f"1e{round(math.log10(one))}")) for one in (eps, eps / multiple)]
+    return next((plain for one, plain in near if abs(one / plain - 1) < 0.05), float(f"{eps:.3g}"))
 
 
 # The forms
@@ -362,13 +363,12 @@ def _of_flax(target: Any) -> Iterator[_Way]:
     """flax.linen's modules, whose parameters come with each call."""
     import jax
 
-    def module(eps: float) -> Any:
-        return target(epsilon=eps) if isinstance(target, type) else target
+    make: Callable[..., Any] = target if isinstance(target, type) else lambda epsilon: target
 
     def run(arrays: dict[str, Any], shape: Shape, eps: float) -> Any:
-        return module(eps).apply({"params": {label: arrays[role] for role, label in names.items()}}, arrays["x"])
+        return make(epsilon=eps).apply({"params": {label: arrays[role] for role, label in names.items()}}, arrays["x"])
 
-    found = module(_EPS).init(jax.random.key(0), jax.numpy.ones((2, 64))).get("params", {})
+    found = make(epsilon=_EPS).init(jax.random.key(0), jax.numpy.ones((2, 64))).get("params", {})
     names = {role: label for role, label in (("weight", "scale"), ("bias", "bias")) if label in found}
     yield _Way(names | {"eps": "epsilon"} if isinstance(target, type) else names, run, "x is its argument")
 

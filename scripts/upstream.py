@@ -342,7 +342,7 @@ Operators whose tests do not all pass in both modes:
 
 ## Host examples
 
-These run: {", ".join(ran)}.
+{len(ran)} run, all of norms that lngrad has.
 
 ## Vector examples of the Ascend C kit
 

@@ -47,7 +47,7 @@ def all_reduce_columns(
     Args:
         dy, x: This process's rows, (*A, *R): torch tensors of the same shape and dtype, which may have no rows. On every
             process but the last that has rows, their number is a multiple of 64.
-        mean, rstd: One element per row. mean None: RMS normalization, of which dbeta is None.
+        mean, rstd: One element per row. mean None: RMS normalization, whose dbeta is None.
         gamma: (*R), the same on every process, or None.
         normalized_shape: R. None: gamma's shape, or the last axis.
         output_mask: Which of dx, dgamma, dbeta are wanted, the same on every process; the others are None.

@@ -71,7 +71,7 @@ class CheckCase:
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
         norm: Which one it is, by its name in NORMS.
         seed: Of its inputs; None for the run's.
-        zeros: Inputs of which every fifth column is 0.
+        zeros: Inputs whose every fifth column is 0.
         layouts: How inputs lie in memory, by name, where that is not contiguous.
         recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
         calls: How often it is called with the same inputs, at least.

@@ -11,9 +11,12 @@ from lngrad.bench import cpu
 from lngrad.bench.cases import Job
 from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import first_rows, random_arguments
-from lngrad.core.problem import Forward
+from lngrad.core.arrays import empty
+from lngrad.core.problem import Forward, Grads, RmsForward, RmsGrads
 from lngrad.cpu.jobs import THREADS, TRIAD_BLOCK
-from lngrad.testing import check_forward
+from lngrad.testing import check_forward, check_grads
+
+NORMS = ("layer_norm", "rms_norm", "add_rms_norm")
 
 
 @pytest.mark.usefixtures("threads")
@@ -33,11 +36,32 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
     assert ran == [1, 2, 3, 1]
 
 
-def test_onnx_runtime_is_called_right() -> None:
+@pytest.mark.parametrize("norm", NORMS)
+def test_onnx_runtime_is_called_right(norm: str) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    given = random_arguments(Job(64, 96, "float32", "forward"))
+    given = random_arguments(Job(64, 96, "float32", "forward", norm))
     forward = CPU_PEERS["onnxruntime"].forward
     assert forward is not None
-    rows = first_rows(given)
-    check_forward(Forward(*(result[: len(rows.x)] for result in forward(given)())), rows, eps=given.eps)
+    results, rows = forward(given)(), first_rows(given)
+    if norm == "layer_norm":
+        check_forward(Forward(*(result[: len(rows.x)] for result in results)), rows, eps=given.eps)
+    else:
+        check_forward(
+            RmsForward(results[0], given.rstd, *results[1:][-1:] if given.residual is not None else (None,)), rows
+        )
+
+
+@pytest.mark.parametrize("op", ["forward", "backward"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_is_timed_of_ours_computes_the_norm(norm: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan's results, in the memory that it was given."""
+    made = []
+    monkeypatch.setattr(cpu, "empty", lambda kind, output: made.append(empty(kind, output)) or made[-1])
+    given = random_arguments(Job(64, 96, "float32", op, norm))
+    cpu._ours("kernel", Job(64, 96, "float32", op, norm), given)()
+    rows, centred = first_rows(given), norm == "layer_norm"
+    if op == "backward":
+        check_grads(Grads(*made) if centred else RmsGrads(*made), rows)
+    else:
+        check_forward(Forward(*made) if centred else RmsForward(*made, *[None] * (3 - len(made))), rows)

@@ -18,7 +18,7 @@ from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, empty
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import Problem
+from lngrad.core.problem import BACKWARD, FORWARD, RMS_BACKWARD, RMS_FORWARD, WITH_RESIDUAL, describe
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import task_function
 from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
@@ -167,16 +167,16 @@ def _ours(scope: str, job: Job, a: Arguments) -> PreparedCall:
     check_first_rows(a, forward=job.op == "forward", backward=job.op == "backward")
     if scope in ("call", "overhead"):
         return lambda: lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
-    eps: tuple[float, ...] = ()
-    if job.op == "forward":
-        problem, inputs = Problem.forward(a.x, a.gamma, a.beta)
-        eps = (1e-5,)
-    else:
-        problem, inputs = Problem.backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
+    pair = (FORWARD, BACKWARD) if a.normalization.centred else (RMS_FORWARD, RMS_BACKWARD)
+    operator = pair[job.op == "backward"]
+    operator = operator if a.residual is None else WITH_RESIDUAL[operator]
+    given = tuple(getattr(a, name) for name in operator.inputs)
+    problem, inputs = describe(operator, given, None, operator.everything, None, a.normalization)
     plan = make_plan(problem, "numba_cpu")
     results = [None if output is None else empty("numpy", output) for output in problem.outputs()]
     arrays = (*inputs, *results)
     addresses = [0 if array is None else address_of(array) for array in arrays]
+    eps = (a.eps,) if operator.numbers else ()
     run = plan.on_addresses
     assert run is not None  # a plan on the CPU has it
 

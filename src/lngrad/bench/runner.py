@@ -17,7 +17,9 @@ from lngrad.bench.measure import Clock, Context, Others, Timing, interleave
 from lngrad.bench.records import Key, Record, commit, machine
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
+from lngrad.check.implementations.ours import public_functions
 from lngrad.core.arrays import Output, empty
+from lngrad.core.problem import RmsGrads
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.testing import Inputs, check_forward, check_grads
 from lngrad.typing import Array
@@ -215,7 +217,7 @@ CHECKED_ROWS = 256  # the first rows of a job are compared with the reference
 
 
 def random_arguments(job: Job) -> Arguments:
-    """Random NumPy arrays, with the mean and rstd of lngrad's forward where the norm is layer normalization.
+    """Random NumPy arrays, with the mean and rstd of lngrad's forward; a backward's x is the total, where there is a residual.
 
     Blocks of 4096 rows are rotations of one another.
     """
@@ -232,16 +234,17 @@ def random_arguments(job: Job) -> Arguments:
     x, dy = noise((job.M, job.N), 0.5), noise((job.M, job.N), 0.0)
     gamma, beta = noise((job.N,), 1.0), noise((job.N,), 0.0)
     normalization, residual = NORMS[job.norm]
-    if job.norm != "layer_norm":
-        a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
-        return replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0)) if residual else a
-    forward = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-    return Arguments(dy, x, forward.mean, forward.rstd, gamma, beta, (job.N,))
+    a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
+    if residual:
+        a = replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0))
+    results: Record = public_functions("numba_cpu").forward(a)()._asdict()
+    a = replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])
+    return replace(a, x=results["total"], summand=x) if residual and job.op == "backward" else a
 
 
 def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
-    arrays = a.dy, a.x, a.mean, a.rstd, a.residual, a.dtotal
+    arrays = a.dy, a.x if a.summand is None else a.summand, a.mean, a.rstd, a.residual, a.dtotal
     dy, x, mean, rstd, *added = (None if one is None else one[:CHECKED_ROWS] for one in arrays)
     beta = a.beta if a.normalization.centred else None
     return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)
@@ -253,8 +256,11 @@ def check_first_rows(a: Arguments, *, forward: bool = True, backward: bool = Tru
     Raises:
         GradientError: A result is wrong.
     """
-    inputs = first_rows(a)
+    inputs, ours = first_rows(a), public_functions("numba_cpu")
+    names = "dy", "x", "mean", "rstd", "residual", "dtotal"
+    rows = replace(a, **{name: getattr(inputs, name) for name in names})
     if forward:
-        check_forward(lngrad.layer_norm(inputs.x, gamma=a.gamma, beta=a.beta), inputs)
+        check_forward(ours.forward(rows)(), inputs)
     if backward:
-        check_grads(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, a.gamma), inputs)
+        grads = ours.backward(replace(rows, x=inputs.total))()
+        check_grads(grads if a.normalization.centred else RmsGrads(*grads[:2]), inputs)

@@ -39,7 +39,7 @@ def layer(path: str) -> Any:
         sections.append(build["torch"])
         sources = [str(root / one) for part in sections for one in part["src"] if one.endswith(_SUFFIXES)]
         folders = [str(root / one) for part in sections for one in part.get("include", ())]
-        flags = ["-DCPU_KERNEL", "-fopenmp", "-O2", *(flag for part in sections for flag in part.get("cxx-flags", ()))]
+        flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *(flag for part in sections for flag in part.get("cxx-flags", ()))]
         try:
             load(
                 namespace, sources, extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False,

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -269,7 +270,8 @@ def ggml_forward(folder: str, a: Arguments) -> PreparedCall:
         compute(graph, where)
         return (result,)
 
-    forward.free = lambda: (call["threadpool_free"](pool), call["gallocr_free"](allocator), call["free"](context))  # type: ignore[attr-defined]
+    for name, one in (("threadpool_free", pool), ("gallocr_free", allocator), ("free", context)):
+        weakref.finalize(forward, call[name], one)
     return forward
 
 
@@ -434,7 +436,9 @@ def main() -> None:
             seconds = (end - time.monotonic()) * weights[name] / left
             command = [python, __file__, *sys.argv[1:], "--process", name, "--threads", str(threads)]
             only = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if threads == 1 else []
-            subprocess.run([*only, *command, "--seconds", str(seconds), "--json", str(found)], check=True)
+            done = subprocess.run([*only, *command, "--seconds", str(seconds), "--json", str(found)], check=False)
+            if done.returncode:
+                print(f"{python}, {threads} threads: exit code {done.returncode}", flush=True)
         if options.json and not options.prepare:
             lines = read(found)
             print(peers_table(lines))

@@ -237,7 +237,7 @@ def random_arguments(job: Job) -> Arguments:
     a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
     if residual:
         a = replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0))
-    results: Record = public_functions("numba_cpu").forward(a)()._asdict()
+    results: Record = public_functions("numba_cpu").forward(a)()._asdict()  # type: ignore[misc]  # it is there
     a = replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])
     return replace(a, x=results["total"], summand=x) if residual and job.op == "backward" else a
 
@@ -260,7 +260,7 @@ def check_first_rows(a: Arguments, *, forward: bool = True, backward: bool = Tru
     names = "dy", "x", "mean", "rstd", "residual", "dtotal"
     rows = replace(a, **{name: getattr(inputs, name) for name in names})
     if forward:
-        check_forward(ours.forward(rows)(), inputs)
+        check_forward(ours.forward(rows)(), inputs)  # type: ignore[misc]  # it is there
     if backward:
         grads = ours.backward(replace(rows, x=inputs.total))()
         check_grads(grads if a.normalization.centred else RmsGrads(*grads[:2]), inputs)

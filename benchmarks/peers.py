@@ -359,7 +359,7 @@ class PeersBench(CpuBench):
                 continue
             if results is not None:  # those of oneDNN lie where it was told
                 results = results if isinstance(results, (tuple, list)) else (results,)
-                errors[name] = round(max(map(relative, results, right)), 6)
+                errors[name] = float(f"{max(map(relative, results, right)):.2g}")
             before = time.perf_counter()
             call()
             seconds = time.perf_counter() - before

@@ -34,7 +34,7 @@ from lngrad.core.problem import LAYER_NORM, Normalization
 from lngrad.testing import Inputs
 
 FILE = Path(__file__).with_name("golden_bits.json")
-OUTPUTS = ("y", "mean", "rstd", "total", "dx", "dgamma", "dbeta")
+OUTPUTS = ("y", "mean", "rstd", "total", "dx", "dgamma", "dbeta", "dgate")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 FOUR_WALKS = (5, 40, 300, 8200)  # rows that are tiny, short, plain, wide
 MASKS = tuple(product((True, False), repeat=3))
@@ -64,7 +64,10 @@ def _hash(array: Any) -> str:
 
 # --- Inputs ---------------------------------------------------------------------------------------------------------
 
-SALTS = {name: salt for salt, name in enumerate(("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal"), 1)}
+SALTS = {
+    name: salt
+    for salt, name in enumerate(("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal", "gate"), 1)
+}
 RSTD_NUMERATORS, RSTD_DENOMINATOR = range(160, 224), 128
 
 
@@ -185,6 +188,7 @@ class Call:
         normalization: Which norm it is; without a centre there is no beta.
         residual: Whether there is one, and so a gradient of the total, which is the backward's x where it is chained; or the
             dtype of both, which is then that of the backward's x and dx.
+        gated: Whether there is a gate.
     """
 
     lead: tuple[int, ...]
@@ -205,12 +209,14 @@ class Call:
     changed: dict[str, tuple[Any, float]] = field(default_factory=dict)
     normalization: Normalization = LAYER_NORM
     residual: bool | str = False
+    gated: bool = False
 
     def inputs(self) -> dict[str, Any]:
         full, accumulator = (*self.lead, *self.normalized), "float64" if self.dtype == "float64" else "float32"
         dtypes = {"gamma": self.gamma, "beta": self.beta if self.normalization.centred else None}
         of_total = self.residual if isinstance(self.residual, str) else ""
         dtypes |= dict.fromkeys(("residual", "dtotal"), of_total if self.residual else None)
+        dtypes["gate"] = "" if self.gated else None
         dtypes |= dict.fromkeys(("mean", "rstd"), accumulator if self.statistics is None else self.statistics)
         made = {}
         for name in SALTS:
@@ -257,7 +263,7 @@ class Call:
         )
         given = inputs | {"mean": mean, "rstd": rstd, "x": x, "residual": None}
         given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
-        mask = self.mask[: 3 if self.normalization.centred else 2]
+        mask = self.mask[: 3 if self.normalization.centred or self.gated else 2]
         out = None if all(one is None for one in out) else lngrad.Grads(*out)
         return got | norms.backward(given, output_mask=mask, backend=self.backend, out=out)._asdict()
 
@@ -422,6 +428,17 @@ def _samples_and_streams() -> Iterator[GoldenCase]:
     yield _case("modulated: padded", Call((5, 20), (320,), "bfloat16", layouts=lies, normalization=modulated))
     without_centre = Normalization(centred=False, modulated=True)
     yield _case("modulated rms", Call((3, 69), (300,), normalization=without_centre))
+    for name, gates_x in (("gated", False), ("gate first", True)):
+        gated = Normalization(centred=False, gates_x=gates_x)
+        for N, dtype in product((*FOUR_WALKS, 13), DTYPES):
+            yield _case(f"{name}: rows", Call((69,), (N,), dtype, normalization=gated, gated=True))
+        yield _case(f"{name}: chunks", Call((640,), (24,), chained=True, normalization=gated, gated=True))
+        lies = dict.fromkeys(("gate", "x", "dy"), padded_rows)
+        yield _case(f"{name}: apart", Call((70,), (40,), "bfloat16", layouts=lies, normalization=gated, gated=True))
+        lies = dict.fromkeys(("gate", "x"), every_second_column)
+        yield _case(f"{name}: apart", Call((70,), (40,), layouts=lies, normalization=gated, gated=True))
+        own = gated._replace(offset=1.0, modulated=True)
+        yield _case(f"{name}: modulated", Call((3, 69), (300,), normalization=own, gated=True))
     yield _case("modulated: rows", Call((3, 20), (40,), "float16", "numpy_cpu", normalization=modulated))
     for N, dtype, centred in product((1, *FOUR_WALKS), ("bfloat16", "float16"), (True, False)):
         facts = {"normalization": Normalization(centred), "residual": "float32", "chained": True}

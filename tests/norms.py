@@ -45,6 +45,8 @@ def forward(inputs: Inputs, **options: Any) -> Any:
     norm = inputs.normalization
     switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
     given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
+    if inputs.gate is not None:
+        given |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
     if norm.centred:
         return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
     return lngrad.rms_norm(inputs.x, **given)
@@ -57,18 +59,20 @@ def backward(inputs: Inputs, **options: Any) -> Any:
     function = lngrad.layer_norm_backward if norm.centred else lngrad.rms_norm_backward
     arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
     switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
+    if inputs.gate is not None:
+        switches |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
     return function(*arrays, **switches)
 
 
 def of_rows(inputs: Inputs, rows: Any) -> Inputs:
     """The inputs of some rows alone."""
-    parts = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "residual", "dtotal")}
+    parts = {name: getattr(inputs, name) for name in ("dy", "x", "mean", "rstd", "residual", "dtotal", "gate")}
     return replace(inputs, **{name: None if part is None else part[rows] for name, part in parts.items()})
 
 
 def everything(inputs: Inputs) -> tuple[bool, ...]:
     """The mask of all gradients."""
-    return (True,) * (3 if inputs.normalization.centred else 2)
+    return (True,) * (3 if inputs.normalization.centred or inputs.gate is not None else 2)
 
 
 def own_means(inputs: Inputs) -> Any:

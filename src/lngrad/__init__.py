@@ -4,7 +4,7 @@ from lngrad.api import layer_norm, layer_norm_backward, rms_norm, rms_norm_backw
 from lngrad.core.error_bound import ErrorBound, error_bound
 from lngrad.core.memory import empty_cache
 from lngrad.core.plan import Backend, backends, register_backend
-from lngrad.core.problem import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads
+from lngrad.core.problem import Forward, ForwardWithTotal, GatedGrads, Grads, RmsForward, RmsGrads
 from lngrad.core.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
@@ -21,6 +21,7 @@ __all__ = [
     "ErrorBound",
     "Forward",
     "ForwardWithTotal",
+    "GatedGrads",
     "Grads",
     "RmsForward",
     "RmsGrads",

@@ -16,9 +16,11 @@ from lngrad.core.problem import (
     RMS_BACKWARD,
     RMS_FORWARD,
     ROLES,
+    WITH_GATE,
     WITH_RESIDUAL,
     Forward,
     ForwardWithTotal,
+    GatedGrads,
     Grads,
     Normalization,
     Operator,
@@ -181,6 +183,8 @@ def rms_norm(
     offset: float = 0.0,
     residual: Any = None,
     alpha: float = 1.0,
+    gate: Any = None,
+    norm_before_gate: bool = True,
     axis: int | None = None,
     out: RmsForward | None = None,
     backend: str | None = None,
@@ -199,6 +203,8 @@ def rms_norm(
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
         residual: (*A, *R) in x's dtype, or in float32 beside 16 bits: a second summand. None: there is none.
         alpha: The factor of x beside a residual.
+        gate: (*A, *R) in x's dtype, and no residual: y is multiplied with silu(gate) before it is rounded. None: none.
+        norm_before_gate: False: x is multiplied with silu(gate), and the product normalized, in place of that.
         axis: Normalize over this axis alone, in place of the last ones.
         out: An RmsForward of arrays to write to; None in it is allocated. y may be x itself, total x or residual.
         backend: A name from `backends()`; None chooses.
@@ -213,8 +219,9 @@ def rms_norm(
     """
     numbers = (eps if eps is None or type(eps) is float else number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
-        RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
-    )
+        RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha,
+        gate=gate, gates_x=not norm_before_gate,
+    )  # fmt: skip
 
 
 def rms_norm_backward(
@@ -226,11 +233,13 @@ def rms_norm_backward(
     normalized_shape: int | Sequence[int] | None = None,
     offset: float = 0.0,
     dtotal: Any = None,
+    gate: Any = None,
+    norm_before_gate: bool = True,
     axis: int | None = None,
-    output_mask: Sequence[bool] = (True, True),
-    out: RmsGrads | None = None,
+    output_mask: Sequence[bool] | None = None,
+    out: RmsGrads | GatedGrads | None = None,
     backend: str | None = None,
-) -> RmsGrads:
+) -> RmsGrads | GatedGrads:
     """Gradients of RMS normalization, from the forward's input and rstd.
 
     With xhat = x·rstd and dxhat = dy·(offset + gamma): dx = rstd·(dxhat - xhat·mean_dxhat_xhat) + dtotal, dgamma = Σ dy·xhat.
@@ -240,21 +249,23 @@ def rms_norm_backward(
 
     Args:
         dy, x, rstd, gamma, normalized_shape, offset, dtotal, axis: As for layer_norm_backward.
-        output_mask: Which of dx, dgamma are wanted; the other costs nothing and is None.
-        out: An RmsGrads of arrays to write to; None in it is allocated. dgamma takes its dtype from it, and is rounded once.
-            dx may be dy, x or dtotal itself.
+        gate, norm_before_gate: The forward's.
+        output_mask: Which of dx, dgamma, with a gate dgate, are wanted; the others are None. None: all.
+        out: An RmsGrads, or GatedGrads, of arrays to write to; None in it is allocated. dgamma takes its dtype from it, and is
+            rounded once. dx and dgate may each be dy, x, dtotal or gate itself.
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        dx in x's dtype and kind; dgamma (*R) in gamma's dtype, or x's without gamma.
+        dx in x's dtype and kind; dgamma (*R) in gamma's dtype, or x's without gamma; dgate, with a gate, as dx.
 
     Raises:
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
     return _call(  # type: ignore[no-any-return]
-        RMS_BACKWARD, (dy, x, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset
-    )
+        RMS_BACKWARD, (dy, x, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset,
+        gate=gate, gates_x=not norm_before_gate,
+    )  # fmt: skip
 
 
 def _call(
@@ -270,6 +281,8 @@ def _call(
     offset: float,
     alpha: float = 1.0,
     completes_mean: bool = False,
+    gate: Any = None,
+    gates_x: bool = False,
 ) -> Any:
     """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
 
@@ -278,18 +291,24 @@ def _call(
     layer_norm = operator is FORWARD or operator is BACKWARD
     if added is not None:
         operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    if gate is not None:
+        if added is not None:
+            raise ShapeError("gate: expected no residual and no dtotal beside it")
+        operator, arrays = WITH_GATE[operator], (*arrays, gate)
     if mask is None:
         mask = operator.everything
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
-    key = calls.key_of_call(operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean)
+    key = calls.key_of_call(operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean, gates_x)
     call = calls.find(key)
     if call is None:
         gamma = arrays[operator.inputs.index("gamma")]
         axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
         modulated = 0 < axes < getattr(gamma, "ndim", 0)
-        normalization = Normalization.of(layer_norm, offset, alpha, added, modulated)
+        normalization = Normalization.of(
+            layer_norm, offset, alpha, added, modulated, gate is not None and bool(gates_x)
+        )
         problem, arrays = describe(operator, arrays, shape, mask, out, normalization, completes_mean)
         check_elements(problem, arrays, out)
         is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work

@@ -83,6 +83,7 @@ class Inputs:
         normalization: Which one it is. Where it is not centred, mean is 0 and beta None.
         residual: What the forward adds to alpha·x, or None.
         dtotal: The gradient of that total where it was used besides, or None.
+        gate: What y, or x, is multiplied with silu of, or None.
     """
 
     dy: Any
@@ -95,6 +96,7 @@ class Inputs:
     normalization: Normalization = LAYER_NORM
     residual: Any = None
     dtotal: Any = None
+    gate: Any = None
 
     @property
     def total(self) -> Any:
@@ -109,8 +111,9 @@ class Inputs:
 
 
 def make_inputs(
-    case: Case, dtype: str, seed: int = 0, *, normalization: Normalization = LAYER_NORM, residual: bool | str = False
-) -> Inputs:
+    case: Case, dtype: str, seed: int = 0, *, normalization: Normalization = LAYER_NORM, residual: bool | str = False,
+    gated: bool = False,
+) -> Inputs:  # fmt: skip
     """Random inputs: dy, gamma and beta are all different, so that no backward can do without one of them.
 
     Args:
@@ -119,6 +122,7 @@ def make_inputs(
         seed: Equal seeds give equal inputs on every machine.
         normalization: Which one they are for; samples with a gamma of their own are the first dimension of x.
         residual: Whether there is one, with a gradient of the total; or the dtype of both, where that is not x's.
+        gated: Whether there is a gate.
     """
     rng = default_rng([seed, *case.lead, *case.normalized])
     shape, wanted = (*case.lead, *case.normalized), numpy_dtype(dtype)
@@ -134,8 +138,9 @@ def make_inputs(
     of_total = numpy_dtype(residual if isinstance(residual, str) else dtype)
     added = [rng.standard_normal(shape).astype(of_total) for _ in range(2)] if residual else [None, None]
     beta = beta if normalization.centred else None
-    inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, *added)
-    forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization)
+    gate = (2 * rng.standard_normal(shape)).astype(wanted) if gated else None
+    inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, *added, gate)
+    forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization, gate=gate)
     statistics = numpy_dtype(case.statistics_dtype or accumulator)
     return replace(inputs, mean=forward.mean.astype(statistics), rstd=forward.rstd.astype(statistics))
 
@@ -147,8 +152,8 @@ def make_inputs(
 TOLERANCES = {"float32": 32.0, "float64": 32.0}
 
 
-def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
-    """The sums of the absolute values of the terms of dx, dgamma and dbeta.
+def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads | problem.GatedGrads:
+    """The sums of the absolute values of the terms of dx, dgamma and dbeta; with a gate of dgate in place of that.
 
     Args:
         inputs: Of the gradients.
@@ -169,7 +174,13 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     dx *= rstd
     if inputs.dtotal is not None:
         dx += np.abs(_float64(inputs.dtotal))
-    return Grads(dx, *(reference.over_rows(one, rows, inputs.gamma) for one in (dy * xhat, dy)))
+    dgamma, dbeta = (reference.over_rows(one, rows, inputs.gamma) for one in (dy * xhat, dy))
+    if inputs.gate is None:
+        return Grads(dx, dgamma, dbeta)
+    of_x, _, (sigmoid, rest) = reference.gate_factors(inputs.gate, inputs.normalization)
+    ungated = np.abs(terms_of(replace(inputs, gate=None)).dxhat * xhat)
+    of_silu = dx * np.abs(_float64(inputs.x)) if inputs.normalization.gates_x else ungated
+    return problem.GatedGrads(dx * np.abs(of_x), dgamma, of_silu * sigmoid * (1 + np.abs(rest)))
 
 
 def _absolute_terms(inputs: Inputs) -> Terms:
@@ -178,7 +189,8 @@ def _absolute_terms(inputs: Inputs) -> Terms:
 
 def terms_of(inputs: Inputs) -> Terms:
     """What the true gradients are made of."""
-    return backward_terms(*_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization)
+    facts = {"normalized": inputs.normalized, "normalization": inputs.normalization, "gate": inputs.gate}
+    return backward_terms(*_arguments(inputs), **facts)
 
 
 def _arguments(inputs: Inputs) -> tuple[Any, ...]:
@@ -207,7 +219,9 @@ def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
     return np.where(same, np.minimum(np.nan_to_num(share, nan=0.0, posinf=0.0), 1.0), np.nan_to_num(share, nan=np.inf))
 
 
-def check_grads(got: Grads | RmsGrads, inputs: Inputs, *, output_mask: Mask | None = None) -> float:
+def check_grads(
+    got: Grads | RmsGrads | problem.GatedGrads, inputs: Inputs, *, output_mask: Mask | None = None
+) -> float:
     """Compare gradients with the float64 reference of the same inputs; return the worst share of the tolerance used.
 
     Args:
@@ -219,6 +233,7 @@ def check_grads(got: Grads | RmsGrads, inputs: Inputs, *, output_mask: Mask | No
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
     operator = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
+    operator = operator if inputs.gate is None else problem.WITH_GATE[operator]
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -252,7 +267,13 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
         _check(("total",), (total,), expected, scales, (True,), accumulator)
         x = _float64(as_numpy(total))
     forward = reference.layer_norm(
-        x, inputs.gamma, inputs.beta, normalized=inputs.normalized, eps=eps, normalization=normalization
+        x,
+        inputs.gamma,
+        inputs.beta,
+        normalized=inputs.normalized,
+        eps=eps,
+        normalization=normalization,
+        gate=inputs.gate,
     )
     exact = replace(inputs, x=x, residual=None, mean=forward.mean, rstd=forward.rstd)
     _, xhat, _, rstd = _absolute_terms(exact)
@@ -262,7 +283,8 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
     shift = mean * rstd if normalization.centred else 0.0
     expected |= forward._asdict()
-    scales |= {"y": (xhat + shift) * scale + beta, "mean": mean, "rstd": rstd}
+    of_y = np.abs(reference.gate_factors(inputs.gate, normalization)[1])
+    scales |= {"y": ((xhat + shift) * scale + beta) * of_y, "mean": mean, "rstd": rstd}
     return _check(operator.outputs, got, expected, scales, operator.everything, accumulator)
 
 
@@ -334,10 +356,11 @@ def _bits(array: Any) -> Any:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
-def _true(inputs: Inputs) -> Grads:
+def _true(inputs: Inputs) -> Grads | problem.GatedGrads:
     return reference.layer_norm_backward(
-        *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal
-    )
+        *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal,
+        gate=inputs.gate,
+    )  # fmt: skip
 
 
 def _axes(inputs: Inputs) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -41,6 +41,13 @@ NORMS = {
     "float32 stream": {"normalization": Normalization(), "residual": "float32"},
     "float32 stream rms": {"normalization": Normalization(centred=False, alpha=1.7), "residual": "float32"},
     "both": {"normalization": MODULATED, "residual": "float32"},
+    "gated": {"normalization": Normalization(centred=False), "gated": True},
+    "gate first": {"normalization": Normalization(centred=False, offset=1.0, gates_x=True), "gated": True},
+    "modulated gated": {"normalization": Normalization(centred=False, modulated=True), "gated": True},
+    "modulated gate first": {
+        "normalization": Normalization(centred=False, modulated=True, gates_x=True),
+        "gated": True,
+    },
 }
 each = pytest.mark.parametrize("name", NORMS)
 
@@ -87,7 +94,8 @@ def test_a_sample_has_the_bits_of_a_call_of_its_own(case, name, dtype, backend):
     y, grads = forward(inputs, backend=backend), backward(inputs, backend=backend)
     for sample in range(case.lead[0]):
         arrays = {
-            one: getattr(inputs, one) for one in ("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal")
+            one: getattr(inputs, one)
+            for one in ("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal", "gate")
         }
         arrays = {one: None if array is None else array[sample] for one, array in arrays.items()}
         for one in ("gamma", "beta"):
@@ -95,7 +103,7 @@ def test_a_sample_has_the_bits_of_a_call_of_its_own(case, name, dtype, backend):
         alone = replace(inputs, **arrays, normalization=inputs.normalization._replace(modulated=False))
         check_same_bits(tuple(None if a is None else a[sample] for a in y), tuple(forward(alone, backend=backend)))
         dx, *sums = backward(alone, backend=backend)
-        own = [None if a is None else a[sample].reshape(case.normalized) for a in grads[1:]]
+        own = [None if a is None else a[sample].reshape(one.shape) for a, one in zip(grads[1:], sums, strict=True)]
         check_same_bits((grads[0][sample], *own), (dx, *sums))
 
 

@@ -14,6 +14,7 @@ from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.error_bound import COMPENSATED_FROM
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import Problem
+from lngrad.core.reference import gate_factors
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype, rounded
 
@@ -59,6 +60,14 @@ def _parameters(array: Any, problem: Problem, default: float) -> Array:
     return _vector(array, problem, problem.samples * problem.N, default).reshape(problem.samples, problem.N)
 
 
+def _factors(given: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array, Array, Array]:
+    """Of x, of y, and the derivative of that one which is silu of a gate, in the accumulator's dtype."""
+    gate = _rows(given["gate"], problem, start, stop) if "gate" in given else None
+    of_x, of_y, of_silu = gate_factors(gate, problem.normalization)
+    slope = of_silu[0] * (1 + of_silu[1]) if of_silu else np.float64(0)
+    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, slope))  # type: ignore[return-value]
+
+
 def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments by name, and results that are wanted as NumPy arrays."""
     operator = plan.problem.operator
@@ -80,6 +89,8 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for sample, start, stop in _chunks(problem):
         rows = _rows(given["x"], problem, start, stop)
+        of_x, of_y, _ = _factors(given, problem, start, stop)
+        rows = rows * of_x
         if "residual" in given:
             total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), results["total"].dtype)
             _put_rows(results["total"], problem, start, stop, total)
@@ -92,7 +103,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
             statistics["mean"][start:stop] = (centre + shift)[:, 0]
         rstd = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + eps)
         statistics["rstd"][start:stop] = rstd[:, 0]
-        _put_rows(results["y"], problem, start, stop, rows * rstd * scale[sample] + beta[sample])
+        _put_rows(results["y"], problem, start, stop, (rows * rstd * scale[sample] + beta[sample]) * of_y)
     for name, values in statistics.items():
         results[name][...] = values.reshape(results[name].shape)
 
@@ -106,8 +117,9 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
     sums = [name for name in ("dgamma", "dbeta") if name in results]
     trees = [ColumnTree() for _ in range(problem.samples)]
     for sample, start, stop in _chunks(problem) if problem.N else []:
-        dy = _rows(given["dy"], problem, start, stop)
-        centred = _rows(given["x"], problem, start, stop) - mean[start:stop]
+        own_dy, x = (_rows(given[name], problem, start, stop) for name in ("dy", "x"))
+        of_x, of_y, slope = _factors(given, problem, start, stop)
+        dy, centred = own_dy * of_y, x * of_x - mean[start:stop]
         if problem.completes_mean and normalization.centred:
             rest = centred.mean(1, keepdims=True)
             own = np.abs(rest) < np.abs(mean[start:stop]) * np.finfo(rest.dtype).eps
@@ -116,13 +128,16 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
         xhat = centred * rstd[start:stop] + lost[start:stop]
         if sums:
             trees[sample].add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
-        if "dx" in results:
+        if "dx" in results or "dgate" in results:
             dxhat = dy * scale[sample]
             less_mean = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
             dx = (less_mean - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
             if "dtotal" in given:
                 dx += _rows(given["dtotal"], problem, start, stop)
-            _put_rows(results["dx"], problem, start, stop, dx)
+            of_silu = dx * x if normalization.gates_x else own_dy * xhat * scale[sample]
+            for name, grad in (("dx", dx * of_x), ("dgate", of_silu * slope)):
+                if name in results:
+                    _put_rows(results[name], problem, start, stop, grad)
     totals = [tree.total(np.zeros((len(sums), problem.N), problem.accumulator)) for tree in trees]
     for k, name in enumerate(sums):
         total = np.asarray([of_sample[k] for of_sample in totals], problem.accumulator)

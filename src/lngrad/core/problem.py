@@ -72,40 +72,52 @@ class RmsGrads(NamedTuple):
     dgamma: Any
 
 
+class GatedGrads(NamedTuple):
+    """Results of rms_norm_backward with a gate: those of RmsGrads; dgate (*A, *R) in x's dtype."""
+
+    dx: Any
+    dgamma: Any
+    dgate: Any
+
+
 class Normalization(NamedTuple):
     """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
 
-    Whether there is a residual, and h is a result too, its operator says.
+    Whether there is a residual, and h is a result too, its operator says; so it does of a gate, whose silu is a factor of y, or
+    of x before it is normalized.
 
     Attributes:
         centred: Whether mean is that of the row of h; else it is 0.
         offset: Added to gamma: 1 for weights that are stored around zero.
         alpha: The factor of x beside a residual.
         modulated: Whether each sample has a gamma and a beta of its own: (*S, 1, …, 1, *R), S being the first of A.
+        gates_x: Whether a gate is a factor of x, and not of y.
     """
 
     centred: bool = True
     offset: float = 0.0
     alpha: float = 1.0
     modulated: bool = False
+    gates_x: bool = False
 
     @staticmethod
     def of(
-        centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False
-    ) -> Normalization:
+        centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False,
+        gates_x: bool = False,
+    ) -> Normalization:  # fmt: skip
         """The one with these switches.
 
         Raises:
             NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
         """
-        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0 and not modulated:
+        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0 and not modulated and not gates_x:
             return LAYER_NORM if centred else RMS_NORM
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
         if residual is None and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
-        return Normalization(centred, float(offset), float(alpha), modulated)  # type: ignore[arg-type]  # both are real numbers
+        return Normalization(centred, float(offset), float(alpha), modulated, gates_x)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
         """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
@@ -137,7 +149,7 @@ class Role(Enum):
 
 
 ROLES = {
-    **dict.fromkeys(("x", "residual", "y", "total", "dy", "dtotal", "dx"), Role.TENSOR),
+    **dict.fromkeys(("x", "residual", "y", "total", "dy", "dtotal", "dx", "gate", "dgate"), Role.TENSOR),
     **dict.fromkeys(("mean", "rstd", "lost"), Role.STATISTIC),
     **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), Role.PARAMETER),
 }
@@ -157,7 +169,7 @@ class Operator:
     direction: Literal["forward", "backward"]
     inputs: tuple[str, ...]
     numbers: tuple[str, ...]
-    results: type[Forward | ForwardWithTotal | Grads | RmsForward | RmsGrads]
+    results: type[Forward | ForwardWithTotal | Grads | RmsForward | RmsGrads | GatedGrads]
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -183,6 +195,8 @@ RMS_FORWARD = Operator("forward", ("x", "gamma"), ("eps",), RmsForward)
 RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma"), (), RmsGrads)
 ADD_RMS_FORWARD = Operator("forward", ("x", "gamma", "residual"), ("eps",), RmsForward)
 ADD_RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "dtotal"), (), RmsGrads)
+GATED_FORWARD = Operator("forward", ("x", "gamma", "gate"), ("eps",), RmsForward)
+GATED_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "gate"), (), GatedGrads)
 
 # Of columns of longer rows, which can't tell what xhat lost when the mean was rounded: they are given it.
 SLICE_BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "lost", "gamma"), (), Grads)
@@ -194,6 +208,7 @@ WITH_RESIDUAL = {
     RMS_FORWARD: ADD_RMS_FORWARD,
     RMS_BACKWARD: ADD_RMS_BACKWARD,
 }
+WITH_GATE = {RMS_FORWARD: GATED_FORWARD, RMS_BACKWARD: GATED_BACKWARD}
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.problem import LAYER_NORM, Forward, Grads, Normalization
+from lngrad.core.problem import LAYER_NORM, Forward, GatedGrads, Grads, Normalization
 from lngrad.typing import AnyArray
 
 __all__ = ["Terms", "backward_terms", "layer_norm", "layer_norm_backward"]
@@ -28,6 +28,7 @@ def layer_norm(
     normalized: int = 1,
     eps: float = 1e-5,
     normalization: Normalization = LAYER_NORM,
+    gate: AnyArray | None = None,
 ) -> Forward:
     """y, mean and rstd in float64.
 
@@ -36,14 +37,27 @@ def layer_norm(
         gamma, beta: (*R), or (*S, 1, …, 1, *R) for the first dimensions of A; None for 1 and 0.
         normalized: How many dimensions R has.
         eps: Added to the variance.
-        normalization: centred and offset are read.
+        normalization: centred, offset and gates_x are read.
+        gate: (*A, *R), None for no factor.
     """
-    x, _, axes = _float64(x, normalized)
+    of_x, of_y, _ = gate_factors(gate, normalization)
+    x, _, axes = _float64(x * of_x, normalized)
     mean = x.mean(axes, keepdims=True)
     mean = mean if normalization.centred else np.zeros_like(mean)
     rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
     beta = 0.0 if beta is None else np.asarray(beta, np.float64)
-    return Forward((x - mean) * rstd * _scale(gamma, normalization) + beta, mean, rstd)
+    return Forward(((x - mean) * rstd * _scale(gamma, normalization) + beta) * of_y, mean, rstd)
+
+
+def gate_factors(gate: Any, normalization: Normalization) -> tuple[Any, Any, Any]:
+    """The factors of x and of y in float64, one of which is silu(gate), and its derivative as (sigmoid, the other factor)."""
+    if gate is None:
+        return np.float64(1), np.float64(1), None
+    z = _float64(gate, 0)[0]
+    e = np.exp(-np.abs(z))
+    sigmoid = np.where(z < 0, e, 1) / (1 + e)
+    of_x, of_y = (z * sigmoid, np.float64(1)) if normalization.gates_x else (np.float64(1), z * sigmoid)
+    return of_x, of_y, (sigmoid, z * (1 - sigmoid))
 
 
 class Terms(NamedTuple):
@@ -64,10 +78,12 @@ def backward_terms(
     *,
     normalized: int = 1,
     normalization: Normalization = LAYER_NORM,
+    gate: AnyArray | None = None,
 ) -> Terms:
     """xhat = (x - mean)·rstd and dxhat = dy·(offset + gamma); the arguments are those of layer_norm_backward."""
-    dy, _, _ = _float64(dy, normalized)
-    x, _, _ = _float64(x, normalized)
+    of_x, of_y, _ = gate_factors(gate, normalization)
+    dy, _, _ = _float64(dy * of_y, normalized)
+    x, _, _ = _float64(x * of_x, normalized)
     statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
     mean, rstd = (np.asarray(array, np.float64).reshape(statistics) for array in (mean, rstd))
     return Terms(dy, (x - mean) * rstd, dy * _scale(gamma, normalization), rstd)
@@ -83,7 +99,8 @@ def layer_norm_backward(
     normalized: int = 1,
     normalization: Normalization = LAYER_NORM,
     dtotal: AnyArray | None = None,
-) -> Grads:
+    gate: AnyArray | None = None,
+) -> Grads | GatedGrads:
     """dx, dgamma and dbeta in float64, from the row statistics as they are given.
 
     Args:
@@ -91,10 +108,12 @@ def layer_norm_backward(
         mean, rstd: Any shape with one element per row.
         gamma: (*R), or (*S, 1, …, 1, *R), whose sums dgamma and dbeta are then; None for 1.
         normalized: How many dimensions R has.
-        normalization: centred and offset are read.
+        normalization: centred, offset and gates_x are read.
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
+        gate: (*A, *R) or None; with it dgate is in dbeta's place.
     """
-    terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization)
+    given, of_gate = (dy, x), gate_factors(gate, normalization)
+    terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization, gate=gate)
     dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
     N = max(1, math.prod(dy.shape[dy.ndim - normalized :]))  # a mean over nothing is 0, and no warning
@@ -103,7 +122,12 @@ def layer_norm_backward(
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     if dtotal is not None:
         dx += _float64(dtotal, normalized)[0]
-    return Grads(dx, *(over_rows(one, rows, gamma) for one in (dy * xhat, dy)))
+    dgamma, dbeta = (over_rows(one, rows, gamma) for one in (dy * xhat, dy))
+    if gate is None:
+        return Grads(dx, dgamma, dbeta)
+    of_x, _, (sigmoid, rest) = of_gate
+    of_silu = dx * given[1] if normalization.gates_x else given[0] * xhat * _scale(gamma, normalization)
+    return GatedGrads(dx * of_x, dgamma, of_silu * sigmoid * (1 + rest))
 
 
 def over_rows(array: Array, rows: tuple[int, ...], gamma: Any) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import compress
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +23,7 @@ from lngrad.cpu.jobs import (
     GROUP,
     LANES,
     MIXED_COLUMNS,
+    SCRATCH_TENSORS,
     SEGMENT,
     STREAM_ALIGNMENT,
     Backward,
@@ -69,7 +73,7 @@ MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 NOTHING = -0.0  # what can be added to any number and leaves its bits
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
-BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
+BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA, "dgate": DX | DGAMMA}  # with a gate one kernel serves every mask
 
 
 def plan(problem: Problem, threads: int) -> Plan:
@@ -108,12 +112,17 @@ class PlanBuilder:
 
     @property
     def dtype(self) -> str:
-        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, or other
-        tensors have float32 beside 16 bits."""
+        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, other
+        tensors have float32 beside 16 bits, or there is a gate."""
         problem = self.problem
         dtypes = {spec.dtype for name, spec in problem.inputs.items() if spec and ROLES[name] is Role.TENSOR}
-        is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator
+        is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator and not self.gated
         return problem.dtype if is_one else problem.accumulator
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate: then all tensors pass through scratch."""
+        return "gate" in self.problem.inputs
 
     @property
     def itemsize(self) -> int:
@@ -125,7 +134,8 @@ class PlanBuilder:
 
     def main_function(self, name: str) -> int:
         """The function of a task for this normalization."""
-        return self.function(name if self.problem.normalization.centred else f"rms_{name}")
+        prefix = "gated_" if self.gated else "" if self.problem.normalization.centred else "rms_"
+        return self.function(prefix + name)
 
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
@@ -150,8 +160,10 @@ class PlanBuilder:
         fields = {}
         for name in names:
             spec = self.rows(name)
-            step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == self.dtype else None
-            fields[f"{name}_stride"] = step or 0
+            is_used_there = spec.dtype == self.dtype and not self.gated
+            step = row_stride(spec, len(problem.normalized_shape)) if is_used_there else None
+            if "gate" not in name:
+                fields[f"{name}_stride"] = step or 0
             if step is None:
                 gather, scatter = (copy_function(way, spec.dtype, self.dtype) for way in ("gather", "scatter"))
                 words = table_of(spec, len(problem.lead), (gather, scatter))
@@ -160,7 +172,7 @@ class PlanBuilder:
                 self.tables.append(StrideTable(f"{name}_table", spec, (gather, scatter), kept))
         fields["block_rows"] = self.block_rows()
         if self.tables:
-            self.regions.add("scratch", self.threads * 4 * fields["block_rows"] * problem.N, self.dtype)
+            self.regions.add("scratch", self.threads * SCRATCH_TENSORS * fields["block_rows"] * problem.N, self.dtype)
         return fields
 
     def block_rows(self) -> int:
@@ -271,7 +283,7 @@ class PlanBuilder:
 def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem, machine = builder.problem, builder.machine
     sums = ("residual", "total") if "residual" in problem.inputs else ()
-    fields = builder.reserve_tables("x", "y", *sums)
+    fields = builder.reserve_tables("x", "y", *sums, *["gate"] * builder.gated)
     in_lanes = not sums and problem.samples == 1 and fields["y_stride"] != 0 and builder.lanes_may_be_rows("x")
     mixed = 0 if in_lanes else mixed_columns(problem, builder.dtype, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
@@ -284,7 +296,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
         fetches_result=int(fetches_result(problem, builder.threads, ahead, machine, streamed)),
-        mixed=mixed, sample_rows=builder.sample_rows, **fields,
+        mixed=mixed, sample_rows=builder.sample_rows, gates_x=int(problem.normalization.gates_x), **fields,
     )  # fmt: skip
     function = builder.main_function("forward_in_lanes" if in_lanes else "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -365,7 +377,7 @@ def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     problem, threads = builder.problem, builder.threads
     M, N = problem.M, problem.N
-    wants = sum(BITS[name] for name, wanted in zip(problem.out, problem.wanted, strict=True) if wanted)
+    wants = reduce(or_, (BITS["dgate" if builder.gated else name] for name in compress(problem.out, problem.wanted)))
     fields = builder.reserve_tables(*problem.operator.tensors)
     mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
@@ -377,12 +389,14 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         M=M, N=N, wants=wants, chunks_per_task=cut.chunks_per_task, slots_per_task=cut.slots,
         stop_row=M, rows_at_once=cut.rows_at_once, ahead=cut.ahead,
         fetches_result=int(fetches_result(problem, threads, cut.ahead, builder.machine, streamed)),
-        completes=int(problem.completes_mean), mixed=mixed, sample_rows=builder.sample_rows, sample_tasks=cut.parts, **fields,
+        completes=int(problem.completes_mean), mixed=mixed, sample_rows=builder.sample_rows, sample_tasks=cut.parts,
+        gates_x=int(problem.normalization.gates_x), **fields,
     )  # fmt: skip
     function = builder.main_function(_main_task(wants, N, by_columns))
     main = builder.chain.add(function, cut.tasks, M * N, record)
-    builder.take(main, (*problem.inputs, "dx"), moved)
-    slot_elements = (len(problem.out) - 1) * N * (1 if N >= LANES else LANES)
+    builder.take(main, (*problem.inputs, *problem.operator.tensors), moved)
+    sums = [name for name in problem.out if ROLES[name] is Role.PARAMETER]
+    slot_elements = len(sums) * N * (1 if N >= LANES else LANES)
     if wants & (DGAMMA | DBETA) or N < LANES:  # tiny rows have one kernel for every mask, which clears its slots anyway
         builder.regions.add("slots", problem.samples * cut.parts * cut.slots * slot_elements, problem.accumulator)
         builder.of_workspace[main.word("slots")] = "slots"
@@ -422,7 +436,7 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: in
     outputs = {
         name: output
         for name, output in zip(problem.out, problem.outputs(), strict=True)
-        if output is not None and name != "dx"
+        if output is not None and ROLES[name] is Role.PARAMETER
     }
     jobs: dict[str, ChainedJob] = {}
     for name, output in outputs.items():

@@ -41,6 +41,8 @@ def plan(problem: Problem, threads: int) -> Plan:
     """
     if "lost" in problem.inputs:
         raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
+    if "gate" in problem.inputs:
+        raise BackendUnavailable("backend: triton_gpu has no gates")
     if problem.normalization.modulated:
         raise BackendUnavailable("backend: triton_gpu takes one gamma for all rows, got one for each sample")
     if problem.kind != "torch":

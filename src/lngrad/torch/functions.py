@@ -192,6 +192,50 @@ def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = No
     return _norm(input, input.shape[-1:], gamma, beta, eps, None, True, 1.0)
 
 
+def gated_rms_norm(
+    input: Tensor,
+    gate: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    norm_before_gate: bool = True,
+    group_size: int | None = None,
+    offset: float = 0.0,
+) -> Tensor:
+    """rms_norm of the last axis, times silu(gate), rounded once; or of input·silu(gate), as in Mamba 2.
+
+    Args:
+        input, gate: (*A, N), the same shape and dtype: float16, bfloat16, float32 or float64.
+        weight: (N,) in any of these dtypes, or None.
+        eps, offset: As for rms_norm.
+        norm_before_gate: False: the gate is multiplied with input, and the product normalized.
+        group_size: Normalize each so many columns by themselves, a divisor of N. None: all.
+
+    Returns:
+        (*A, N) in input's dtype, contiguous. Differentiable to any order; derivatives of the gradients are composed of torch's
+        operations. On the CPU alone.
+
+    Raises:
+        As rms_norm.
+    """
+    if has_torch_function_variadic(input, gate, weight):
+        return handle_torch_function(
+            gated_rms_norm, (input, gate, weight), input, gate, weight, eps, norm_before_gate=norm_before_gate,
+            group_size=group_size, offset=offset,
+        )  # fmt: skip
+    N = input.shape[-1]
+    numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
+    if group_size in (None, N):
+        return operators.differentiable_gated(input, [N], weight, gate, *numbers)
+    if group_size <= 0 or N % group_size:  # type: ignore[operator]
+        raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")
+    x, z = (one.unflatten(-1, (-1, group_size)).movedim(-2, 0) for one in (input, gate))
+    if weight is not None:
+        weight = weight.reshape(-1, *(1,) * (x.ndim - 2), group_size)
+    y = operators.differentiable_gated(x, [group_size], weight, z, *numbers)
+    return y.movedim(0, -2).flatten(-2)
+
+
 def _norm(
     x: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float | None,
     residual: Tensor | None, centred: bool, offset: float,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,6 +24,8 @@ from lngrad.core import formulas
 from lngrad.core.problem import (
     BACKWARD,
     FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
     LAYER_NORM,
     RMS_BACKWARD,
     RMS_FORWARD,
@@ -62,6 +65,18 @@ ALL = {name: getattr(torch.ops.lngrad, name).default for name in _NAMES}
 layer_norm, layer_norm_backward, norm, norm_backward = ALL.values()
 for name, one in ALL.items():
     native.register(name, one)
+
+
+# A gate is an array more and a gradient more, so its operators are apart.
+library.define(
+    "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, bool gates_x) "
+    "-> (Tensor, Tensor)"
+)
+library.define(
+    "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
+    "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)"
+)
+gated_norm, gated_norm_backward = torch.ops.lngrad.gated_norm.default, torch.ops.lngrad.gated_norm_backward.default
 
 
 class Switches(NamedTuple):
@@ -151,7 +166,20 @@ def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]
             return _Backward.composed(dy, x, *rest)
         return _named(call[0], run(*call), BACKWARD_RESULTS, x)
 
-    return layer_norm, layer_norm_backward, norm, norm_backward
+    def gated_norm(
+        x: Any, shape: Any, gamma: Any, gate: Any, eps: float, offset: float, gates_x: bool
+    ) -> tuple[Any, ...]:
+        normalization = Normalization.of(False, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x)
+        return tuple(run(GATED_FORWARD, (x, gamma, gate), shape, GATED_FORWARD.everything, normalization, (eps,))[:2])
+
+    def gated_norm_backward(
+        dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, offset: float, gates_x: bool
+    ) -> tuple[Any, ...]:
+        normalization = Normalization.of(False, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x)
+        grads = run(GATED_BACKWARD, (dy, x, rstd, gamma, gate), shape, mask, normalization)
+        return tuple([x.new_empty(0) if grad is None else grad for grad in grads])
+
+    return layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward
 
 
 def _foretell(
@@ -175,9 +203,9 @@ def _foretell(
 
 
 for device, run in (("CPU", calls.run), ("CUDA", calls.run_elsewhere)):
-    for name, kernel in zip(ALL, kernels(run), strict=True):
-        library.impl(name, kernel, device)
-for one, kernel in zip(ALL.values(), kernels(_foretell), strict=True):
+    for kernel in kernels(run):
+        library.impl(kernel.__name__, kernel, device)
+for one, kernel in zip((*ALL.values(), gated_norm, gated_norm_backward), kernels(_foretell), strict=True):
     torch.library.register_fake(one, kernel, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
 for name in ("layer_norm", "norm"):
@@ -238,6 +266,15 @@ def _batch_backward(
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
     torch.library.register_vmap(forward, _batch_forward, lib=library)
     torch.library.register_vmap(backward, _batch_backward, lib=library)
+
+
+def _batch_gated(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+    dims = tuple(dim if isinstance(dim, int) else None for dim in in_dims)
+    return _one_by_one(operator, info, dims, arguments)
+
+
+for one in (gated_norm, gated_norm_backward):
+    torch.library.register_vmap(one, partial(_batch_gated, one), lib=library)
 
 
 # --- Derivatives ----------------------------------------------------------------------------------------------------
@@ -607,6 +644,64 @@ class _Backward(_Function):
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)
 
+
+class _Gated(_Function):
+    @classmethod
+    def apply(cls, *arguments: Any) -> tuple[Tensor, ...]:
+        """Forward mode and transforms take the composed call."""
+        if torch.autograd.forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+            return cls.composed(*arguments)
+        return super().apply(*arguments)
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        with _below_autograd():
+            return gated_norm(*arguments)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        x, ctx.shape, gamma, gate, *ctx.numbers = inputs
+        ctx.save_for_backward(x, output[1], gamma, gate)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def composed(
+        x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, gates_x: bool
+    ) -> tuple[Tensor, ...]:
+        dtype, normalization = accumulator_of(x, gamma), Normalization.of(False, offset)
+        z = gate.to(dtype)
+        factor = z * torch.sigmoid(z)
+        h, of_y = (x.to(dtype) * factor, 1.0) if gates_x else (x, factor)
+        y, _, rstd = formulas.forward(
+            _TORCH, h, gamma, None, normalized=len(shape), eps=eps, normalization=normalization, dtype_y=dtype
+        )
+        return (y * of_y).to(x.dtype), rstd
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
+        """By the operator, or where these gradients are to have derivatives by those of the composed call."""
+        x, rstd, gamma, gate = ctx.saved_tensors
+        if dy is None:
+            return (None,) * 7
+        if torch.is_grad_enabled():
+            given = [one for one in (x, gate, gamma) if one is not None]
+            y_of = lambda x, z, g=None: _Gated.composed(x, ctx.shape, g, z, *ctx.numbers)[0]  # noqa: E731
+            dx, dgate, *dgamma = torch.func.vjp(y_of, *given)[1](dy)
+            return dx, None, *(dgamma or [None]), dgate, None, None, None
+        mask = [ctx.needs_input_grad[at] for at in (0, 2, 3)]
+        grads = gated_norm_backward(dy, x, ctx.shape, rstd, gamma, gate, mask, *ctx.numbers[1:])
+        dx, dgamma, dgate = (one if wanted else None for one, wanted in zip(grads, mask, strict=True))
+        return dx, None, dgamma, dgate, None, None, None
+
+
+def differentiable_gated(x: Tensor, shape: list[int], *rest: Any) -> Tensor:
+    """y; see the operator."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return gated_norm(x, shape, *rest)[0]
+    return _Gated.apply(x, _Whole(shape), *rest)[0]
+
+
+torch.library.register_autograd(gated_norm, _Gated.backward, setup_context=_Gated.setup_context, lib=library)
 
 composed_forward = _Forward.composed
 

@@ -11,7 +11,18 @@ from numba.core import types
 from numba.extending import overload
 
 from lngrad.core.column_tree import CHUNK
-from lngrad.cpu.jobs import BLOCK_SEGMENTS, DBETA, DGAMMA, DX, GROUP, LANES, SEGMENT, Backward, Combine
+from lngrad.cpu.jobs import (
+    BLOCK_SEGMENTS,
+    DBETA,
+    DGAMMA,
+    DX,
+    GROUP,
+    LANES,
+    SCRATCH_TENSORS,
+    SEGMENT,
+    Backward,
+    Combine,
+)
 from lngrad.cpu.kernels.arithmetic import fma, in_order, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
 from lngrad.cpu.kernels.backward_rows import (
     LOST,
@@ -29,6 +40,7 @@ from lngrad.cpu.kernels.backward_rows import (
     store_lanes_of_row,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
+from lngrad.cpu.kernels.gated import multiply_gate
 from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
 from lngrad.cpu.kernels.row_sums import (
     PARTIALS,
@@ -161,8 +173,11 @@ def _run_row_loop(row_loop, *arguments):
 
 
 @plain
-def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread):
-    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
+def run_chunk(
+    storage, acc, row_loop, centred, gated, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread
+):
+    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch: all that
+    there are, in the accumulator's dtype, with a gate.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
     stream of memory.
@@ -174,7 +189,7 @@ def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, s
         rows = min(step, stop - start)
         place = (start - task_first) % b.block_rows  # of these rows in the scratch
         block, filled = min(b.block_rows, task_stop - start), place + rows
-        scratch = b.scratch + thread * 4 * packed
+        scratch = b.scratch + thread * SCRATCH_TENSORS * packed
         dy, dy_stride = packed_rows(b, b.dy, b.dy_stride, b.dy_table, start, block, place, scratch, row_bytes)
         x, x_stride = packed_rows(b, b.x, b.x_stride, b.x_table, start, block, place, scratch + packed, row_bytes)
         dtotal, dtotal_stride = 0, 0
@@ -186,9 +201,29 @@ def run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, first, s
         if b.dx_table != 0:
             dx, dx_stride = scratch + 3 * packed + place * row_bytes, row_bytes
         mean, rstd = or_none(centred, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
+        own_x = x
+        if gated is not None:
+            at, spare = (
+                scratch + 2 * packed,
+                scratch + 4 * packed + place * row_bytes,
+            )  # of the product, and then of dgate
+            gate, _ = packed_rows(b, b.gate, 0, b.gate_table, start, block, place, at, row_bytes)
+            if b.gates_x != 0:
+                multiply_gate(acc, x, gate, spare, None, 0, None, 0, rows * b.N)
+                x = spare
+            for r in range(0 if b.gates_x != 0 else rows):
+                at, of_row = r * row_bytes, rstd + r * size_of(acc)
+                multiply_gate(acc, dy + at, gate + at, dy + at, x + at, spare + at, gamma, of_row, b.N)
         there = Rows(dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride)
         run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
-        if b.dx_table != 0 and b.wants & DX and (filled == b.block_rows or start + rows == task_stop):
+        is_filled = filled == b.block_rows or start + rows == task_stop
+        if gated is not None:
+            if b.gates_x != 0:
+                multiply_gate(acc, dx, gate, dx, own_x, spare, None, 0, rows * b.N)
+            if b.dgate != 0 and is_filled:
+                scatter = word(copies_of(b.dgate_table, b.N), 1)
+                copy_rows(scatter, b.dgate, b.dgate_table, start - place, filled, b.N, scratch + 4 * packed)
+        if b.dx_table != 0 and b.dx != 0 and is_filled:
             scatter = word(copies_of(b.dx_table, b.N), 1)
             copy_rows(scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
 
@@ -253,11 +288,11 @@ def merge_after(acc, slots, slot_bytes, at, k, last, n):
 
 
 @plain
-def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments, task, thread):
+def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, gated, arguments, task, thread):
     """One task: chunks_per_task chunks (a power of two), their column sums left in the first of the task's slots.
 
     with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either. centred:
-    None for rows without a mean, which have no dbeta either.
+    None for rows without a mean, which have no dbeta either. gated: None without a gate.
     """
     b = read(Backward, arguments)
     sample, part = task // b.sample_tasks, task % b.sample_tasks
@@ -276,7 +311,9 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, arguments
         task_first, task_stop = begin + first * CHUNK, min(end, begin + (first + count) * CHUNK)
         gamma, dgamma = or_none(with_dx, b.gamma + sample * b.N * size_of(acc)), or_none(with_sums, slot)
         dbeta = or_none(with_sums, or_none(centred, slot + slot_bytes // 2))
-        run_chunk(storage, acc, row_loop, centred, gamma, dgamma, dbeta, b, start, stop, task_first, task_stop, thread)
+        run_chunk(
+            storage, acc, row_loop, centred, gated, gamma, dgamma, dbeta, b, start, stop, task_first, task_stop, thread
+        )
         if with_sums is not None:
             sums = sums_of_columns(centred) * b.N
             if b.N < LANES:

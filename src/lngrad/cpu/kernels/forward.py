@@ -5,7 +5,7 @@ no accuracy, and the variance is never a difference of two large numbers. Rows t
 pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 """
 
-from lngrad.cpu.jobs import GROUP, LANES, Forward
+from lngrad.cpu.jobs import GROUP, LANES, SCRATCH_TENSORS, Forward
 from lngrad.cpu.kernels.arithmetic import (
     fma,
     from_bits,
@@ -42,6 +42,7 @@ from lngrad.cpu.kernels.forward_rows import (
     write_rows,
 )
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
+from lngrad.cpu.kernels.gated import multiply_gate
 from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
 from lngrad.cpu.kernels.row_sums import lanes_of_rows, vector_at
 from lngrad.cpu.kernels.simd import (
@@ -260,18 +261,24 @@ def place_of(address, stride, table, start, scratch, row_bytes):
 
 
 @plain
-def forward_rows(storage, acc, centred, arguments, task, thread):
-    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch."""
+def forward_rows(storage, acc, centred, gated, arguments, task, thread):
+    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch: all that there
+    are, in the accumulator's dtype, with a gate. gated: None without one."""
     f = read(Forward, arguments)
     row_bytes = f.N * size_of(storage)
     packed = f.block_rows * row_bytes
-    scratch = f.scratch + thread * 4 * packed
+    scratch = f.scratch + thread * SCRATCH_TENSORS * packed
     stop = min(f.M, (task + 1) * f.rows_per_task)
     tables = f.x_table | f.residual_table | f.y_table | f.total_table
     step = f.block_rows if tables != 0 else f.rows_per_task
     for start in range(task * f.rows_per_task, stop, step):
         rows = min(step, stop - start)
         x, x_stride = packed_rows(f, f.x, f.x_stride, f.x_table, start, rows, 0, scratch, row_bytes)
+        if gated is not None:
+            at = scratch + 2 * packed
+            gate, _ = packed_rows(f, f.gate, 0, f.gate_table, start, rows, 0, at, row_bytes)
+            if f.gates_x != 0:
+                multiply_gate(acc, x, gate, x, None, 0, None, 0, rows * f.N)
         y, y_stride = place_of(f.y, f.y_stride, f.y_table, start, scratch + packed, row_bytes)
         residual, residual_stride, total, total_stride = 0, 0, 0, 0
         if f.residual != 0:
@@ -314,5 +321,7 @@ def forward_rows(storage, acc, centred, arguments, task, thread):
             else:
                 some_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             i += count
+        if gated is not None and f.gates_x == 0:
+            multiply_gate(acc, y, gate, y, None, 0, None, 0, rows * f.N)
         if f.y_table != 0:
             copy_rows(word(copies_of(f.y_table, f.N), 1), f.y, f.y_table, start, rows, f.N, y)

@@ -184,7 +184,9 @@ _CALLS = {
     3: lambda call, a, b, c: lambda arguments, task, thread: call(a, b, c, arguments, task, thread),
     4: lambda call, a, b, c, d: lambda arguments, task, thread: call(a, b, c, d, arguments, task, thread),
     5: lambda call, a, b, c, d, e: lambda arguments, task, thread: call(a, b, c, d, e, arguments, task, thread),
-    6: lambda call, a, b, c, d, e, f: lambda arguments, task, thread: call(a, b, c, d, e, f, arguments, task, thread),
+    7: lambda call, a, b, c, d, e, f, g: (
+        lambda arguments, task, thread: call(a, b, c, d, e, f, g, arguments, task, thread)
+    ),
 }
 
 
@@ -195,25 +197,28 @@ def task(function, *choices):
 
 # By (storage of the elements, storage of the sums). rms_: of rows that are not centred.
 TASK_FUNCTIONS = {
-    "rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, 1),
-    "rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, None),
-    "rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, None, 1),
-    "rows_dbeta": lambda storage, acc: task(backward_rows, storage, acc, DBETA_ONLY, 1, None, 1),
-    "tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, 1, 1, 1),
+    "rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, 1, None),
+    "rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, 1, None, None),
+    "rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, 1, None, 1, None),
+    "rows_dbeta": lambda storage, acc: task(backward_rows, storage, acc, DBETA_ONLY, 1, None, 1, None),
+    "tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, 1, 1, 1, None),
     "row_sums": lambda storage, acc: task(backward_row_sums, storage, acc, 1),
     "columns": lambda storage, acc: task(backward_columns, storage, acc, 1, 1),
     "columns_dx": lambda storage, acc: task(backward_columns, storage, acc, 1, None),
-    "forward_rows": lambda storage, acc: task(forward_rows, storage, acc, 1),
+    "forward_rows": lambda storage, acc: task(forward_rows, storage, acc, 1, None),
     "forward_in_lanes": lambda storage, acc: task(forward_in_lanes, storage, acc, 1),
-    "rms_rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, 1),
-    "rms_rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, None),
-    "rms_rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, None, 1),
-    "rms_tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, None, 1, 1),
+    "rms_rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, 1, None),
+    "rms_rows_dx": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, None, None),
+    "rms_rows_sums": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, None, 1, None),
+    "rms_tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, None, 1, 1, None),
     "rms_row_sums": lambda storage, acc: task(backward_row_sums, storage, acc, None),
     "rms_columns": lambda storage, acc: task(backward_columns, storage, acc, None, 1),
     "rms_columns_dx": lambda storage, acc: task(backward_columns, storage, acc, None, None),
-    "rms_forward_rows": lambda storage, acc: task(forward_rows, storage, acc, None),
+    "rms_forward_rows": lambda storage, acc: task(forward_rows, storage, acc, None, None),
     "rms_forward_in_lanes": lambda storage, acc: task(forward_in_lanes, storage, acc, None),
+    "gated_rows": lambda storage, acc: task(backward_rows, storage, acc, IN_BLOCKS, None, 1, 1, 1),
+    "gated_tiny_rows": lambda storage, acc: task(backward_rows, storage, acc, ACROSS, None, 1, 1, 1),
+    "gated_forward_rows": lambda storage, acc: task(forward_rows, storage, acc, None, 1),
     "combine": lambda storage, acc: task(combine, acc, storage),
     "slice_moments": lambda storage, acc: task(slice_moments, storage, acc),
     "slice_sums": lambda storage, acc: task(slice_lanes, storage, acc, None, 1, None),

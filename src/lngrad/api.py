@@ -239,7 +239,7 @@ def rms_norm_backward(
     output_mask: Sequence[bool] | None = None,
     out: RmsGrads | GatedGrads | None = None,
     backend: str | None = None,
-) -> RmsGrads | GatedGrads:
+) -> RmsGrads:
     """Gradients of RMS normalization, from the forward's input and rstd.
 
     With xhat = x·rstd and dxhat = dy·(offset + gamma): dx = rstd·(dxhat - xhat·mean_dxhat_xhat) + dtotal, dgamma = Σ dy·xhat.
@@ -256,7 +256,7 @@ def rms_norm_backward(
         backend: A name from `backends()`; None chooses.
 
     Returns:
-        dx in x's dtype and kind; dgamma (*R) in gamma's dtype, or x's without gamma; dgate, with a gate, as dx.
+        dx in x's dtype and kind; dgamma (*R) in gamma's dtype, or x's without gamma. With a gate GatedGrads, dgate being as dx.
 
     Raises:
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.

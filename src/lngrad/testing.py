@@ -139,7 +139,7 @@ def make_inputs(
     added = [rng.standard_normal(shape).astype(of_total) for _ in range(2)] if residual else [None, None]
     beta = beta if normalization.centred else None
     gate = (2 * rng.standard_normal(shape)).astype(wanted) if gated else None
-    inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, *added, gate)
+    inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, added[0], added[1], gate)
     forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization, gate=gate)
     statistics = numpy_dtype(case.statistics_dtype or accumulator)
     return replace(inputs, mean=forward.mean.astype(statistics), rstd=forward.rstd.astype(statistics))
@@ -152,7 +152,7 @@ def make_inputs(
 TOLERANCES = {"float32": 32.0, "float64": 32.0}
 
 
-def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads | problem.GatedGrads:
+def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     """The sums of the absolute values of the terms of dx, dgamma and dbeta; with a gate of dgate in place of that.
 
     Args:
@@ -180,7 +180,8 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads | pr
     of_x, _, (sigmoid, rest) = reference.gate_factors(inputs.gate, inputs.normalization)
     ungated = np.abs(terms_of(replace(inputs, gate=None)).dxhat * xhat)
     of_silu = dx * np.abs(_float64(inputs.x)) if inputs.normalization.gates_x else ungated
-    return problem.GatedGrads(dx * np.abs(of_x), dgamma, of_silu * sigmoid * (1 + np.abs(rest)))
+    steep = of_silu * sigmoid * (1 + np.abs(rest))
+    return problem.GatedGrads(dx * np.abs(of_x), dgamma, steep)  # type: ignore[return-value]  # with a gate
 
 
 def _absolute_terms(inputs: Inputs) -> Terms:
@@ -356,7 +357,7 @@ def _bits(array: Any) -> Any:
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
 
 
-def _true(inputs: Inputs) -> Grads | problem.GatedGrads:
+def _true(inputs: Inputs) -> Any:
     return reference.layer_norm_backward(
         *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal,
         gate=inputs.gate,

@@ -69,13 +69,23 @@ NORMS = {
         lambda x, s: centred_and_scaled(x, 0.1) * (1 + of_rows(s, x)),
         "xs",
     ),
+    "gated": (
+        lambda x, z, w: lngrad_torch.gated_rms_norm(x, z, w, 1e-6),
+        lambda x, z, w: F.rms_norm(x, (C,), w, 1e-6) * F.silu(z),
+        "xzw",
+    ),
+    "gate first": (
+        lambda x, z: lngrad_torch.gated_rms_norm(x, z, eps=0.1, norm_before_gate=False),
+        lambda x, z: F.rms_norm(x * F.silu(z), (C,), None, 0.1),
+        "xz",
+    ),
 }
 each = pytest.mark.parametrize("name", NORMS)
 
 
 def arguments(name, dtype=torch.float64, rows=(2, 3)):
     generator = torch.Generator().manual_seed(0)
-    shapes = {"x": (*rows, C), "r": (*rows, C), "w": (C,), "b": (C,), "s": (rows[0], C)}
+    shapes = {"x": (*rows, C), "r": (*rows, C), "z": (*rows, C), "w": (C,), "b": (C,), "s": (rows[0], C)}
     return [torch.randn(shapes[one], dtype=torch.float64, generator=generator).to(dtype) for one in NORMS[name][2]]
 
 
@@ -285,7 +295,7 @@ def test_errors_name_the_argument():
 @pytest.mark.parametrize("name", NORMS)
 def test_a_second_call_without_native_code_is_the_third(name, wants_gradients):
     ours, _, takes = NORMS[name]
-    arrays = [torch.randn(64, C) if one in "xr" else torch.randn(C) for one in takes]
+    arrays = [torch.randn(64, C) if one in "xrz" else torch.randn(C) for one in takes]
     with python_alone():
         if not wants_gradients:
             assert len(second_and_third(lambda: ours(*arrays))) <= 30

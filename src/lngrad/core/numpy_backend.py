@@ -65,7 +65,7 @@ def _factors(given: dict[str, Any], problem: Problem, start: int, stop: int) -> 
     gate = _rows(given["gate"], problem, start, stop) if "gate" in given else None
     of_x, of_y, of_silu = gate_factors(gate, problem.normalization)
     slope = of_silu[0] * (1 + of_silu[1]) if of_silu else np.float64(0)
-    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, slope))  # type: ignore[return-value]
+    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, slope))
 
 
 def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -41,7 +41,8 @@ def layer_norm(
         gate: (*A, *R), None for no factor.
     """
     of_x, of_y, _ = gate_factors(gate, normalization)
-    x, _, axes = _float64(x * of_x, normalized)
+    x, _, axes = _float64(x, normalized)
+    x = x * of_x
     mean = x.mean(axes, keepdims=True)
     mean = mean if normalization.centred else np.zeros_like(mean)
     rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
@@ -82,8 +83,7 @@ def backward_terms(
 ) -> Terms:
     """xhat = (x - mean)·rstd and dxhat = dy·(offset + gamma); the arguments are those of layer_norm_backward."""
     of_x, of_y, _ = gate_factors(gate, normalization)
-    dy, _, _ = _float64(dy * of_y, normalized)
-    x, _, _ = _float64(x * of_x, normalized)
+    dy, x = _float64(dy, normalized)[0] * of_y, _float64(x, normalized)[0] * of_x
     statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
     mean, rstd = (np.asarray(array, np.float64).reshape(statistics) for array in (mean, rstd))
     return Terms(dy, (x - mean) * rstd, dy * _scale(gamma, normalization), rstd)
@@ -100,7 +100,7 @@ def layer_norm_backward(
     normalization: Normalization = LAYER_NORM,
     dtotal: AnyArray | None = None,
     gate: AnyArray | None = None,
-) -> Grads | GatedGrads:
+) -> Any:
     """dx, dgamma and dbeta in float64, from the row statistics as they are given.
 
     Args:
@@ -112,7 +112,7 @@ def layer_norm_backward(
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
         gate: (*A, *R) or None; with it dgate is in dbeta's place.
     """
-    given, of_gate = (dy, x), gate_factors(gate, normalization)
+    own_dy, own_x = (_float64(one, normalized)[0] for one in (dy, x))
     terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization, gate=gate)
     dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
@@ -125,8 +125,8 @@ def layer_norm_backward(
     dgamma, dbeta = (over_rows(one, rows, gamma) for one in (dy * xhat, dy))
     if gate is None:
         return Grads(dx, dgamma, dbeta)
-    of_x, _, (sigmoid, rest) = of_gate
-    of_silu = dx * given[1] if normalization.gates_x else given[0] * xhat * _scale(gamma, normalization)
+    of_x, _, (sigmoid, rest) = gate_factors(gate, normalization)
+    of_silu = dx * own_x if normalization.gates_x else own_dy * xhat * _scale(gamma, normalization)
     return GatedGrads(dx * of_x, dgamma, of_silu * sigmoid * (1 + rest))
 
 

@@ -176,9 +176,12 @@ class PlanBuilder:
         return fields
 
     def block_rows(self) -> int:
-        """How many rows are packed at a time: whole chunks, no more than there are, or a part of one, a power of two."""
+        """How many rows are packed at a time: whole chunks, no more than there are, or a part of one, a power of two; few where
+        their columns follow each other, so that they stay in the first level."""
         M, row_bytes = self.problem.M, self.problem.N * self.itemsize
-        rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, scratch_bytes(self.machine) // row_bytes)
+        are_plain = all(table.words is not None and table.words[-1] for table in self.tables)
+        most = self.machine.first_level if are_plain else scratch_bytes(self.machine)
+        rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, most // row_bytes)
         return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
 
     def lanes_may_be_rows(self, name: str) -> bool:

@@ -227,7 +227,7 @@ def gated_rms_norm(
     numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
     if group_size in (None, N):
         return operators.differentiable_gated(input, [N], weight, gate, *numbers)
-    if group_size <= 0 or N % group_size:  # type: ignore[operator]
+    if group_size <= 0 or N % group_size:
         raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")
     x, z = (one.unflatten(-1, (-1, group_size)).movedim(-2, 0) for one in (input, gate))
     if weight is not None:

@@ -53,7 +53,7 @@ class DrawnInputs:
 def true_grads(inputs: Inputs) -> Grads:
     """The reference in float64, quiet about the infinities that a case forces."""
     with np.errstate(all="ignore"):
-        return reference.layer_norm_backward(
+        return reference.layer_norm_backward(  # type: ignore[no-any-return]
             inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized,
             normalization=inputs.normalization, dtotal=inputs.dtotal,
         )  # fmt: skip

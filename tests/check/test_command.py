@@ -10,16 +10,24 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
 import lngrad
+from lngrad.check.gate import summary
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
+from lngrad.check.result import CaseResult, settled
+from lngrad.cli.check import _print_summary
+from lngrad.cli.commands import app
 from lngrad.testing import check_same_bits
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +97,27 @@ def test_a_crash_and_a_hang_are_failed_cases_and_every_report_tells_them(bench, 
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", html)
 
 
+def test_a_text_that_was_said_before_keeps_its_numbers(bench, run):
+    (bench / "ends.py").write_text("import os\ndef kernel(dy, x):\n    os._exit(3 + len(x))\n")
+    result = run("check", "--impl", "ends:kernel", "--filter", "6* by 64", "--fuzz", 0, "--jobs", 1)
+    assert "failed 65 by 64  crashed (exit code 68)" in result.output, result.output
+    assert "#" not in result.output
+
+
+def test_a_name_that_is_withdrawn_is_marked(make_case):
+    one = CaseResult("one", "", "failed", "", "", "exact", mistake="a", sentence="about a")
+    many = [replace(one, name=f"{place}", mistake=f"b of {place}") for place in range(5)]
+    found = [one, *many, replace(one, mistake="b of 1", alternatives=(("c of 3", ""),))]
+    results = [*settled(found)[:-1], replace(found[-1], mistake="c of 3")]
+    made = summary(results, [make_case(name=each.name) for each in results], Options(), None, 1.0)
+    console = Console(file=StringIO(), width=200)
+    _print_summary(console, made, found)
+    said = console.file.getvalue()
+    assert "5 × b of …\n" in said
+    assert "withdrawn above: 1 × a: the other failures speak against it\n" in said
+    assert "withdrawn above: 1 × b of 1: it is c of 3, which explains more failures\n" in said
+
+
 def test_resume_keeps_what_is_done(bench, run):
     first = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--limit", 2)
     assert first.exit_code == 0
@@ -96,14 +125,15 @@ def test_resume_keeps_what_is_done(bench, run):
     done = json.loads(lines[0])
     done["seconds"] = 1234.5  # to be told from a result that was computed anew
     (bench / "r.jsonl").write_text(json.dumps(done) + "\n" + lines[1][:50])  # and a line that was cut off
-    second = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume")
+    second = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume", "any")
     assert second.exit_code == 0
     assert "5 passed" in second.output
+    assert second.output.startswith("1 of 5 cases were not judged: believed, as --resume any says")
     *results, last = map(json.loads, (bench / "r.jsonl").read_text("utf-8").splitlines())
     seconds = [one["seconds"] for one in results]
-    assert last["verdict"] == "PASS"
+    assert last["verdict"] == "PASS WITH LIMITS"
     assert seconds.count(1234.5) == 1
-    third = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume", "--seed", 1)
+    third = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume", "any", "--seed", 1)
     assert "1234.5" not in (bench / "r.jsonl").read_text("utf-8"), third.output
 
 
@@ -115,7 +145,7 @@ def test_resume_keeps_what_is_done(bench, run):
         (["cases.yaml", "--impl", "nobody:kernel"], "--impl: nobody:kernel: No module named 'nobody'"),
         (["cases.yaml", "--impl", "somebody:nothing"], "has no attribute 'nothing'"),
         (["cases.yaml", "--standard", "strict"], "--standard: expected one of auto, mixed, stat"),
-        (["cases.yaml", "--resume"], "--resume: needs --json"),
+        (["cases.yaml", "--resume", "any"], "--resume: needs --json"),
         (["cases.yaml", "--filter", "zzz"], "--filter: none of 5 cases matches 'zzz'"),
         (["cases.yaml", "--against", "nowhere"], "nowhere: no such file or folder"),
         (["cases.yaml", "--report", "no/where.html"], "no folder no"),
@@ -312,5 +342,25 @@ def test_ctrl_c_keeps_what_is_done(bench):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "interrupted after 1 of 3 cases; --resume --json r.jsonl goes on" in errors
+    (digest,) = re.findall(
+        r"interrupted after 1 of 3 cases; --json r.jsonl --resume (\w{16}) goes on", " ".join(errors.split())
+    )
     assert statuses(journal) == {"good": "passed"}
+    words = [
+        "check",
+        "cases.yaml",
+        "--impl",
+        "somebody:kernel",
+        "--filter",
+        "good",
+        "--json",
+        "r.jsonl",
+        "--resume",
+        digest,
+    ]
+    goes_on = CliRunner().invoke(app, words)
+    assert (goes_on.exit_code, "not judged" in goes_on.output) == (0, False), goes_on.output
+    journal.write_text(journal.read_text("utf-8").replace("passed", "failed"), "utf-8")
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert f"with digest {digest}, got " in " ".join(refused.output.split())

@@ -78,6 +78,16 @@ def test_names_that_most_failures_have_not_are_likenesses_and_all_failures_are_c
     assert names(*given, result("not repeatable")) == [None] * 64 + [*"abcdef", "not repeatable"]
 
 
+def test_a_mistake_in_several_spellings_is_one():
+    """The column that gamma is read from depends on the case's size."""
+    given = [result(f"gamma of the column {size} before in bfloat16") for size in (4, 12, 60)]
+    assert tally([*given, result("b 1e-05")]) == [("gamma of the column … before in bfloat16", 3), ("b 1e-05", 1)]
+    assert names(*[result("b")] * 10, *given) == ["b"] * 10 + [one.mistake for one in given]
+    assert settled([*given, *given[:1], result("b")])[-1].sentence.startswith(
+        "4 other cases have another mistake: gamma of the column … before in bfloat16. This one"
+    )
+
+
 def test_nothing_becomes_of_nothing():
     assert settled([]) == []
     assert names(result(None), result(None, status="passed")) == [None, None]

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 from typer.testing import CliRunner
 
 import lngrad.check
+from lngrad.check import reproduction
 from lngrad.check.calls.process import KernelProcesses, how_it_died
 from lngrad.check.case import NORMS, Options
 from lngrad.check.formats.reading import of_norm, shipped
@@ -72,6 +73,19 @@ def detaches(dy, x, mean, rstd, gamma, normalized_shape):
     while not os.path.exists("pid"):
         time.sleep(0.01)
     return right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+
+def leaves_a_daemon(dy, x, mean, rstd, gamma, normalized_shape):
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            time.sleep(100)
+        os._exit(0)
+    os.wait()
+    return right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+
+def dies_and_leaves_a_daemon(dy, x, mean, rstd, gamma, normalized_shape):
+    leaves_a_daemon(dy, x, mean, rstd, gamma, normalized_shape)
+    os._exit(5)
 
 def looks_into_its_judges(dy, x, mean, rstd, gamma, normalized_shape):
     judge = os.getppid()
@@ -186,6 +200,21 @@ def test_a_daemon_ends_before_the_record_is_written(odd, run):
     assert [json.loads(line).get("status") for line in (odd / "r.jsonl").read_text().splitlines()] == ["passed", None]
 
 
+def test_a_kernel_that_dies_is_not_waited_for_because_of_its_daemon(odd, run):
+    words = "--filter", "64 by 64", "--fuzz", 0, "--time-limit", 50
+    result = run("check", "--impl", "odd:dies_and_leaves_a_daemon", *words)
+    assert "crashed (exit code 5)" in result.output, result.output
+
+
+@pytest.mark.parametrize("ends", ["raise ValueError", "raise ImportError"])
+def test_a_script_is_not_waited_for_because_of_a_daemon_and_has_a_session_of_its_own(odd, monkeypatch, ends):
+    monkeypatch.setattr(reproduction, "SCRIPT_SECONDS", 50.0)
+    leaves = "from odd import leaves_a_daemon\ntry:\n    leaves_a_daemon(*6 * [None])\nexcept Exception:\n    pass\n"
+    session = f"import os\nassert os.getsid(0) not in (os.getppid(), {os.getsid(0)})\n{leaves}open('left', 'w')\n{ends}"
+    assert reproduction._shows(session) == (ends == "raise ValueError")
+    assert (odd / "left").exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 def test_no_kernel_writes_its_judges_memory(odd, run):
     result = run("check", "--impl", "odd:looks_into_its_judges", "--filter", "=tail")
@@ -270,7 +299,7 @@ def test_a_standard_takes_llama_s_rounding_and_no_formula_that_is_wrong(make_cas
 
 
 def test_a_process_that_closes_its_pipe_and_lives_has_a_sentence():
-    assert how_it_died(None, "") == "it closed the connection to lngrad, and did not end"
+    assert how_it_died(None, "") == "it left off answering, and did not end"
     assert how_it_died(3, "") == "crashed (exit code 3)"
 
 
@@ -339,7 +368,7 @@ def test_errors_of_few_digits_are_said_with_their_number(diagnosed):
 
 def test_a_run_that_goes_on_has_the_seed_of_its_file(odd):
     words = ["check", "--impl", "numpy_cpu", "--filter", "=tail", "--json", "r.jsonl"]
-    first, second = (CliRunner().invoke(app, [*words, *more]).output for more in ((), ("--resume",)))
+    first, second = (CliRunner().invoke(app, [*words, *more]).output for more in ((), ("--resume", "any")))
     (seed,) = re.findall(r"; --seed (\d+) draws", " ".join(first.split()))
     assert re.findall(r"; --seed (\d+) draws", " ".join(second.split())) == [seed]
     assert f" --seed {seed} " in json.loads((odd / "r.jsonl").read_text().splitlines()[0])["command"]

@@ -26,7 +26,7 @@ from lngrad.check.implementations import Signature, implementation_of
 from lngrad.check.judge import Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.reproduction import SEARCH_SECONDS, SHOWN_BY_CALLS, script, smallest
-from lngrad.check.result import CaseResult, settled
+from lngrad.check.result import BELIEVED, CaseResult, settled
 from lngrad.check.standards import AUTO
 from lngrad.check.trial import OWN
 from lngrad.core.threads import get_num_threads
@@ -95,7 +95,7 @@ class Run:
 
     Attributes:
         verdict: FAIL if a case failed; INCONCLUSIVE if none passed, or more were skipped than is allowed; PASS WITH LIMITS if
-            some were skipped that another kernel takes.
+            some were skipped that another kernel takes, or were not judged.
         command, seed, versions, started, machine: What ran, with which inputs, when and on what.
         signature: How a forward was called.
         counts, not_run: Of cases: passed, failed, skipped; and of those that did not run.
@@ -214,7 +214,7 @@ def summary(
     """The run of these results; mistakes have scripts if these are wanted."""
     counts = {status: sum(one.status == status for one in results) for status in ("passed", "failed", "skipped")}
     by_name = {case.label: case for case in cases}
-    limits = [one for one in results if is_refusal(one)]
+    limits = [one for one in results if is_refusal(one) or BELIEVED in one.notes]
     is_small = all(case.M * case.N < INT32 for case in cases)
     is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
     versions, started = {"python": platform.python_version()}, datetime.now(timezone.utc) - timedelta(seconds=seconds)

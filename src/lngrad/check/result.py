@@ -6,21 +6,24 @@ it. A name that one case has alone, where another name explains nearly all other
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "skipped"]
+# A first call that was right where a second one was not: in one case among many wrong ones, the first values hid the mistake.
+EARLIER, VERY_MANY = "an earlier call's results", 20
 # What was seen, and not concluded from a result's numbers.
 SEEN = frozenset({
-    "not repeatable", "an earlier call's results", "results that change", "layout ignored", "number of threads",
-    "NaN or infinity lost", "no gradient", "backward raises", "another shape", "another dtype",
+    EARLIER, "not repeatable", "results that change", "layout ignored", "number of threads", "NaN or infinity lost",
+    "no gradient", "backward raises", "another shape", "another dtype",
 })  # fmt: skip
+BELIEVED = "believed, as --resume any says, whoever wrote the file"
 NO_NAME, NOT_EXPLAINED = "no known mistake", "not explained, as --no-diagnosis says"
 MANY = 4  # times as many cases: those outvote a name
-# A first call that was right where a second one was not: in one case among many wrong ones, the first values hid the mistake.
-HIDDEN, VERY_MANY = "an earlier call's results", 20
+NUMBER = re.compile(r"\b\d+(\.\d+)?(e[-+]?\d+)?\b")
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def settled(results: Sequence[CaseResult]) -> list[CaseResult]:
     """
     support = Counter(name for result in results if result.mistake for name in _names(result))
     chosen = [_chosen(result, support) for result in results]
-    named = Counter(result.mistake for result in chosen if result.mistake)
+    named = Counter(kind_of(result.mistake) for result in chosen if result.mistake)
     unnamed = sum(map(is_unexplained, chosen))
     if named.total() * MANY <= unnamed and not SEEN & set(named):
         text = f"Nothing explains {unnamed} other cases. This one alone looks like"
@@ -210,17 +213,35 @@ def settled(results: Sequence[CaseResult]) -> list[CaseResult]:
     (most, number), *_ = named.most_common(1)
     if most in SEEN:
         return chosen
-    text = f"{number} other cases have another mistake: {most}. This one alone looks like"
+    text = f"{number} other cases have another mistake: {_spelled(chosen)[most]}. This one alone looks like"
     return [_withdrawn(result, text) if _is_outvoted(result, named, most) else result for result in chosen]
 
 
 def tally(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
-    """What the failures are, and how many of each: names, those that nothing explains, and those that did not finish."""
-    failed = (result for result in results if result.status == "failed")
-    unnamed = {NOT_EXPLAINED: NOT_EXPLAINED}
+    """What the failures are, and how many of each: names, those that nothing explains, and those that did not finish.
+
+    Names that differ in numbers alone are one, with … for what differs.
+    """
+    unnamed, spelled = {NOT_EXPLAINED: NOT_EXPLAINED}, _spelled(results)
     return Counter(
-        one.mistake or unnamed.get(one.sentence) or (NO_NAME if one.outputs else "did not finish") for one in failed
-    ).most_common()
+        spelled[kind_of(one.mistake)] if one.mistake
+        else unnamed.get(one.sentence) or (NO_NAME if one.outputs else "did not finish")
+        for one in results if one.status == "failed"
+    ).most_common()  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    """A mistake's name with … for its numbers: those of one kind depend on the case's sizes."""
+    return NUMBER.sub("…", name)
+
+
+def _spelled(results: Iterable[CaseResult]) -> dict[str, str]:
+    """Of each kind the name, where all of the kind have the same; else the kind."""
+    found: dict[str, str] = {}
+    for name in (one.mistake for one in results if one.mistake):
+        kind = kind_of(name)
+        found[kind] = name if found.get(kind, name) == name else kind
+    return found
 
 
 def is_unexplained(result: CaseResult) -> bool:
@@ -243,10 +264,10 @@ def _chosen(result: CaseResult, support: Counter[str]) -> CaseResult:
 
 
 def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
-    name = result.mistake
-    if name == HIDDEN:
+    name = kind_of(result.mistake or "")
+    if name == EARLIER:
         return named[name] * VERY_MANY <= named[most] and result.sentence.startswith("The first call was right")
-    if name is None or name in SEEN or named[name] * MANY > named[most]:
+    if not name or name in SEEN or named[name] * MANY > named[most]:
         return False
     return not set(name.split("; ")) & set(most.split("; "))
 

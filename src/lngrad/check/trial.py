@@ -21,7 +21,7 @@ from lngrad.check.comparison import Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
 from lngrad.check.mistakes.diagnosis import UNEXPLAINED, Diagnosis, diagnose
-from lngrad.check.result import NOT_EXPLAINED, CaseResult
+from lngrad.check.result import EARLIER, NOT_EXPLAINED, CaseResult
 from lngrad.core.machine import copy_speed
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
@@ -35,7 +35,6 @@ THREADS = (1, 2, 3)
 REPEATED = 12  # calls more, where bits must be equal
 MORE_ROWS = 600  # of a call between two others, of cases that are called more often than by default
 DEFAULT_CALLS = CheckCase.calls
-EARLIER = "an earlier call's results"
 
 
 def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:

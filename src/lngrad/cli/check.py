@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -128,7 +127,14 @@ def check(
             callback=given,
         ),
     ] = None,
-    resume: Annotated[bool, Option("--resume", help="Keep the results that the --json file has already.")] = False,
+    resume: Annotated[
+        str | None,
+        Option(
+            metavar="DIGEST|any",
+            help="Keep the results of the --json file, if it is as an interrupted run says it left it; any: believe it.",
+            show_default="none",
+        ),
+    ] = None,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
     time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
     seed: Annotated[int | None, Option(min=0, help=SEED, show_default="drawn, and printed")] = None,
@@ -171,14 +177,15 @@ def check(
     valid_max_skipped(max_skipped)
     if allow is not None:
         one_of("--allow", allow, ALLOWED)
-    if resume and json in (None, STDOUT):
+    if resume is not None and json in (None, STDOUT):
         fail("--resume: needs --json FILE, which has the results so far", REFUSED)
     _places(cases or (), report, junit, sarif, json)
     earlier = list(read_journal(compare).values()) if compare is not None else None
     guarded()
+    kept = read_journal(json, resume) if resume is not None and json is not None and json.is_file() else {}
     if is_drawn := seed is None:
-        kept = seed_of(json) if resume and json is not None and json.is_file() else None
-        seed = kept if kept is not None else 0 if against else drawn_seed()
+        earlier_seed = seed_of(kept.values())
+        seed = earlier_seed if earlier_seed is not None else 0 if against else drawn_seed()
     signature = None if against else signature_of(impl)
     if norm is None and not cases and (":" in impl or against):
         norm = norm_of(signature)  # what dumps are of, too, unless --norm says
@@ -193,20 +200,22 @@ def check(
         invoked=shlex.join(["lngrad", "check", *words]),
     )  # fmt: skip
     start = monotonic()
-    found, interrupted = _run(chosen, options, json, resume, 1 if time else jobs, time_limit)
-    seconds, results = monotonic() - start, settled(found)
-    run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=json is not None)
-    end_children(lambda _, session: session == os.getsid(0))  # kernels' own, which could write what comes now
-    if json is not None:
-        finish(json, run)
+    try:
+        found, interrupted = _run(chosen, options, json, kept, 1 if time else jobs, time_limit)
+        seconds, results = monotonic() - start, settled(found)
+        scripts = json is not None and not interrupted
+        run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=scripts)
+    finally:
+        end_children(lambda _, session: session == os.getsid(0))  # kernels' own, which could write what comes now
+    digest = finish(json, run) if json is not None else ""
     console = Console(highlight=False, stderr=json == STDOUT)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
         _print_changes(console, changed)
-    _print_summary(console, run, is_drawn)
+    _print_summary(console, run, found, is_drawn)
     _write_reports(report, junit, sarif, run, options, changed)
     if interrupted:
-        hint = f"; --resume --json {json} goes on" if json else "; with --json FILE it could go on"
+        hint = f"; --json {json} --resume {digest} goes on" if digest else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
     _end(run.counts, max_skipped)
 
@@ -288,17 +297,21 @@ def _standards() -> Iterable[str]:
 
 
 def _run(
-    cases: list[CheckCase], options: Options, journal: Path | None, resume: bool, jobs: int | None, time_limit: float
+    cases: list[CheckCase],
+    options: Options,
+    journal: Path | None,
+    kept: dict[str, CaseResult],
+    jobs: int | None,
+    time_limit: float,
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from rich.console import Console
 
     from lngrad.check.judge import default_jobs, run_cases
-    from lngrad.check.reports.journal import STDOUT, Journal, key_of, read_journal
-    from lngrad.check.result import NO_NAME
+    from lngrad.check.reports.journal import STDOUT, Journal, key_of
+    from lngrad.check.result import NO_NAME, kind_of
 
     keys = {case.label: key_of(case, options) for case in cases}
-    kept = read_journal(journal) if resume and journal and journal.is_file() else {}
     found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
     waiting = [case for case in cases if case.label not in found]
     printed = Counter[str]()
@@ -312,8 +325,9 @@ def _run(
             if file:
                 file.append(result)
             if result.status == "failed" and printed.total() < MAX_PRINTED:
-                kind = result.mistake or (NO_NAME if result.outputs else re.sub(r"\d+", "#", result.reason))
-                _print_result(console, result, kind if printed[kind] else "")
+                known = result.mistake or (NO_NAME if result.outputs else result.reason)
+                kind = kind_of(known)
+                _print_result(console, result, known if printed[kind] else "")
                 printed[kind] += 1
                 if printed.total() == MAX_PRINTED:
                     console.print("[dim]further failures are in the reports[/]")
@@ -342,11 +356,14 @@ def _print_result(console: Console, result: CaseResult, known: str = "") -> None
     console.print(f"  [dim]{escape(result.command)}[/]", soft_wrap=True)
 
 
-def _print_summary(console: Console, run: Run, is_drawn: bool = False) -> None:
+def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_drawn: bool = False) -> None:
+    """What the run says; `found` are the results as they came, with the names that were printed then."""
     from lngrad.check.gate import is_refusal
-    from lngrad.check.result import tally
+    from lngrad.check.result import BELIEVED, tally
 
     results, counts = run.results, run.counts
+    if believed := sum(BELIEVED in result.notes for result in results):
+        console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
     if refused := sum(one.cases for one in run.restrictions):
         kinds = ", ".join(f"{one.cases} × {escape(one.text)}" for one in run.restrictions)
         console.print(f"[yellow]refused {refused} of {len(results)} cases: {kinds}[/]")
@@ -362,7 +379,8 @@ def _print_summary(console: Console, run: Run, is_drawn: bool = False) -> None:
     skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
     for reason, number in skipped.most_common(MAX_PRINTED):
         console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
-    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note != run.signature)
+    said = run.signature, BELIEVED
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in said)
     for note, number in notes.most_common(MAX_PRINTED):
         console.print(f"[dim]note {number}: {escape(note)}[/]")
     timed = [(result, result.time) for result in results if result.time is not None]
@@ -375,6 +393,10 @@ def _print_summary(console: Console, run: Run, is_drawn: bool = False) -> None:
         console.print(table)
     for mistake, number in tally(results)[:MAX_PRINTED]:
         console.print(f"{number} × {escape(mistake)}")
+    pairs = ((one.mistake, after.mistake) for one, after in zip(found, results, strict=True) if one.mistake)
+    for (was, now), number in Counter(pair for pair in pairs if pair[0] != pair[1]).most_common(MAX_PRINTED):
+        why = f"it is {now}, which explains more failures" if now else "the other failures speak against it"
+        console.print(f"[dim]withdrawn above: {number} × {escape(was)}: {escape(why)}[/]")
     if run.not_tried:
         console.print(f"[dim]not tried: {run.not_tried}[/]")
     colour = "red" if counts["failed"] else "green"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,8 @@ from lngrad.testing import Inputs
 CALL_SECONDS = 600.0  # that a call may take which is certified
 START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
 TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
+LOOK_SECONDS = 0.5  # after which it is looked whether a process that does not answer is still there
+STALLED_SECONDS = 30  # in the middle of an answer
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
@@ -136,8 +140,12 @@ class KernelProcess:
         return told
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
-        if not self._pipe.poll(seconds):
-            assert self._process is not None  # it was asked
+        assert self._process is not None  # it was asked
+        end = monotonic() + seconds
+        while not (is_told := self._pipe.poll(max(0.0, min(LOOK_SECONDS, end - monotonic())))) and monotonic() < end:
+            if self._process.poll() is not None and not self._pipe.poll():
+                raise EOFError  # though what it has left behind may hold the other end
+        if not is_told:
             self._process.send_signal(signal.SIGXCPU)  # at which a simulated kernel tells where it is (lngrad/watch.h)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(TELL_SECONDS)
@@ -175,6 +183,8 @@ class KernelProcess:
             BackendUnavailable: There is none.
         """
         self._pipe, theirs = Pipe()
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALLED_SECONDS, 0))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
         given = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
         program = (
@@ -216,7 +226,7 @@ class KernelProcess:
 def how_it_died(code: int | None, said: str) -> str:
     """The signal or the exit code of a process, and the end of what it wrote."""
     if code is None:
-        return f"it closed the connection to lngrad, and did not end{_it_said(said)}"
+        return f"it left off answering, and did not end{_it_said(said)}"
     how = f"exit code {code}"
     if code < 0:
         how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

@@ -243,11 +243,15 @@ def program(template: str) -> Implementation:
             outside.mkdir()
             _write(inside, a)
             made = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
-            try:
-                done = subprocess.run(made, capture_output=True, check=False, preexec_fn=ends_with_parent)
-            except OSError as error:
-                raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
-            said = done.stderr.decode(errors="replace").strip()[-_MAX_STDERR:]
+            with Path(folder, "stderr").open("w+b") as log:  # and no pipe, which what it leaves behind may hold
+                try:
+                    done = subprocess.run(
+                        made, stdout=subprocess.DEVNULL, stderr=log, check=False, preexec_fn=ends_with_parent
+                    )
+                except OSError as error:
+                    raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
+                log.seek(0)
+                said = log.read().decode(errors="replace").strip()[-_MAX_STDERR:]
             if done.returncode == _SKIPPED:
                 raise NotApplicable(said.splitlines()[-1] if said else f"{words[0]} ended with {_SKIPPED}")
             if done.returncode:

@@ -156,6 +156,15 @@ def read_as(call: ExactCase, *names: str, dtype: str = "") -> Changes:
     return made or None
 
 
+def tail_from_the_start(call: ExactCase, tile: int) -> Changes:
+    """The columns after the last whole tile have gamma's first elements."""
+    whole = call.case.N // tile * tile
+    if call.inputs.gamma is None or whole in (0, call.case.N):
+        return None
+    gamma = wide(call.inputs.gamma).reshape(-1)
+    return {"gamma": np.concatenate([gamma[:whole], gamma[: gamma.size - whole]]).reshape(call.inputs.gamma.shape)}
+
+
 def modulo(call: ExactCase, name: str, size: int) -> Changes:
     """gamma or dtotal from a buffer of so many elements, in which the column's index begins anew, or of each tile's first."""
     array, N = getattr(call.inputs, name), call.terms.N

@@ -14,8 +14,9 @@ from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 
 MAX_SEQUENTIAL = 8192  # rows, or columns, that are added one by one in Python
-OF_DGAMMA = {"xhat of dgamma", "dy·xhat"}
-FORMATS = {"tf32": 11, "two bfloat16": 16}  # digits, the first of which is not stored
+OF_SUMS = {"xhat of dgamma", "dy·xhat", "dy of dbeta"}
+TF32 = {"tf32": (11, np.rint), "tf32 towards zero": (11, np.trunc)}
+FORMATS = {**TF32, "two bfloat16": (16, np.rint)}  # digits, the first of which is not stored, and how they become whole
 FP8 = {"fp8 E4M3": ml_dtypes.float8_e4m3fn, "fp8 E5M2": ml_dtypes.float8_e5m2}
 DIGITS = {"float16": 11, "bfloat16": 8}
 
@@ -33,14 +34,14 @@ def rounded(call: ExactCase, *places: str, dtype: str) -> Changes:
 
     Args:
         places: Of dx dxhat, xhat, products (dxhat·xhat before their mean), terms (of both row sums), sums, means, bracket (what
-            rstd multiplies) and norm (what dtotal is added to); of dgamma "xhat of dgamma" and "dy·xhat".
+            rstd multiplies) and norm (what dtotal is added to); of the column sums those of OF_SUMS.
     """
     t = call.terms
     if "norm" in places and call.inputs.dtotal is None:
         return None
 
     def at(place: str, value: Array) -> Array:
-        return narrowed(value, dtype) if place in places else value
+        return in_format(value, dtype) if place in places else value
 
     def mean(one: Array) -> Array:
         return at("means", at("sums", row_sum(at("terms", one))) / t.N)
@@ -49,8 +50,11 @@ def rounded(call: ExactCase, *places: str, dtype: str) -> Changes:
     first = mean(dxhat) if t.normalization.centred else 0.0
     bracket = at("bracket", dxhat - first - xhat * mean(at("products", dxhat * xhat)))
     made = {"dx": at("norm", t.rstd * bracket) + t.dtotal}
-    sums = {"dgamma": at("dy·xhat", t.dy * at("xhat of dgamma", t.xhat)).sum(0)}
-    return (made if {*places} - OF_DGAMMA else {}) | (sums if {*places} & OF_DGAMMA else {})
+    sums = {
+        "dgamma": at("dy·xhat", t.dy * at("xhat of dgamma", t.xhat)).sum(0),
+        "dbeta": at("dy of dbeta", t.dy).sum(0),
+    }
+    return (made if {*places} - OF_SUMS else {}) | (sums if {*places} & OF_SUMS else {})
 
 
 def uncentred_xhat(call: ExactCase) -> Changes:
@@ -114,11 +118,13 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
 
 
 def in_format(array: Array, format: str) -> Array:
-    """Numbers of another format: of so many digits, or of fp8 with its range."""
+    """Numbers of another format: of so many digits, of 16 bits, or of fp8 with its range."""
     if format in FP8:
         return array.astype(np.float32).astype(FP8[format]).astype(np.float64)
-    mantissa, exponent = np.frexp(array)
-    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, FORMATS[format])), exponent - FORMATS[format]))
+    if format not in FORMATS:
+        return narrowed(array, format)
+    (mantissa, exponent), (digits, whole) = np.frexp(array), FORMATS[format]
+    return np.asarray(np.ldexp(whole(np.ldexp(mantissa, digits)), exponent - digits))
 
 
 def operands(call: ExactCase, format: str, **_: str) -> Changes:
@@ -186,8 +192,7 @@ def flushed_inputs(call: ExactCase) -> Changes:
 BOTH = ("bfloat16", "float16")
 DTYPES = each(dtype=BOTH)
 IN_FORMATS = tuple(
-    {"format": one, "digits": f", {digits} digits" if digits else ""}
-    for one, digits in (FORMATS | dict.fromkeys(FP8, 0)).items()
+    {"format": one, "digits": f", {FORMATS[one][0]} digits" if one in FORMATS else ""} for one in (*FORMATS, *FP8)
 )
 PARTS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)  # of the rows: what torch makes of so many threads
 BLOCKS = each(dtype=BOTH, block=(32, 64, 128, 256))
@@ -242,8 +247,12 @@ PRECISION = (
            "in float32.", results=(rounded, "xhat of dgamma", "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat.astype("{dtype}")).astype("{dtype}").sum(0, dtype=x.dtype)'),
     Family("LN-P25", "dy·xhat rounded to {dtype}", "the products dy·xhat are rounded to {dtype} before they are summed: keep "
-           "them in float32.", results=(rounded, "dy·xhat"), values=DTYPES, by_size=True,
+           "them in float32.", results=(rounded, "dy·xhat"), values=each(dtype=(*BOTH, *TF32)), by_size=True,
            example='dgamma = (dy * xhat).astype("{dtype}").sum(0, dtype=x.dtype)'),
+    Family("LN-P45", "terms of the column sums rounded to {dtype}", "dy·xhat and dy are rounded to {dtype}, 11 digits, before "
+           "they are summed, as a matrix unit takes them: ask for float32 there.",
+           results=(rounded, "dy·xhat", "dy of dbeta"), values=each(dtype=tuple(TF32)), by_size=True,
+           example=SHORT + "dgamma, dbeta = short(dy * xhat).sum(0), short(dy).sum(0)"),
     Family("LN-P26", "xhat by cancellation", "xhat is x·rstd - mean·rstd in float32, two large numbers that cancel: subtract "
            "the mean from x first.", results=uncentred_xhat, by_size=True,
            example='xhat = (x * rstd + (-mean * rstd).astype("float32")).astype("float32")'),

@@ -13,7 +13,7 @@ from typing import Any
 
 from lngrad.check.case import Options
 from lngrad.check.reports.journal import VerdictChange
-from lngrad.check.result import CaseResult, Formula, OutputResult, Weights, tally
+from lngrad.check.result import CaseResult, Formula, OutputResult, Weights, kind_of, tally
 from lngrad.check.standards import HISTOGRAM, meaning
 from lngrad.errors import printable
 from lngrad.files.writing import write_text
@@ -52,7 +52,7 @@ def write_report(
         left_out=len(failed) - min(len(failed), MAX_DETAILED),
         counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},
         mistakes=tally(failed),
-        sentences={result.mistake: result.sentence for result in failed if result.mistake},
+        sentences={name: one.sentence for one in failed if one.mistake for name in (kind_of(one.mistake), one.mistake)},
         options=options,
         meaning=meaning(options.standard),
         seconds=seconds,

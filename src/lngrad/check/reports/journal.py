@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -17,13 +17,14 @@ from xml.etree import ElementTree
 import lngrad
 from lngrad.check.case import CheckCase, Options
 from lngrad.check.gate import Run, code_of
-from lngrad.check.result import CaseResult, mapped
+from lngrad.check.result import BELIEVED, CaseResult, mapped
 from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
 from lngrad.files.writing import write_text
 
 MAX_BYTES = 1 << 30
 STDOUT = Path("-")
+ANY, DIGITS = "any", 16  # of --resume: a file in whatever state; of a digest
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -84,13 +85,23 @@ class Journal:
             self._file.close()
 
 
-def finish(path: Path, run: Run) -> None:
-    """All results, with the names that others have changed, and a last line: the run. What is no file keeps what came."""
+def finish(path: Path, run: Run) -> str:
+    """All results, with the names that others have changed, and a last line: the run. What is no file keeps what came.
+
+    Returns: The file's digest, "" for what is no file.
+    """
     line = json.dumps(mapped(run.to_json(), _word), ensure_ascii=False, allow_nan=False) + "\n"
     if path == STDOUT:
         sys.stdout.write(line)
     elif path.is_file():
-        write_text(path, "".join([*map(line_of, run.results), line]))
+        write_text(path, text := "".join([*map(line_of, run.results), line]))
+        return _digest(text)
+    return ""
+
+
+def _digest(text: str) -> str:
+    """What tells a file that is as we left it from one that somebody has written since: it is printed, and no file has it."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGITS]
 
 
 def write_sarif(path: Path, run: Run, impl: str) -> None:
@@ -114,14 +125,21 @@ def write_sarif(path: Path, run: Run, impl: str) -> None:
     write_text(path, json.dumps(whole, indent=1) + "\n")
 
 
-def read_journal(path: Path) -> dict[str, CaseResult]:
+def read_journal(path: Path, digest: str | None = None) -> dict[str, CaseResult]:
     """Results by key. A last line that was cut off is dropped.
 
+    Args:
+        digest: That `finish` gave; ANY: what the kernel may have written is believed, and each result has a note of it.
+
     Raises:
-        FileFormatError: Another line is no result; the line is named.
+        FileFormatError: The digest is another, or another line is no result; the line is named.
     """
     found: dict[str, CaseResult] = {}
-    lines = read_text(path, MAX_BYTES).removesuffix("\n").split("\n")
+    text, notes = read_text(path, MAX_BYTES), (BELIEVED,) if digest == ANY else ()
+    if digest not in (None, ANY, _digest(text)):
+        expected = f"expected the file as the interrupted run left it, with digest {digest}, got {_digest(text)}"
+        raise FileFormatError(f"{path}: {expected}: something has written it since; --resume any believes it")
+    lines = text.removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         where = f"{path}:{number}"
         try:
@@ -134,13 +152,13 @@ def read_journal(path: Path) -> dict[str, CaseResult]:
             if number == len(lines):
                 break
             raise
-        found[result.key] = result
+        found[result.key] = replace(result, notes=tuple(dict.fromkeys((*result.notes, *notes))))
     return found
 
 
-def seed_of(path: Path) -> int | None:
+def seed_of(results: Iterable[CaseResult]) -> int | None:
     """The seed of an earlier run's results; None if there are none."""
-    seeds = (re.search(r" --seed (\d+)", one.command) for one in read_journal(path).values())
+    seeds = (re.search(r" --seed (\d+)", one.command) for one in results)
     return next((int(found[1]) for found in seeds if found), None)
 
 

@@ -13,12 +13,12 @@ LARGE = {"ranges": {**FROM_X, "x": (-200.0, 200.0)}}
 CHUNKS, TILES = (16, 32, 64, 128, 256, 512, 1024), (8, 16, 32, 64, 128, 256, 1024)
 STREAM = {"norm": "add_rms_norm"}
 BRAIN = {"dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3, "standard": "stable"}
-# Where a mistake shows: eps beside a small variance, recomputing where the given statistics are others.
-WHERE = {
-    "eps added twice": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
-    "eps missing": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
-    "eps 1e-12 for 1e-5": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"},
-    "eps 1e-5 for 1e-12": {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance", "eps": 1e-12},
+# The case that a mistake shows in: eps beside a small variance, recomputing where the given statistics are others.
+CASE_OF = {
+    "eps added twice": SMALL,
+    "eps missing": SMALL,
+    "eps 1e-12 for 1e-5": SMALL,
+    "eps 1e-5 for 1e-12": {**SMALL, "eps": 1e-12},
     **{
         f"eps {eps:.3g}": {**SMALL, "eps": 3e-6, "norm": "rms_norm"}
         for eps in (1e-3, 1e-6, 1e-8, 2.0**-23, 2.0**-10, 2.0**-7)
@@ -112,6 +112,7 @@ WHERE = {
     **{f"{what} read in x's dtype": {"dtype": "bfloat16"} for what in ("gamma", "mean and rstd")},
     **{f"row index in uint16{rest}": {"lead": (65600,), "normalized": (5,)} for rest in ("", " of loads and stores")},
     **{f"norm's part rounded to {dtype} before dtotal is added": STREAM for dtype in ("bfloat16", "float16")},
+    **{f"column sums modulo {1 << bits}": {"normalized": ((1 << bits) + 9,), "lead": (5,)} for bits in range(5, 17)},
     "dx zero without gamma": {"gamma_dtype": None},
     "results flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},
     "dx flushed to zero": {"ranges": {**FROM_X, "dy": (-3e-38, 3e-38)}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted import GIVEN, WHERE, family, shape
+from planted import CASE_OF, GIVEN, family, shape
 
 from lngrad.check.calls.kernel import Here
 from lngrad.check.case import CheckCase, Source
@@ -30,7 +30,9 @@ ONCE = [pytest.param(name, 1, marks=() if name in FIRST else pytest.mark.slow) f
 def test_every_mistake_is_named_on_nine_of_ten_random_cases(make_case, name, cases):
     named = []
     for seed in range(cases):
-        case = make_case(**({"name": f"{name} {seed}", "standard": "exact"} | shape(name, seed) | WHERE.get(name, {})))
+        case = make_case(
+            **({"name": f"{name} {seed}", "standard": "exact"} | shape(name, seed) | CASE_OF.get(name, {}))
+        )
         result = check_case(case, Options(impl=f"mutant:{name}", seed=seed))
         assert result.status == "failed", result
         named.append(family(result.mistake))

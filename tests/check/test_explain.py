@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import WHERE, family, shape
+from planted import CASE_OF, family, shape
 
 from lngrad.check.inputs import draw
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
@@ -53,7 +53,7 @@ def run_example(text: str, inputs: Any, eps: float) -> dict[str, Any]:
 @pytest.mark.parametrize("one", [one for one in FAMILIES if one.example], ids=lambda one: one.code)
 def test_an_example_has_its_mistake_and_its_twin_is_right(make_case, judged, one):
     name, _ = next(one.mistakes())
-    facts = shape(name, 0) | WHERE.get(name, {}) | {"norm": one.norm}
+    facts = shape(name, 0) | CASE_OF.get(name, {}) | {"norm": one.norm}
     facts.pop("standard", None)
     case = make_case(**facts)
     given = draw(case, 0, 0, case.M, 1 << 30)

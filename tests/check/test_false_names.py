@@ -57,6 +57,64 @@ def test_zeros_in_dx_alone_are_named_once(diagnosed):
     assert diagnosed(lambda t: {"dx": 0 * t.dy}).mistake == "dx never written"
 
 
+def test_columns_that_share_a_place_were_written(diagnosed):
+    """Two columns with each other's sum were memory that nobody wrote, or a third column's."""
+
+    def shared(t: Terms) -> dict[str, Any]:
+        dgamma = (t.dy * t.xhat).sum(0)
+        dgamma[[0, -1]] = dgamma[0] + dgamma[-1]
+        return {"dgamma": dgamma}
+
+    for dtype in ("float32", "float16"):
+        found = diagnosed(shared, dtype, lead=(4,), normalized=(4097,))
+        assert found.mistake == "column sums modulo 4096 in dgamma alone", found
+
+
+def test_infinity_in_a_row_of_one_sign_is_memory_that_nobody_wrote(diagnosed):
+    def unwritten(t: Terms) -> dict[str, Any]:
+        dx = t.dx()
+        dx[-1] = -np.inf
+        return {"dx": dx}
+
+    assert diagnosed(unwritten, "float16", lead=(65,), normalized=(255,)).mistake == "rows of dx never written"
+
+
+@pytest.mark.parametrize(("lead", "x"), [((1,), (-2.0, 2.0)), ((2,), (9.0, 11.0))])
+def test_one_row_does_not_take_rstd_for_a_number(diagnosed, lead, x):
+    """x·m is xhat·m/rstd: with one rstd, rstd·dxhat, 1.2 times, is as near."""
+    ranges = {"mean": None, "statistic": None, "x": x}
+    found = diagnosed(
+        lambda t: {"dx": t.rstd * (t.dxhat - t.x * t.means[1])},
+        norm="rms_norm",
+        lead=lead,
+        normalized=(64,),
+        ranges=ranges,
+    )
+    assert found.mistake == "x·mean_dxhat_xhat for the mean of dxhat·xhat", found
+
+
+def test_a_term_of_a_norm_with_an_offset_is_said_with_it(diagnosed):
+    def forgotten(t: Terms) -> dict[str, Any]:
+        return {"dx": t.rstd * (t.dy * (t.gamma - 1) - t.xhat * t.means[1])}
+
+    found = diagnosed(forgotten, norm="gemma_rms_norm")
+    assert found.mistake == "dy·γ for dxhat in the first term", found
+    assert found.sentence == "the first term of dx is dy·γ: it takes dxhat = dy·(offset + gamma)."
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_products_that_a_matrix_unit_cuts_off_have_a_name(diagnosed, only):
+    def cut(t: Terms) -> dict[str, Any]:
+        def tf32(one: Any) -> Any:
+            return (one.astype("f4").view("u4") & np.uint32(0xFFFFE000)).view("f4").astype(float)
+
+        return {"dgamma": tf32(t.dy * t.xhat).sum(0)} | ({} if only else {"dbeta": tf32(t.dy).sum(0)})
+
+    found = diagnosed(cut, lead=(64,), normalized=(48,))
+    what = "dy·xhat" if only else "terms of the column sums"
+    assert found.mistake == f"{what} rounded to tf32 towards zero", found
+
+
 def test_a_failure_of_all_elements_together_is_no_case_that_is_too_large(make_case):
     """Each element is within its tolerance, and their mean error is not."""
 

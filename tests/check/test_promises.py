@@ -221,6 +221,29 @@ def test_no_kernel_writes_its_judges_memory(odd, run):
     assert result.exit_code == 0, result.output
 
 
+def test_a_kernel_that_kills_its_judges_leaves_no_verdict_of_an_earlier_run(odd):
+    (odd / "r.jsonl").write_text('{"verdict": "PASS"}\n')
+    (odd / "kills.py").write_text(
+        "import os, signal\ndef backward(dy, x):\n    judge = os.getppid()\n"
+        "    whole = int(open(f'/proc/{judge}/stat').read().rpartition(')')[2].split()[1])\n"
+        "    os.kill(whole, signal.SIGKILL)\n    os.kill(judge, signal.SIGKILL)\n"
+    )
+    words = ["check", "--impl", "kills:backward", "--filter", "=tail", "--seed", "0", "--json", "r.jsonl"]
+    done = subprocess.run([sys.executable, "-m", "lngrad", *words], capture_output=True, check=False)
+    assert done.returncode == -9
+    assert (odd / "r.jsonl").read_text() == ""
+
+
+def test_x_in_another_order_of_axes_is_in_the_default_cases(result_of, odd):
+    """A kernel that reads x as it lies in memory passed."""
+    (odd / "lies.py").write_text(
+        "import right\ndef backward(dy, x, mean, rstd, gamma, normalized_shape):\n"
+        "    return right.plain(dy, x.ravel('K').reshape(x.shape), mean, rstd, gamma, normalized_shape)\n"
+    )
+    assert result_of("lies:backward", DEFAULT["tail"]).status == "passed"
+    assert result_of("lies:backward", DEFAULT["x transposed"]).mistake == "layout ignored"
+
+
 def test_dx_in_the_memory_of_dy_is_allowed_where_it_is_said(result_of):
     result = result_of("cheats:in_place", DEFAULT["tail"])
     assert result.reason == "RuntimeError: it changed its input dy; --allow inplace-dy judges what else it does"

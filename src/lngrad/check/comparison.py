@@ -151,7 +151,7 @@ def _reason(output: OutputResult) -> str:
     if not output.worst:
         return text
     worst = output.worst[0]
-    where = f"({', '.join(map(str, worst.index))}) in row {worst.row}"
+    where = f"({', '.join(map(str, worst.index))})" + f" in row {worst.row}" * (output.name == OUTPUTS[0])
     values = f"expected {worst.golden:.9g}, got {worst.got:.9g}"
     return f"{text}; {output.off:.2%} of the elements are off, the worst at {where}: {values}"
 
@@ -197,7 +197,9 @@ class _Output:
             )
         elif got.dtype.name != self.dtype:
             self.broken = f"expected {self.dtype}, got {got.dtype}"
-            self.form = "another dtype", f"{self.name} is declared {self.dtype}: convert it."
+            is_narrow = got.dtype.itemsize < numpy_dtype(self.dtype).itemsize
+            text = f"keep it in {self.dtype} from its terms on" if is_narrow else "convert it"
+            self.form = "another dtype", f"{self.name} is declared {self.dtype}: {text}."
 
     def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
         """Judge rows from `start` on of dx, or all of dgamma or dbeta."""

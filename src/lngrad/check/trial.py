@@ -175,7 +175,9 @@ def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diag
         of, wild = f"elements of {name} are", "NaN or infinite"
         said += [f"{lost} {of} finite, and should be {wild}: are they masked or clamped?"] * bool(lost)
         said += [f"{spread} {of} {wild}, and should be finite: is 0 multiplied by them?"] * bool(spread)
-    text = " ".join(said) or "the inputs have NaN or infinity; the elements that are off do not."
+    text = " ".join(said) or (
+        "NaN and infinity, which this case has in its inputs, are where they should be; what is off besides, other cases tell."
+    )
     is_named = bool(said) and not others and "should be finite" not in text
     return Diagnosis("NaN or infinity lost" if is_named else None, text)
 

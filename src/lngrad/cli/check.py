@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -66,6 +66,10 @@ Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", sho
 Explain = Annotated[
     str | None, Option(metavar="NAME|CODE", help="Say what a known mistake is, with an example, and do nothing else.",
                        show_default="none", is_eager=True, callback=explaining)
+]  # fmt: skip
+Resume = Annotated[
+    str | None, Option(metavar="DIGEST|any", show_default="none", help="Keep the results of the --json file, which has the "
+                       "digest that an interrupted run printed; any: believe it.")
 ]  # fmt: skip
 MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
 
@@ -127,14 +131,7 @@ def check(
             callback=given,
         ),
     ] = None,
-    resume: Annotated[
-        str | None,
-        Option(
-            metavar="DIGEST|any",
-            help="Keep the results of the --json file, if it is as an interrupted run says it left it; any: believe it.",
-            show_default="none",
-        ),
-    ] = None,
+    resume: Resume = None,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
     time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
     seed: Annotated[int | None, Option(min=0, help=SEED, show_default="drawn, and printed")] = None,
@@ -167,6 +164,7 @@ def check(
     from lngrad.check.calls.process import signature_of
     from lngrad.check.case import Options
     from lngrad.check.gate import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
+    from lngrad.check.judge import default_jobs
     from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal, seed_of
     from lngrad.check.result import settled
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
@@ -201,7 +199,7 @@ def check(
     )  # fmt: skip
     start = monotonic()
     try:
-        found, interrupted = _run(chosen, options, json, kept, 1 if time else jobs, time_limit)
+        found, interrupted = _run(chosen, options, json, kept, 1 if time else jobs or default_jobs(), time_limit)
         seconds, results = monotonic() - start, settled(found)
         scripts = json is not None and not interrupted
         run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=scripts)
@@ -297,17 +295,12 @@ def _standards() -> Iterable[str]:
 
 
 def _run(
-    cases: list[CheckCase],
-    options: Options,
-    journal: Path | None,
-    kept: dict[str, CaseResult],
-    jobs: int | None,
-    time_limit: float,
+    cases: list[CheckCase], options: Options, journal: Path | None, kept: dict[str, CaseResult], *limits: Any
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from rich.console import Console
 
-    from lngrad.check.judge import default_jobs, run_cases
+    from lngrad.check.judge import run_cases
     from lngrad.check.reports.journal import STDOUT, Journal, key_of
     from lngrad.check.result import NO_NAME, kind_of
 
@@ -330,12 +323,12 @@ def _run(
                 _print_result(console, result, known if printed[kind] else "")
                 printed[kind] += 1
                 if printed.total() == MAX_PRINTED:
-                    console.print("[dim]further failures are in the reports[/]")
+                    console.print(f"[dim]further failures: {f'in {journal}' if file else '--json FILE has them'}[/]")
             advance(1)
 
         interrupted = False
         try:
-            run_cases(waiting, options, jobs or default_jobs(), time_limit, done)
+            run_cases(waiting, options, *limits, done)
         except KeyboardInterrupt:
             interrupted = True
     return [found[case.label] for case in cases if case.label in found], interrupted
@@ -371,7 +364,7 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
         console.print(f"[dim]{escape(run.signature)}[/]")
     for one in run.restrictions:
         text = (
-            f"refuses {one.text}: {one.cases} cases ({one.said})"
+            f"refuses {one.text}: {one.cases} case{'s' * (one.cases > 1)} ({one.said})"
             if one.text != one.said
             else f"skipped {one.cases}: {one.said}"
         )

@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -36,7 +36,7 @@ from lngrad.check.inputs import DrawnInputs
 from lngrad.core import reference
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
-from lngrad.support.dtypes import numpy_dtype
+from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array, Shape
 
 # What a parameter or an attribute is, by its name. Another one is found by trial, in the order of the rows.
@@ -47,8 +47,10 @@ ROLES = {
     "residual": ("residual", "res", "r", "residual_in", "prev_residual"),
     "shape": ("normalized_shape", "shape", "normalized"),
     "offset": ("offset",),
+    "alpha": ("alpha",),
 }
-TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "add_layer_norm")
+TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm",
+         "deep_norm", "add_layer_norm")  # fmt: skip  # what takes alpha is both of the last
 _EPS = 0.37  # so large that a forward which does not take it gives itself away
 _CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element of a row
 _LEAST = {"float32": 1e-6, "bfloat16": 1e-3, "float16": 1e-3}  # of a row, where a written eps shows
@@ -101,7 +103,7 @@ def implementation_of(target: Any, name: str) -> Implementation:
         raise BackendUnavailable(f"--impl: {name}: its has_backward is False")
     kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
     owned = [one for one in LIBRARIES if any(kind.startswith(one.owners) for kind in kinds)] or LIBRARIES
-    best: tuple[float, Any, Any, Any, Any] | None = None
+    best: tuple[float, Any, Any, Any, Any, Any] | None = None
     refused = ""
     for lead, library in product(_LEADS, [one for one in owned if find_spec(one.name)]):
         for way in _ways(library, target):
@@ -120,24 +122,25 @@ def implementation_of(target: Any, name: str) -> Implementation:
 
 
 def _implementation(
-    name: str, share: float, norms: tuple[str, ...], eps: float | None, library: _Library, way: _Way
+    name: str, share: float, norms: tuple[str, ...], eps: float | None, has_total: bool, library: _Library, way: _Way
 ) -> Implementation:
     names = [way.text, *(f"{role} is {label}" for role, label in way.roles.items())]
     names += [f"eps is {eps:g}"] if eps is not None else []
-    text = f"taken as {norms[0]}: {', '.join(names)}" + "; returns y and the total" * ("residual" in way.roles)
+    text = f"taken as {norms[0]}: {', '.join(names)}" + "; returns y and the total" * has_total
     takes: tuple[Rule, ...] = statistics_of_x, *library.takes
+    computes: Collection[str] = norms
     if share > 1:  # of a wrong forward nothing is sure
         text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element of a row"
-        text, norms = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), ()
+        text, computes = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), NORMS
     elif isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
         takes = (*takes, _one_axis)
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
     where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
     return Implementation(
-        name, unprepared(partial(_gradients, library, way)), norms=norms or NORMS, takes=takes, where=where,
+        name, unprepared(partial(_gradients, library, way)), norms=computes, takes=takes, where=where,
         set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
-        signature=Signature(norms, text, *has, eps, way.written, library.name),
+        signature=Signature(norms, text, *has, eps, way.written, library.name, has_total),
     )  # fmt: skip
 
 
@@ -152,22 +155,40 @@ def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
     given = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
     given["residual"] = a.residual
     leaves = {role: one for role, one in given.items() if role == "x" or role in way.roles}
-    dys = [a.dy] if a.residual is None else [a.dy, a.dtotal]
+    dys, switches = [a.dy] if a.residual is None else [a.dy, a.dtotal], {"offset": a.offset, "alpha": a.alpha}
 
     def call(arrays: dict[str, Any]) -> tuple[Any, ...]:
         try:
-            made = _outputs(way.call(arrays | {"offset": a.offset}, a.normalized_shape, eps), len(dys))
+            made = _outputs(way.call(arrays | switches, a.normalized_shape, eps), len(dys))
         except Exception as error:
             raise NotApplicable(_line(error)) from None
         if tuple(made[0].shape) != tuple(arrays["x"].shape):
             raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(made[0].shape)}")
+        del dys[len(made) :]  # of a total that is not returned
         return made
 
     found = library.gradients(call, {role: library.array(one) for role, one in leaves.items()}, dys)
     for label, role, wanted in zip(Grads._fields, given, a.output_mask, strict=False):
         if wanted and role in leaves and found[role] is None:
             raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
+    if "residual" in found and a.output_mask[0]:
+        found["x"] = _of_the_total(a, found["x"], found["residual"])
     return a.masked(found.get(role) for role in ("x", "weight", "bias"))
+
+
+def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
+    """The total's gradient, which is the residual's; x's is alpha times that."""
+    if of_residual is None:
+        raise Fault("no gradient", "backward returns nothing for the residual")
+    own, total = (np.array(on_host(one)).astype(np.float64) for one in (of_x, of_residual))
+    with np.errstate(all="ignore"):
+        apart = np.abs(own - a.alpha * total) > 4 * a.alpha * UNIT_ROUNDOFF[a.x.dtype.name] * np.abs(total).max(
+            initial=0
+        )
+    if apart.any():
+        text = f"x's gradient is not {a.alpha:g} times the residual's: their sum is {a.alpha:g}·x + residual"
+        raise Fault("gradients of x and the residual", text)
+    return of_residual
 
 
 def _outputs(results: Any, number: int) -> tuple[Any, ...]:
@@ -179,44 +200,51 @@ def _outputs(results: Any, number: int) -> tuple[Any, ...]:
 
 
 def _tried(library: _Library, way: _Way, lead: Shape, shape: Shape = (64,)) -> tuple[Any, ...] | Exception:
-    """How far a call is from the nearest norm, in tolerances; which norms it gives, and the epsilon that is written in it.
+    """How far a call is from the nearest norm, in tolerances; which norms it gives, the epsilon that is written in it, and
+    whether it returns the total.
 
     Where it raises in each dtype, whatever somebody's forward does with a sample that it is not made for: the last error.
     """
     for dtype, close in _CLOSE.items():
         try:
-            shares = {one[:2]: one[2] / close for one in _shares(library, way, dtype, lead, shape)}
+            found = list(_shares(library, way, dtype, lead, shape))
         except Exception as reason:
             error = reason
-        else:
-            (norm, eps), share = min(shares.items(), key=lambda one: one[1])
-            norms = tuple(other for (other, its), one in shares.items() if its == eps and one <= 1)
-            is_shown = "eps" not in way.roles and (share <= 1 or f"{eps:.3e}".startswith("1.000e"))
-            return share, norms or (norm,), eps if is_shown else None
+            continue
+        if not found:
+            error = ValueError("no array of x's shape")
+            continue
+        norm, eps, share, has_total = min(found, key=lambda one: one[2])
+        norms = tuple(other for other, its, one, _ in found if its == eps and one <= close)
+        is_shown = "eps" not in way.roles and (share <= close or f"{eps:.3e}".startswith("1.000e"))
+        return share / close, norms or (norm,), eps if is_shown else None, has_total
     return error
 
 
-def _shares(library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape) -> Iterator[tuple[str, float, float]]:
-    """(norm, epsilon, error over the largest element of a row) of a sample, for all norms."""
+def _shares(
+    library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape
+) -> Iterator[tuple[str, float, float, bool]]:
+    """(norm, epsilon, error over the largest element of a row, whether a total is returned) of a sample, for all norms."""
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
     drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
     drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
-    x, residual, weight, bias = (sample.get(role) for role in ("x", "residual", "weight", "bias"))
-    total: Any = np.asarray(x, np.float64) + (np.asarray(residual, np.float64) if has_residual else 0)
+    x, weight, bias = (sample.get(role) for role in ("x", "weight", "bias"))
     for norm in (one for one in TRIED if NORMS[one].residual == has_residual):
         normalization = NORMS[norm].normalization
-        arrays = {role: library.array(one) for role, one in sample.items()} | {"offset": normalization.offset}
+        total: Any = normalization.alpha * np.asarray(x, float) + np.asarray(sample.get("residual", 0), float)
+        arrays = {role: library.array(one) for role, one in sample.items()}
+        arrays |= {"offset": normalization.offset, "alpha": normalization.alpha}
         made = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
         got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one, np.float64) for one in made]
-        if any(one.shape != total.shape for one in got) or len(got) <= has_residual:
-            raise ValueError("no array of x's shape")
+        if not got or any(one.shape != total.shape for one in got):
+            continue
         true = partial(reference.layer_norm, total, weight, bias, normalized=len(shape), normalization=normalization)
         eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)
         pairs = zip(got, (true(eps=eps).y, total), strict=False)
         off = [np.abs(one - right).max(axes) / np.abs(right).max(axes) for one, right in pairs]
-        yield norm, eps, float(np.max(off))
+        yield norm, eps, float(np.max(off)), len(got) > 1
 
 
 def _written(y: Array, true: Any, bias: Any, axes: Shape) -> float:

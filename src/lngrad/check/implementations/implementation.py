@@ -38,12 +38,13 @@ class Signature(NamedTuple):
     """How a forward of somebody's is called, as a trial has shown, and what it computes.
 
     Attributes:
-        norms: Of NORMS; none where the trial found none.
+        norms: Of NORMS; the nearest, where the trial found none.
         text: Which of its arguments is what, and what it returns, for people.
         weight, bias: Whether it has them.
         eps: The epsilon that it always adds; None: it takes the case's.
         call: The call in Python, of x, weight, bias, eps and shape; "" where that is not all that it takes.
         library: torch or jax; numpy where it is a backward, which needs no trial.
+        total: Whether it returns the total of x and residual; of one that is not returned, dtotal is 0.
     """
 
     norms: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class Signature(NamedTuple):
     eps: float | None = None
     call: str = ""
     library: str = "numpy"
+    total: bool = True
 
     def fitted(self, case: CheckCase) -> CheckCase:
         """A case with what a derivative gives: gradients in the dtypes of x and gamma, of what there is."""
@@ -61,10 +63,11 @@ class Signature(NamedTuple):
         gamma = case.gamma_dtype if self.weight else None
         parameter, (dx, dgamma, dbeta) = gamma or case.dtype, case.output_mask
         mask = dx, dgamma and self.weight, dbeta and self.bias
-        eps = case.eps if self.eps is None else self.eps
+        eps, ranges = case.eps if self.eps is None else self.eps, {} if self.total else {"dtotal": (0.0, 0.0)}
         return replace(
-            case, gamma_dtype=gamma, output_dtypes=(case.dtype, parameter, parameter), output_mask=mask, eps=eps
-        )
+            case, gamma_dtype=gamma, output_dtypes=(case.dtype, parameter, parameter), output_mask=mask, eps=eps,
+            ranges={**case.ranges, **ranges},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

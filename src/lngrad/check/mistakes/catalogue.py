@@ -332,10 +332,10 @@ FAMILIES = (
     Family("LN-I26", "gamma modulo {size}", "column j has gamma of column j modulo {size}: the index begins anew, as in a "
            "buffer of {size} elements.", (indices.modulo, "gamma"), values=each(size=tuple(1 << bits for bits in range(6, 17))),
            example="gamma = gamma[np.arange(len(gamma)) % {size}]"),
-    Family("LN-I37", "gamma of the last tile of {tile} from the start", "the columns after the last whole tile of {tile} have "
-           "gamma's first elements: add the tile's start to gamma's index there too.", indices.tail_from_the_start,
-           values=each(tile=(4, 8, 16, 32, 64, 128, 256, 512, 1024)),
-           example="tail = x.shape[1] // {tile} * {tile}\ngamma = np.concatenate([gamma[:tail], gamma[: len(gamma) - tail]])"),
+    Family("LN-I37", "column sums modulo {size}", "the sums of columns j and j + {size} are one: the buffer that they are "
+           "gathered in has {size} elements.", results=indices.sums_modulo, sums_only=True,
+           values=each(size=tuple(1 << bits for bits in range(5, 17))), example="place = np.arange(x.shape[1]) % {size}\n"
+           "dgamma, dbeta = (np.bincount(place, one, {size})[place] for one in (dgamma, dbeta))"),
     Family("LN-N18", "dtotal modulo {size}", "each tile of {size} columns adds dtotal's first {size}: its address does not go "
            "on with the tiles.", (indices.modulo, "dtotal"), values=each(size=(32, 64, 128, 256, 512, 1024)), dx_only=True,
            norm="add_rms_norm", example="dtotal = dtotal[:, np.arange(x.shape[1]) % {size}]"),

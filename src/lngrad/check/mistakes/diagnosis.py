@@ -32,6 +32,7 @@ UNEXPLAINED = "no known mistake explains it."
 OVERFLOW = Difference(  # of which no finite number says where
     "overflow in 16 bits", "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, "
     "and beyond their largest number. Keep it in float32.")  # fmt: skip
+MIN_ROWS = 4
 MIN_TIES = 8  # that are rounded otherwise: one may be chance
 FLUSHED = 4.0  # numbers on the way, for each term
 FILL = 1e37  # less than what the check fills memory with, in float32, bfloat16 and float64
@@ -118,6 +119,8 @@ class Failure:
             one = mistake.family
             if one.rounding or (one.sums_only and not sums) or (one.dx_only and not of_dx):
                 continue
+            if one.by_size and one.dx_only and self.call.terms.M < MIN_ROWS:
+                continue  # two numbers a row, of which half may be left, fit by chance
             wrong = mistake.made(self.call) if _may_explain(mistake, self.call, self.outputs) else None
             if wrong is not None and (is_small or _explains_one(self.outputs, wrong, one.by_size)):
                 known[name] = wrong
@@ -170,7 +173,8 @@ def _never_written(failure: Failure) -> Diagnosis | None:
     which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
     name = "never written" if len(zeros) == len(failure.outputs) else f"{which} never written"
     what = format(value, ".3g") if filled else "zeros"
-    return Diagnosis(name, f"all {what} in {which}: never written, or the kernel was never launched.")
+    added = ", added to what memory held" * ("dx" not in filled and bool(filled))
+    return Diagnosis(name, f"all {what} in {which}: never written{added}, or the kernel was never launched.")
 
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:

@@ -13,7 +13,7 @@ from lngrad.typing import Array
 
 MAX_SAMPLES = 1000
 MAX_CHECKED = 60  # candidates whose residual is computed element by element
-MAX_FITTING = 10  # of a scale: the simplest come first
+MAX_FITTING = 10  # of a scale, without free numbers: the simplest come first
 MAX_COST = 3
 FLAT = 1e-3  # xhat, of an x that is constant: then dx is rstd·(dxhat − mean_dxhat), whatever rstd is
 MAX_EVALUATED = 8  # candidates that fit the samples
@@ -53,8 +53,9 @@ def explain_dx(fit: Fit) -> Explanation | None:
         odd = sum(one != right for one, right in zip(coefficients, rights, strict=True))
         cost = candidate.cost + (min(odd, 1) if _is_multiple(coefficients, rights) else odd) + free
         # A number of its own before a mean that is the same in all rows looked at fits any such number, as rstd's of one row.
+        is_times = candidate.cost and coefficients[0] != 1 and _is_multiple(coefficients, rights)
         alike = fit.terms.M == 1 or {term.over for term in candidate.terms[1:]} != {"row"}
-        if cost and cost <= MAX_COST and not (free and alike):
+        if cost and cost <= MAX_COST and not (free and alike) and not (is_times and fit.terms.M == 1):
             fitting.append(_Found(candidate, coefficients, cost, rights))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
@@ -98,9 +99,12 @@ def _least_squares(
         fitting = 0
         for k in order[:MAX_CHECKED]:
             snapped = _snapped(basis[index[k]], target, solved[k] / size[k], choices.terms)
-            if snapped is not None:
+            # A term that differs and has the coefficient 0: a simpler formula says the same.
+            if snapped is not None and (group[k].shared or all(
+                one == right or times for one, right, times in zip(group[k].terms, RIGHT_TERMS, snapped[0], strict=True)
+            )):  # fmt: skip
                 found.append((group[k], *snapped))
-                fitting += 1
+                fitting += not snapped[1]
                 if fitting == MAX_FITTING:
                     break
     return found
@@ -176,7 +180,7 @@ _TAKES = ("it takes dxhat once", "subtract the row mean of dxhat once",
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
     """In words: the factor before the bracket, what the terms share, each term, and the coefficients."""
     shared = _shared_factor(best.candidate)
-    return [*_scale(best), *_shared(best, shared), *_each_term(best, shared), *_coefficients(best, terms)]
+    return [*_scale(best), *_shared(best, shared, terms), *_each_term(best, shared, terms), *_coefficients(best, terms)]
 
 
 def _shared_factor(one: Candidate) -> str:
@@ -191,22 +195,22 @@ def _scale(best: _Found) -> Iterator[Difference]:
         yield Difference(f"{scale} for rstd", f"dx is multiplied by {scale}: it takes rstd.")
 
 
-def _shared(best: _Found, shared: str) -> Iterator[Difference]:
+def _shared(best: _Found, shared: str, terms: Terms) -> Iterator[Difference]:
     first, mean, _ = best.candidate.terms
     if shared != "dxhat":
         where = "" if first.of == shared else " in the row means"
         text = f"the two row means are of {shared}: they are" if where else f"dx is computed from {shared}: it is"
-        yield Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = dy·gamma.")
+        yield Difference(f"{shared} for dxhat{where}", f"{text} of dxhat = {terms.dxhat_text}.")
     if "over" in best.candidate.shared:
         text = f"the two means go {OVER[mean.over].text}: they go over one row."
         yield Difference(f"means over {mean.over}", text)
 
 
-def _each_term(best: _Found, shared: str) -> Iterator[Difference]:
+def _each_term(best: _Found, shared: str, terms: Terms) -> Iterator[Difference]:
     first, *means = best.candidate.terms
     if first.outer or first.of not in ("dxhat", shared):
         power = "all three terms take rstd once, which stands before the bracket"
-        why = power if first.outer else "it takes dxhat = dy·gamma"
+        why = power if first.outer else f"it takes dxhat = {terms.dxhat_text}"
         yield Difference(f"{first.text} for dxhat in the first term", f"the first term of dx is {first.text}: {why}.")
     if "over" in best.candidate.shared:
         return

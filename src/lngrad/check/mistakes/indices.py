@@ -156,15 +156,6 @@ def read_as(call: ExactCase, *names: str, dtype: str = "") -> Changes:
     return made or None
 
 
-def tail_from_the_start(call: ExactCase, tile: int) -> Changes:
-    """The columns after the last whole tile have gamma's first elements."""
-    whole = call.case.N // tile * tile
-    if call.inputs.gamma is None or whole in (0, call.case.N):
-        return None
-    gamma = wide(call.inputs.gamma).reshape(-1)
-    return {"gamma": np.concatenate([gamma[:whole], gamma[: gamma.size - whole]]).reshape(call.inputs.gamma.shape)}
-
-
 def modulo(call: ExactCase, name: str, size: int) -> Changes:
     """gamma or dtotal from a buffer of so many elements, in which the column's index begins anew, or of each tile's first."""
     array, N = getattr(call.inputs, name), call.terms.N
@@ -198,6 +189,14 @@ def columns_more(call: ExactCase, gamma: bool, after: bool, x: bool = True, tile
     dxhat = dy * (t.gamma[:, beside] if gamma else 1.0)
     sums = dxhat * t.normalization.centred, dxhat * ((other if x else 0.0) - t.mean) * t.rstd
     return {"dx": t.dx(*(one + row_sum(extra) / t.N for one, extra in zip(t.means, sums, strict=True)))}
+
+
+def sums_modulo(call: ExactCase, size: int) -> Changes:
+    """Column sums that are gathered in a buffer of so many columns."""
+    t, index = call.terms, np.arange(call.terms.N) % size
+    if size >= t.N:
+        return None
+    return {name: np.bincount(index, t.summed(name).sum(0), size)[index] for name in ("dgamma", "dbeta")}
 
 
 def tiles_transposed(call: ExactCase, tile: int) -> Changes:

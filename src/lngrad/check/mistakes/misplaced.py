@@ -28,7 +28,7 @@ PLAIN = (1.0, -1.0, 2.0, 0.5)
 
 def unwritten(fit: Fit) -> Explanation | None:
     """Whole rows or columns that hold what memory held: of dx also zero, or twice what they should be. All others are right."""
-    right = np.abs(fit.true - fit.result) <= fit.bound
+    right = (np.abs(fit.true - fit.result) <= fit.bound) & (np.isfinite(fit.result) | ~np.isfinite(fit.true))
     if fit.name != "dx":
         return _holding_one_value(fit, "column", ~right)
     for axis, what in ((1, "row"), (0, "column")):
@@ -48,7 +48,8 @@ def unwritten(fit: Fit) -> Explanation | None:
 def _holding_one_value(fit: Fit, what: str, odd: Any) -> Explanation | None:
     """Lines that are NaN, or one number other than 0, where all others are right: never written.
 
-    NaN rows count where they lie together: the NaN of a row sum fills rows too. One number counts where memory was filled.
+    NaN rows count where they lie together: the NaN of a row sum fills rows too. One number counts where memory was filled, and
+    infinity in rows, where it has one sign: an overflow has both.
     """
     lines: Array = fit.result[odd] if what == "row" else fit.result[..., odd]
     too_many = odd.all() or (fit.name != "dx" and odd.sum() > 0.95 * odd.size)
@@ -57,7 +58,9 @@ def _holding_one_value(fit: Fit, what: str, odd: Any) -> Explanation | None:
     value, places = lines.reshape(-1)[0], np.flatnonzero(odd)
     if value == 0 or not (np.isnan(lines).all() or (lines == value).all()):
         return None
-    if lines.size < 2 and abs(value) < FILLED * np.abs(fit.true).max():
+    if lines.size < MIN_LINE and (np.isinf(value) or abs(value) < FILLED * np.abs(fit.true).max()):
+        return None
+    if np.isinf(value) and what == "column":
         return None
     if what == "row" and np.isnan(value) and (len(places) < 2 or places[-1] - places[0] >= len(places)):
         return None
@@ -134,7 +137,7 @@ def _moved_lines(fit: Fit, what: str, lines: Callable[[Array], Array]) -> Explan
     result, bound, true = map(lines, (fit.result, fit.bound, fit.true))
     wrong = ~nearly_all(~(np.abs(true - result) > SLACK * bound), 1)
     number, size, dims = wrong.sum(), len(wrong), fit.terms.lead if what == "row" else fit.terms.normalized
-    if number < 2:
+    if number < (2 if fit.name == "dx" else MIN_LINE):
         return None
 
     def may_use(place: int) -> Any:

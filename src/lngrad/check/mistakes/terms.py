@@ -56,6 +56,10 @@ class Terms:
     def N(self) -> int:
         return int(self.dy.shape[1])
 
+    @property
+    def dxhat_text(self) -> str:
+        return "dy·(offset + gamma)" if self.normalization.offset else "dy·gamma"
+
     def summed(self, name: str) -> Array:
         """What dgamma or dbeta adds up over the rows."""
         return self.dy * self.xhat if name == "dgamma" else self.dy
@@ -241,7 +245,7 @@ class Choices:
         gamma, xhat, rstd = terms.gamma, terms.xhat, terms.rstd
         of_gamma = "(offset+γ)" if terms.normalization.offset else "γ"
         factors = {"dxhat": gamma, "dy": np.ones_like(gamma), f"dy·{of_gamma}²": gamma**2}
-        factors |= {f"dy·(1+{of_gamma})": 1 + gamma, f"dy·({of_gamma}−1)": gamma - 1}
+        factors |= {f"dy·(1+{of_gamma})": 1 + gamma, "dy·γ" if terms.normalization.offset else "dy·(γ−1)": gamma - 1}
         # Without a gamma, or with ones, all but 2·dy and 0 are the same.
         self.factors = factors if (gamma != 1).any() else {"dxhat": gamma}
         self.over = [name for name, over in OVER.items() if over.applies(terms)]

@@ -43,7 +43,8 @@ def line_of(result: CaseResult) -> str:
 class Journal:
     """What --json writes and --resume reads: a line for each result as it comes, so that an interrupted run keeps them.
 
-    The file appears, or replaces an earlier one, with its first line, and ends with a whole line also on a full disk.
+    An earlier file is emptied: a kernel may kill its judges, and leaves no verdict of another run then. It ends with a whole
+    line also on a full disk.
     """
 
     def __init__(self, path: Path, kept: Iterable[CaseResult] = ()) -> None:
@@ -51,7 +52,7 @@ class Journal:
         self.path = path
         self._file: BinaryIO | None = None
         lines = "".join(map(line_of, kept))
-        if lines:
+        if lines or path.is_file():
             self._begin(lines)
 
     def _begin(self, lines: str) -> None:
@@ -86,9 +87,9 @@ class Journal:
 
 
 def finish(path: Path, run: Run) -> str:
-    """All results, with the names that others have changed, and a last line: the run. What is no file keeps what came.
+    """Write all results, with the names that others have changed, and a last line: the run; return the file's digest.
 
-    Returns: The file's digest, "" for what is no file.
+    What is no file keeps what came, and has no digest.
     """
     line = json.dumps(mapped(run.to_json(), _word), ensure_ascii=False, allow_nan=False) + "\n"
     if path == STDOUT:

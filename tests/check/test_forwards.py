@@ -94,6 +94,8 @@ FORMS = [
     ("torch.nn:LayerNorm", "layer_norm", "weight is weight, bias is bias, eps is eps", None),
     ("torch.nn.functional:rms_norm", "rms_norm", "shape is normalized_shape, weight is weight, eps is eps", None),
     ("forwards:added", "add_rms_norm", "weight is gamma, eps is eps; returns y and the total", None),
+    ("forwards:deep_norm", "deep_norm", "alpha is alpha, eps is eps", "forwards:deep_norm_without_alpha_in_dx"),
+    ("forwards:after_the_sum", "add_layer_norm", "residual is residual, weight is weight, bias is bias", None),
 ]
 
 
@@ -107,6 +109,12 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
     assert found.verdict == "PASS", found.mistakes
     if wrong is not None:
         assert run_of(wrong, files).verdict == "FAIL"
+
+
+def test_gradients_of_x_and_the_residual_that_do_not_fit_have_a_name():
+    found = run_of("forwards:deep_norm_without_alpha_in_dx", filter="=tail", fuzz=0)
+    assert [one.name for one in found.mistakes] == ["gradients of x and the residual"]
+    assert "x's gradient is not 1.7 times the residual's" in found.results[0].reason
 
 
 @pytest.mark.slow

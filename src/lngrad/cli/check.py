@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -295,7 +295,7 @@ def _standards() -> Iterable[str]:
 
 
 def _run(
-    cases: list[CheckCase], options: Options, journal: Path | None, kept: dict[str, CaseResult], *limits: Any
+    cases: list[CheckCase], options: Options, journal: Path | None, kept: dict[str, CaseResult], jobs: int, limit: float
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from rich.console import Console
@@ -328,7 +328,7 @@ def _run(
 
         interrupted = False
         try:
-            run_cases(waiting, options, *limits, done)
+            run_cases(waiting, options, jobs, limit, done)
         except KeyboardInterrupt:
             interrupted = True
     return [found[case.label] for case in cases if case.label in found], interrupted

@@ -89,3 +89,36 @@ def test_run_refuses_what_is_no_program(name: str, text: str, toolkit: Path, sou
 def test_a_program_that_a_signal_ends(tmp_path: Path, toolkit: Path) -> None:
     (tmp_path / "main.c").write_text("#include <stdlib.h>\nint main(void) { abort(); }\n")
     assert lngrad("sdk", toolkit, "--run", tmp_path / "main.c").returncode == 134
+
+
+DETACHES = """
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+    if (fork() == 0) {
+        setsid();
+        FILE *file = fopen("pid", "w");
+        fprintf(file, "%d", getpid());
+        fclose(file);
+        close(1), close(2);
+        sleep(200);
+        return 0;
+    }
+    sleep(200);
+    return 0;
+}
+"""
+
+
+@needs_c
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_a_child_in_a_session_of_its_own_ends_at_the_time_limit(
+    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.c").write_text(DETACHES)
+    monkeypatch.chdir(tmp_path)
+    done = lngrad("sdk", toolkit, "--time-limit", 3, "--run", "main.c")
+    assert (done.returncode, "not done within 3 s" in done.stderr) == (124, True), done.stderr
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

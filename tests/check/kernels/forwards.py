@@ -92,6 +92,71 @@ class WrongOutside(Written):
     in_root, outside = 0.0, 1e-5
 
 
+class _DeepNorm(torch.autograd.Function):
+    alpha_of_dx = True
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        alpha: float,
+        eps: float,
+    ) -> torch.Tensor:
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        total = (alpha * x.to(dtype) + residual.to(dtype)).to(x.dtype).to(dtype)
+        centred = total - total.mean(-1, keepdim=True)
+        rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(centred * rstd, weight.to(dtype), rstd)
+        ctx.alpha, ctx.dtypes = alpha, (x.dtype, weight.dtype)
+        return (centred * rstd * weight.to(dtype) + bias.to(dtype)).to(x.dtype)
+
+    @classmethod
+    def backward(cls, ctx: Any, dy: torch.Tensor) -> Any:
+        (xhat, weight, rstd), (dtype, of_weight) = ctx.saved_tensors, ctx.dtypes
+        dy = dy.to(rstd.dtype)
+        dxhat, rows = dy * weight, tuple(range(dy.ndim - 1))
+        dx = rstd * (dxhat - dxhat.mean(-1, keepdim=True) - xhat * (dxhat * xhat).mean(-1, keepdim=True))
+        times = ctx.alpha if cls.alpha_of_dx else 1.0
+        return (
+            (times * dx).to(dtype),
+            dx.to(dtype),
+            (dy * xhat).sum(rows).to(of_weight),
+            dy.sum(rows).to(of_weight),
+            None,
+            None,
+        )
+
+
+class _ForgotAlpha(_DeepNorm):
+    alpha_of_dx = False
+
+
+def deep_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    alpha: float = 1.7,
+    eps: float = 1e-5,
+) -> Any:
+    return _DeepNorm.apply(x, residual, weight, bias, alpha, eps)
+
+
+def deep_norm_without_alpha_in_dx(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, alpha: float, eps: float = 1e-5
+) -> Any:
+    return _ForgotAlpha.apply(x, residual, weight, bias, alpha, eps)
+
+
+def after_the_sum(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
+) -> Any:
+    return _DeepNorm.apply(x, residual, weight, bias, 1.0, eps)
+
+
 class Function(torch.autograd.Function):
     """RMS normalization with a backward of its own, for whole blocks of contiguous memory and one dtype alone."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -40,7 +38,6 @@ CALL_SECONDS = 600.0  # that a call may take which is certified
 START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
 TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
 LOOK_SECONDS = 0.5  # after which it is looked whether a process that does not answer is still there
-STALLED_SECONDS = 30  # in the middle of an answer
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
@@ -183,8 +180,6 @@ class KernelProcess:
             BackendUnavailable: There is none.
         """
         self._pipe, theirs = Pipe()
-        with socket.socket(fileno=os.dup(self._pipe.fileno())) as ours:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALLED_SECONDS, 0))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
         given = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
         program = (

@@ -247,7 +247,7 @@ PRECISION = (
            "in float32.", results=(rounded, "xhat of dgamma", "dy·xhat"), values=DTYPES, by_size=True,
            example='dgamma = (dy * xhat.astype("{dtype}")).astype("{dtype}").sum(0, dtype=x.dtype)'),
     Family("LN-P25", "dy·xhat rounded to {dtype}", "the products dy·xhat are rounded to {dtype} before they are summed: keep "
-           "them in float32.", results=(rounded, "dy·xhat"), values=each(dtype=(*BOTH, *TF32)), by_size=True,
+           "them in float32.", results=(rounded, "dy·xhat"), values=each(dtype=(*BOTH, "tf32 towards zero")), by_size=True,
            example='dgamma = (dy * xhat).astype("{dtype}").sum(0, dtype=x.dtype)'),
     Family("LN-P45", "terms of the column sums rounded to {dtype}", "dy·xhat and dy are rounded to {dtype}, 11 digits, before "
            "they are summed, as a matrix unit takes them: ask for float32 there.",

@@ -228,7 +228,7 @@ def _shares(
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
     drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
-    drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")}
+    drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")[: 1 + has_residual]}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
     x, weight, bias = (sample.get(role) for role in ("x", "weight", "bias"))
     for norm in (one for one in TRIED if NORMS[one].residual == has_residual):

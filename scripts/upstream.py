@@ -8,6 +8,7 @@ Run when CANN publishes a release, or the simulated NPU has changed much: a few 
     python scripts/upstream.py ops-nn --results kept.json    what is in the file is not run again; what was run is added
     python scripts/upstream.py ops-nn --kit asc-devkit      the vector examples of the Ascend C kit too
     python scripts/upstream.py ops-nn --others ops-nn --others ops-math    all other operators of these checkouts too
+    python scripts/upstream.py ops-nn --others ops-nn --compile-only --results kept.json    see which of these compile
 
 Every test and example is a row of benchmarks/results/upstream.csv; the page has their sums.
 
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -48,6 +50,10 @@ EXAMPLE_S = 300  # for a host example
 # simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts itself or its kernel.
 _CUT = "test: its tiling covers 2 of 20 columns (ubLoop 2, ubFormer 1, ubTail 1)"
 JUDGEMENTS: dict[tuple[str, str], str] = {
+    ("", "the cube is not simulated"): "ours: it uses the cube, which is not simulated",
+    ("", "do not fit, the Unified Buffer"): "test: its tiling takes more than the 192 KiB that A2's Unified Buffer has",
+    ("", "a whole number was divided by zero"): "test: its tiling leaves a divisor at 0",
+    ("", "num and len must be at least 1"): "test: its tiling gives InitBuffer 0 bytes, which CANN's checker refuses",
     ("", "framework's temporary buffer"): "ours: InitOutput behind InitOutput, which write equal values",
     ("", "InitOutput: the GmAlloc memory"): (
         "test: memory that it passes (a workspace of 32 bytes) is smaller than what the kernel clears"
@@ -107,10 +113,13 @@ class Row(NamedTuple):
     late: bool = False  # not run: its turn came after the given minutes
 
 
-def _operator(room: str, folder: Path, toolkit: Path, gtest: Path | None, time_limit: float) -> Row:
+def _operator(
+    room: str, folder: Path, toolkit: Path, gtest: Path | None, time_limit: float, compile_only: bool = False
+) -> Row:
+    alone: dict[str, Any] = {"options": ["-fsyntax-only"], "modes": ()} if compile_only else {}
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         try:
-            found = run_operator(folder, Path(scratch), toolkit=toolkit, gtest=gtest, time_limit=time_limit)
+            found = run_operator(folder, Path(scratch), toolkit=toolkit, gtest=gtest, time_limit=time_limit, **alone)
             files = list(found)
         except LngradError as error:
             return Row(room, folder.name, [], str(error))
@@ -195,13 +204,7 @@ def _operators(rows: list[Row]) -> list[dict[str, str]]:
         cells = _counts(row.files)
         error = next((file.error for file in row.files if file.error), "")
         records.append(_record("operator", name, *cells, sum(len(file.remarks) for file in row.files), _cell(error)))
-    for row in rows:
-        for case in (case for file in row.files for case in file.cases if case.state != "passed"):
-            said = f"{case.state}: {_cell(case.why)}"
-            where = [said if case.mode == mode else "" for mode in MODES]
-            name = f"{row.operator}/{case.name.partition('.')[2]}"
-            records.append(_record("test", name, *where, "", _judgement(row.operator, case.why)))
-    return records
+    return records + _tests(rows, "test")
 
 
 def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
@@ -221,16 +224,28 @@ def _counts(files: list[TestFile]) -> list[str]:
     return [f"{sum(one for one, _ in pair)} of {sum(all_ for _, all_ in pair)}" for pair in pairs]
 
 
-def _other(row: Row) -> dict[str, str]:
-    """The record of an operator that is no norm: its note is the compiler's first error, or the first failure."""
+def _other(row: Row) -> list[dict[str, str]]:
+    """The records of an operator that is no norm: the compiler's first error, and its tests that do not pass."""
     name = f"{row.room}/{row.operator}"
     if row.refused or row.late:
-        return _record("other not run" if row.late else "other left out", name)
-    errors = [f"does not compile: {file.error}" for file in row.files if file.error]
-    failed = [f"{case.mode}: {case.why}" for file in row.files for case in file.cases if case.state != "passed"]
+        return [_record("other not run" if row.late else "other left out", name)]
+    error = next((f"does not compile: {file.error}" for file in row.files if file.error), "")
     remarks = sum(len(file.remarks) for file in row.files)
-    counts = _counts(row.files) if errors or any(file.cases for file in row.files) else ["", ""]  # compiled alone
-    return _record("other operator", name, *counts, remarks, _cell(next(iter(errors + failed), "")))
+    counts = _counts(row.files) if error or any(file.cases for file in row.files) else ["", ""]  # compiled alone
+    tests = _tests([row], "other test", row.room + "/")
+    return [_record("other operator", name, *counts, remarks, _cell(error)), *tests]
+
+
+def _tests(rows: list[Row], part: str, room: str = "") -> list[dict[str, str]]:
+    """A record a test that does not pass, with its judgement."""
+    records = []
+    for row in rows:
+        for case in (case for file in row.files for case in file.cases if case.state != "passed"):
+            said = f"{case.state}: {_cell(case.why)}"
+            where = [said if case.mode == mode else "" for mode in MODES]
+            name = f"{room}{row.operator}/{case.name.partition('.')[2]}"
+            records.append(_record(part, name, *where, "", _judgement(row.operator, case.why)))
+    return records
 
 
 def _others_table(records: list[dict[str, str]]) -> str:
@@ -255,6 +270,14 @@ def _others_table(records: list[dict[str, str]]) -> str:
             cells.append(f"{sum(one for one, _ in pairs)} of {sum(count for _, count in pairs)}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     left = f" {waiting} more were not run." if waiting else ""
+    failed = [one for one in records if one["part"] == "other test"]
+    reasons: Counter[tuple[str, str]] = Counter()
+    for one in failed:
+        reasons.update((one["note"], mode) for mode in MODES if one[mode])
+    why = "\n".join(
+        f"| {reasons[text, 'checked']} | {reasons[text, 'device']} | {text} |"
+        for text in dict.fromkeys(text for (text, _), _ in reasons.most_common())
+    )
     return f"""
 ## Operators that are no norms
 
@@ -263,6 +286,12 @@ The same for all others that build for A2; those not run were compiled, not link
 | library | operators | compile | run | clean checked | tests | clean device | tests |
 |---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
+
+Tests that fail:
+
+| checked | device | reason |
+|---|---|---|
+{why}
 """
 
 
@@ -368,20 +397,23 @@ def main(
         Path | None, typer.Option("--results", help="A JSON file of results to go on from.")
     ] = None,
     others: Annotated[list[Path] | None, typer.Option(help="Checkouts whose other operators to run, too.")] = None,
+    others_only: Annotated[bool, typer.Option(help="Run no norms and no host examples; keep their records.")] = False,
+    compile_only: Annotated[bool, typer.Option(help="Compile tests that are not run yet, and run none.")] = False,
     kit: Annotated[Path | None, typer.Option(help="A checkout of the Ascend C kit (asc-devkit).")] = None,
     to_stdout: Annotated[bool, typer.Option("--print", help="Print the page, and write no file.")] = False,
 ) -> None:
     """Run them, and write the page."""
     end = time.monotonic() + 60 * minutes
+    rooms = () if others_only else ROOMS
     folders = [
-        (room, one.parents[2]) for room in ROOMS for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
+        (room, one.parents[2]) for room in rooms for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
     ]
     wanted = [(room, folder) for room, folder in folders if not only or folder.name in only]
     wanted.sort(key=lambda one: one[1].name not in (first or ()))
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
-        programs = [one for room in ROOMS for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
+        programs = [one for room in rooms for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         kept = Kept(results_file)
         vectors = _vector_examples(kit, Path(scratch), kept) if kit else []
         results: dict[str, str] = {}
@@ -393,23 +425,26 @@ def main(
 
         def run(one: tuple[str, Path]) -> Row:
             known = kept.row(one[0], one[1].name)
-            if known is None and time.monotonic() > end:
-                return Row(one[0], one[1].name, [], late=True)
-            row = known or _operator(*one, toolkit, gtest, time_limit)
+            whole = known and (compile_only or known.refused or any(file.error or file.cases for file in known.files))
+            if whole or time.monotonic() > end:
+                return known or Row(one[0], one[1].name, [], late=True)
+            row = _operator(*one, toolkit, gtest, time_limit, compile_only)
             kept.add_row(row)
             return row
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
-            beside = [_other(row) for row in pool.map(run, _others(others or []))]
+            beside = [one for row in pool.map(run, _others(others or [])) for one in _other(row)]
     if not kit and RECORDS.is_file():
         vectors = [one for one in read() if one["part"].startswith("kit") or one["name"] == "asc-devkit"]
     if not others and RECORDS.is_file():
         beside = [one for one in read() if one["part"].startswith("other ")]
     waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
+    norms = ("operator", "test", "not run", "left out", "host example")
     records = [
+        *(one for one in (read() if others_only else ()) if one["part"] in norms),
         _record("source", "ops-nn", "", "", "", _commit(library)),
-        _record("source", "lngrad", "", "", "", __version__),
+        _record("source", "lngrad", "", "", "", f"{__version__} on {date.today()}"),
         *_operators([*tried, *waiting]),
         *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
         *vectors,

@@ -177,6 +177,107 @@ def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operato
     assert states(folder, gtest)[0]["suite.right"] == "passed"
 
 
+def test_a_definition_s_types_in_the_column_that_the_cmake_file_names(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
+    cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=half")\n')
+    (folder / "op_host").mkdir()
+    (folder / "op_host" / "twice_def.cpp").write_text(
+        'this->Input("x").ParamType(REQUIRED).DataType({ge::DT_FLOAT, ge::DT_FLOAT16});\n'
+        'this->Output("y").DataType({ge::DT_INT32, ge::DT_INT8}); this->Output("z").DataType(types);\n'
+        'this->Output("w");\n'
+    )
+    own = "static_assert(std::is_same_v<DTYPE_Y, int8_t> && std::is_same_v<DTYPE_Z, half>);\n"
+    own += "#ifdef DTYPE_W\n#error the kernel goes without it\n#endif\n"
+    kernel = folder / "op_kernel" / "twice.cpp"
+    kernel.write_text(kernel.read_text() + own)
+    assert states(folder, gtest)[0]["suite.right"] == "passed"
+
+
+TILED = """
+#include "tiling_context_faker.h"
+#include <fstream>
+#define TEXT_OF(word) #word
+#define TEXT(word) TEXT_OF(word)
+TEST_F(suite, tiled)
+{
+    struct Compiled { int64_t cores; } compiled = {7};
+    gert::TilingContextPara para("Twice", {{{{3, 8}, {3, 8}}, ge::DT_FLOAT16, ge::FORMAT_ND}},
+                                 {{{{3, 8}, {3, 8}}, ge::DT_FLOAT16, ge::FORMAT_ND}},
+                                 {{"scale", Value{Value::VT_FLOAT, std::make_shared<float>(0.5f)}}},
+                                 &compiled);
+    TilingInfo info;
+    ASSERT_EQ(ExecuteTiling(para, info), true);
+    ASSERT_EQ(info.tilingKey, 24);
+    ASSERT_EQ(info.blockNum, 7u);
+    ASSERT_EQ(info.workspaceSizes.at(0), 32);
+    ASSERT_EQ(*reinterpret_cast<float*>(info.tilingData.get()), 0.5f);
+    ASSERT_EQ(ExecuteTiling(gert::TilingContextPara("Twice", {}, {}), info), false);
+}
+TEST_F(suite, reads)
+{
+    int beside = 0, named = 0;
+    std::ifstream("./twice_data/two.txt") >> beside;
+    std::ifstream(TEXT(TWICE_DIR) "/twice_data/two.txt") >> named;
+    ASSERT_EQ(beside + named, 4);
+}
+"""
+STEPS = """
+#include "op_host/tiling_base_class.h"
+#include "register/op_impl_registry.h"
+namespace optiling {
+struct Compiled { int64_t cores; };
+class Steps : public Ops::Base::TilingBaseClass {
+public:
+    explicit Steps(gert::TilingContext* context) : TilingBaseClass(context) {}
+
+protected:
+    bool IsCapable() override { return !Ops::Base::IsRegbaseSocVersion(context_); }
+    ge::graphStatus GetShapeAttrsInfo() override { return context_->GetInputShape(0) ? ge::GRAPH_SUCCESS : ge::GRAPH_FAILED; }
+    ge::graphStatus GetPlatformInfo() override
+    {
+        return context_->SetBlockDim(context_->GetCompileInfo<Compiled>()->cores);
+    }
+    ge::graphStatus DoOpTiling() override
+    {
+        *context_->GetTilingData<float>() = *context_->GetAttrs()->GetFloat(0);
+        return ge::GRAPH_SUCCESS;
+    }
+    ge::graphStatus DoLibApiTiling() override { return ge::GRAPH_SUCCESS; }
+    ge::graphStatus GetWorkspaceSize() override { return context_->GetWorkspaceSizes(1)[0] = 32, ge::GRAPH_SUCCESS; }
+    ge::graphStatus PostTiling() override { return ge::GRAPH_SUCCESS; }
+    uint64_t GetTilingKey() const override { return context_->GetInputShape(0)->GetStorageShape().GetShapeSize(); }
+};
+ge::graphStatus Tiling4Twice(gert::TilingContext* context) { return Steps(context).DoTiling(); }
+IMPL_OP_OPTILING(Twice).Tiling(Tiling4Twice);
+}
+"""
+# As a library's any_value.h has a value: its type as a number, and a pointer.
+VALUE = """
+#include <memory>
+struct Value { enum { VT_STRING = 1, VT_FLOAT, VT_BOOL, VT_INT }; int type_; std::shared_ptr<void> valuePtr_; };
+"""
+
+
+def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, monkeypatch):
+    folder, gtest = operator
+    monkeypatch.setenv("COLUMNS", "200")
+    tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
+    (tests / "CMakeLists.txt").write_text(
+        'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DTWICE_DIR=${CMAKE_CURRENT_SOURCE_DIR}")\n'
+    )
+    (tests / "twice_data").mkdir()
+    (tests / "twice_data" / "two.txt").write_text("2")
+    (folder / "op_host").mkdir()
+    (folder / "op_host" / "twice_tiling.cpp").write_text(STEPS)
+    (tests / "test_twice.cpp").write_text(VALUE + (tests / "test_twice.cpp").read_text() + TILED)
+    # A kernel without extern "C" is linked as its test declares it; kernels beside it are reached by "../../" too.
+    kernel.write_text(kernel.read_text().replace('extern "C" ', "").replace("../doubled/", "../../doubled/op_kernel/"))
+    found, output = states(folder, gtest)
+    assert {found.get(f"suite.{name}") for name in ("right", "tiled", "reads")} == {"passed"}, output
+
+
 def test_tests_that_are_built_for_950_alone(operator):
     folder, gtest = operator
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"

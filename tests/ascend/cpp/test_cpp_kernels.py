@@ -294,15 +294,21 @@ extern "C" __global__ __aicore__ void counter(GM_ADDR x, GM_ADDR y) {
     source.SetGlobalBuffer((__gm__ float*)x);
     target.SetGlobalBuffer((__gm__ float*)y, 0); // 0 is no size
     LocalTensor<float> a = buffer.Get<float>();
+    LocalTensor<float> b = a[128];
     DataCopy(a, source, 104);
+    Duplicate(b, 5.0f, 104);
     PipeBarrier<PIPE_ALL>();
     SetMaskCount();
     SetVectorMask<float, MaskMode::COUNTER>(0, 100);
+#if GAP
     Add<float, false>(a, a, a, MASK_PLACEHOLDER, 1, {1, 1, 1, 8, 8, GAP});
+#else
+    Copy<float, false>(b, a, MASK_PLACEHOLDER, 1, {1, 1, 0, 0});
+#endif
     SetMaskNorm();
     ResetMask();
     PipeBarrier<PIPE_ALL>();
-    DataCopy(target, a, 104);
+    DataCopy(target, GAP ? a : b, 104);
 }
 """
 
@@ -315,6 +321,9 @@ def test_the_counter_mode_counts_elements_and_refuses_gaps(tmp_path):
     np.testing.assert_array_equal(y, np.concatenate([2 * x[:100], x[100:]]))
     with pytest.raises(DeviceFault, match=r"Add: in the counter mode .* got \(1, 1, 1\), \(8, 8, 9\) and 100 elements"):
         launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 9}), 1, x, y)
+    # Without a step from repeat to repeat each does the first one's work: 64 elements.
+    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0}), 1, x, y)
+    np.testing.assert_array_equal(y, np.where(np.arange(104) < 64, x, 5))
 
 
 NIBBLES = """\

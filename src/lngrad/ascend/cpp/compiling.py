@@ -71,6 +71,8 @@ ALIASES = (
     "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h", "lib/matmul_intf.h", "kernel_utils.h",
     "adv_api/matmul/matmul_intf.h", "lib/matrix/matmul/matmul.h", "impl/dav_c220/kfc/kfc_log.h",
     "adv_api/pad/broadcast.h", "adv_api/math/sign.h", "kernel_operator_list_tensor_intf.h",
+    "lib/pad/kernel_operator_pad_intf.h", "kernel_fp16.h", "kernel_operator_mm_intf.h", "kernel_operator_fixpipe_intf.h",
+    "op_kernel/math_util.h", "op_kernel/platform_util.h",
     *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
 )  # fmt: skip
 # And those of the host's side, which lngrad/op_host.h has.
@@ -82,7 +84,7 @@ HOST_ALIASES = (
     "platform/platform_info.h", "platform/platform_infos_def.h", "util/math_util.h", "op_host/tiling_util.h",
     "tiling_base/tiling_util.h", "op_host/tiling_templates_registry.h", "tiling_base/tiling_templates_registry.h",
     "op_common/op_host/util/platform_util.h", "op_host/tiling_base_util.h", "op_host/infershape_util.h",
-    "error_util.h",
+    "error_util.h", "op_host/tiling_base_class.h", "platform/soc_spec.h", "op_host/util/fp16.h",
 )  # fmt: skip
 
 
@@ -98,6 +100,7 @@ def header_files() -> dict[str, str]:
     texts["lngrad/numbers.h"] = numbers_header()
     texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
     texts |= dict.fromkeys(HOST_ALIASES, '#include "lngrad/op_host.h"\n')
+    texts["tiling_context_faker.h"] = '#include "tiling_case_executor.h"\n'
     return texts
 
 

@@ -49,8 +49,9 @@ def defines(text: str, struct: str) -> bool:
 
 
 def default_struct(hosts: Sequence[str], operator: str) -> str | None:
-    """The struct that is registered for an operator."""
-    return next((struct for text in hosts for name, struct in _REGISTERED.findall(text) if name == operator), None)
+    """The struct that is registered for an operator, whose name may have other capitals."""
+    every = (pair for text in hosts for pair in _REGISTERED.findall(text))
+    return next((struct for name, struct in every if name.lower() == operator.lower()), None)
 
 
 def tiling_header(hosts: Sequence[str], operator: str, known: str = "") -> str:
@@ -71,7 +72,7 @@ def tiling_header(hosts: Sequence[str], operator: str, known: str = "") -> str:
         for found in _STRUCT.finditer(text)
     }
     wanted: dict[str, str] = {}
-    its_file = next(text for text in hosts if (operator, default) in _REGISTERED.findall(text))
+    its_file = next(text for text in hosts if default_struct([text], operator) == default)
 
     def want(name: str) -> None:
         if name in wanted or name not in structs:
@@ -90,7 +91,7 @@ def tiling_header(hosts: Sequence[str], operator: str, known: str = "") -> str:
 
     for text in hosts:
         for name, struct in _REGISTERED.findall(text):
-            if name == operator or name.startswith(f"{operator}_"):
+            if f"{name}_".lower().startswith(f"{operator}_".lower()):
                 want(struct)
     for name in re.findall(r"BEGIN_TILING_DATA_DEF\(\s*(\w+)", its_file):
         want(name)

@@ -27,6 +27,7 @@ _NAMES = {number: f"DT_{name}" for name, number in DATA_TYPES.items()}
 _CPP = {0: "float", 1: "half", 2: "int8_t", 3: "int32_t", 4: "uint8_t", 6: "int16_t", 7: "uint16_t", 8: "uint32_t",
         9: "int64_t", 10: "uint64_t", 12: "bool", 27: "bfloat16_t"}  # fmt: skip
 TYPES = {number: np.dtype(bool) if name == "bool" else DTYPES[CPP_NAMES.index(name)] for number, name in _CPP.items()}
+CPP_TYPES = {_NAMES[number].removeprefix("DT_"): name for number, name in _CPP.items()}
 NUMBERS = {dtype.name: number for number, dtype in TYPES.items()}
 _NOT_HOST = re.compile(r"op_api|aclnn|arch35|fallback|_graph_infer")
 

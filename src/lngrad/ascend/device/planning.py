@@ -132,6 +132,10 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
     if operation.operands.elementwise and INT4 not in codes:
         if d.n == 0 or (set(blocks) == {1} and (repeats == close or d.n <= lanes)):
             return d._replace(form=COUNT)
+        if (
+            not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]
+        ):  # each repeat does the first one's work
+            return d._replace(form=MASK, n=min(d.n, lanes), repeat=1)
         if d.n <= lanes or (d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes):
             return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
     raise DeviceFault(

@@ -25,6 +25,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.bridge import CYCLES, REMARK, WARNING
 from lngrad.ascend.cpp.compiling import renaming
 from lngrad.ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
+from lngrad.ascend.cpp.project import CPP_TYPES
 from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad.errors import LngradError
@@ -36,6 +37,7 @@ OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 95
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
 _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
+_OWN_TYPE = re.compile(r"#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
 _ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
 
@@ -91,7 +93,7 @@ def run_operator(
         soc: The simulated SoC.
         gtest: A folder with include/gtest and lib/libgtest.a; None for the system's.
         options: For the compiler, behind those of the operator's CMakeLists.txt.
-        modes: Of MODES.
+        modes: Of MODES; without one, tests are compiled, not linked.
         cycles: Whether the cycles of each launch are wanted, in the mode "checked".
         time_limit: Seconds for a case.
 
@@ -116,7 +118,8 @@ def run_operator(
     kernels = _staged(folder.resolve(), scratch)
     flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
     hosts = _hosts(folder)
-    flags += [*_own_options(call, kernels, hosts), *options]
+    call = call.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(tests.resolve()))
+    flags += [*_own_options(call, kernels, tests, hosts), *options]
     for source in sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
@@ -130,10 +133,13 @@ def run_operator(
                 _gtest_libs(gtest),
                 toolkit,
                 _ahead(source, kernels, hosts),
+                link=bool(modes),
             ),
         )
-        if not result.error:
+        if modes and not result.error:
             place = scratch / "build" / "tests" / "ut" / "op_kernel"
+            for data in tests.glob("*_data"):
+                shutil.copytree(data, place / data.name, dirs_exist_ok=True)
             place.mkdir(parents=True, exist_ok=True)
             names = _names(built / "tests")
             for mode in modes:
@@ -158,6 +164,7 @@ def _staged(folder: Path, scratch: Path) -> Path:
     for name, kernel in kernels.items():
         if not (root / name).exists():
             shutil.copytree(kernel, root / name)
+            (root.parent / name).symlink_to(kernel.parent, target_is_directory=True)  # "../../name/op_kernel"
     return root / folder.name
 
 
@@ -184,28 +191,33 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
 
     Where the test defines the struct in a header of its own, the kernel gets that one.
     """
-    name, last = kernels.name, list[str]()
+    name, last, link = kernels.name, list[str](), list[str]()
     given = source.parent / f"{name}_tiling_def.h"
     if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
         last = ["-include", str(header)]
+    known = {
+        path: text for path, text in texts_of(source).items() if "op_host" not in path.parts
+    }  # a namespace of its own
     if given.is_file():
         test = kernel = given
     else:
         operator = operator_of(name)
         struct = default_struct(hosts, operator)
-        known = {
-            path: text for path, text in texts_of(source).items() if "op_host" not in path.parts
-        }  # a namespace of its own
         own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
         parts = [path for path in kernels.rglob("*") if not OTHER_MACHINE.search(str(path.relative_to(kernels)))]
         test, kernel = kernels / "lngrad_test.h", kernels / "lngrad_kernel.h"
         test.write_text(tiling_header(hosts, operator, "\n".join(known.values())))
         includes = "".join(f'#include "{path}"\n' for path in ("kernel_operator.h", *own))
         kernel.write_text(includes + tiling_header(hosts, operator, "\n".join(texts_of(*parts, *own).values())))
+    declared = re.search(rf'extern\s+"C"[^;{{}}]*\b{name}\s*\([^;{{}}]*\)\s*;', known[source.resolve()])
+    if declared and 'extern "C"' not in "".join(texts_of(kernels / f"{name}.cpp").values()):
+        linked = kernels / "lngrad_linked.h"  # as the test has it
+        linked.write_text(f'#include "kernel_operator.h"\n{declared[0]}\n')
+        link = ["-include", str(linked)]
     first = ["-include", "cstdint", "-include"]
-    return [*first, str(test), *last], [*first, str(kernel), *last]
+    return [*first, str(test), *last], [*first, str(kernel), *link, *last]
 
 
 def _call(tests: Path) -> str | None:
@@ -217,17 +229,32 @@ def _call(tests: Path) -> str | None:
     return next((call["words"] for call in _CASES.finditer(text) if _SOC.search(call["words"])), None)
 
 
-def _own_options(call: str, kernels: Path, hosts: list[str]) -> list[str]:
-    """The compiler's options among an AddOpTestCase's arguments. Types that it leaves out are as one that it has, or float."""
-    named = {f"DTYPE_{name.upper()}" for text in hosts for name in re.findall(r'put\("(\w+)"\)', text)}  # Input, Output
+def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> list[str]:
+    """The compiler's options among an AddOpTestCase's arguments, and the types that it leaves out.
+
+    Those are of the first column of the definition's types with the ones that it has, or as one of these, or float. A type
+    that the kernel or a header of the tests has, or that the kernel asks for by #ifdef, stays as it is.
+    """
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     options = [option for word in words if word.startswith("-") for option in word.split()]
     given = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
-    one = next(iter(given.values()), "float")
+    columns: dict[str, list[str]] = {}
+    for parameter in re.finditer(
+        r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?', "\n".join(hosts)
+    ):  # Input, Output
+        types = [CPP_TYPES.get(name, "") for name in re.findall(r"DT_(\w+)", parameter[2] or "")]
+        columns.setdefault(f"DTYPE_{parameter[1].upper()}", types)
+    fit = [
+        all(name not in columns or columns[name][place : place + 1] == [cpp] for name, cpp in given.items())
+        for place in range(max(map(len, columns.values()), default=0))
+    ]
+    column, one = fit.index(True) if True in fit else 0, next(iter(given.values()), "float")
     text = "\n".join(texts_of(kernels).values())
-    used = dict.fromkeys(re.findall(r"\bDTYPE_\w+", text))
-    given |= dict.fromkeys(re.findall(r"#\s*define\s+(DTYPE_\w+)", text), "")  # a type of its own, where none is given
-    return options + [f"-D{name}={one}" for name in used if name not in given and name in (named or used)]
+    headers = "\n".join(text for path, text in texts_of(tests).items() if path.suffix == ".h")
+    own = {name for found in re.findall(_OWN_TYPE, text + headers) for name in found}
+    used = (name for name in dict.fromkeys(re.findall(r"\bDTYPE_\w+", text)) if name in (columns or text))
+    defaults = {name: (columns.get(name, [])[column : column + 1] or [one])[0] or one for name in used}
+    return options + [f"-D{name}={cpp}" for name, cpp in defaults.items() if name not in given and name not in own]
 
 
 def _gtest_libs(gtest: Path | None) -> list[str]:
@@ -237,19 +264,19 @@ def _gtest_libs(gtest: Path | None) -> list[str]:
 
 def _build(
     source: Path, kernel: Path, built: Path, flags: list[str], gtest: list[str], toolkit: Path,
-    ahead: tuple[list[str], list[str]],
+    ahead: tuple[list[str], list[str]], *, link: bool,
 ) -> str:  # fmt: skip
     """Compile and link one test file with its kernel. Returns the first error, "" for none."""
     own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
-    helpers = [one.with_suffix(".cpp") for one in _helpers(source, flags)]
-    sources = [source, *([kernel] if kernel.is_file() and not own else []), *helpers]
+    sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags)]
     objects = [built / f"{one.stem}.o" for one in sources]
     compiler = required(cxx_compiler)
     commands = [
         [*compiler, *ahead[one == kernel], *flags, "-c", str(one), "-o", str(made)]
         for one, made in zip(sources, objects, strict=True)
     ]
-    commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
+    if link:
+        commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
     for command in commands:
         done = run_compiler(command)
         if done.returncode:
@@ -263,12 +290,16 @@ def _build(
 
 
 def _helpers(source: Path, flags: list[str]) -> list[Path]:
-    """Headers that a test includes by name, with a .cpp beside them."""
-    names = re.findall(r'#include\s+"(\w+)\.h"', source.read_text(errors="replace"))
-    found = (Path(flag[2:]) / f"{name}.h" for name in names for flag in flags if flag.startswith("-I"))
-    return [
-        path for path in found if path.is_file() and path.with_suffix(".cpp").is_file() and path.stem != source.stem
-    ]
+    """What is linked to a test: the .cpp beside headers that it includes by name, and op_host's tiling if it runs that."""
+    text = source.read_text(errors="replace")
+    names = re.findall(r'#include\s+"(\w+)\.h"', text)
+    found = [Path(flag[2:]) / f"{name}.h" for name in names for flag in flags if flag.startswith("-I")]
+    found = [path for path in found if path.is_file() and path.stem != source.stem]
+    if "ExecuteTiling(" in text:
+        folder = next(one.parent for one in source.resolve().parents if one.name == "tests")
+        hosts = sorted((folder / "op_host").rglob("*tiling*.cpp"))
+        found += [one for one in hosts if not OTHER_MACHINE.search(str(one.relative_to(folder)))]
+    return [one.with_suffix(".cpp") for one in found if one.with_suffix(".cpp").is_file()]
 
 
 def _names(program: Path) -> list[str]:

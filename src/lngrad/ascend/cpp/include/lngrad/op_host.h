@@ -8,6 +8,8 @@
 #include <iostream>
 #include <list>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
 
 #include "tiling/tiling_api.h"
@@ -15,6 +17,7 @@
 namespace ge {
 
 using graphStatus = uint32_t;
+using char_t = char;
 constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 0xFFFFFFFF, GRAPH_PARAM_INVALID = 50331649;
 enum Format { FORMAT_NCHW = 0, FORMAT_NHWC, FORMAT_ND, FORMAT_NC1HWC0, FORMAT_FRACTAL_Z, FORMAT_FRACTAL_NZ = 29, FORMAT_NCDHW = 30 };
 inline int GetSizeByDataType(DataType type)
@@ -22,6 +25,11 @@ inline int GetSizeByDataType(DataType type)
     constexpr int sizes[] = {4, 2, 1, 4, 1, -1, 2, 2, 4, 8, 8, 8, 1};
     return type == DT_BF16 ? 2 : type <= DT_BOOL ? sizes[type] : -1;
 }
+inline Format GetPrimaryFormat(int format) { return Format(format); }
+struct TypeUtils { // for logs
+    static std::string DataTypeToSerialString(int type) { return std::to_string(type); }
+    static std::string FormatToSerialString(int format) { return std::to_string(format); }
+};
 struct AscendString : std::string {
     using std::string::string;
     const char* GetString() const { return c_str(); }
@@ -114,6 +122,7 @@ public:
     std::string name;
     uint32_t blocks = 1;
     uint64_t key = 0;
+    const void* compiled = nullptr;
 
 #define LNGRAD_OPERAND(Kind, all) \
     const StorageShape* Get##Kind##Shape(std::size_t i) const { return at(all, i); } \
@@ -125,6 +134,9 @@ public:
     LNGRAD_OPERAND(Output, outputs)
     std::size_t GetComputeNodeInputNum() const { return inputs.size(); }
     std::size_t GetComputeNodeOutputNum() const { return outputs.size(); }
+    const TilingContext* GetComputeNodeInfo() const { return this; }
+    std::size_t GetInputsNum() const { return inputs.size(); }
+    std::size_t GetOutputsNum() const { return outputs.size(); }
     const RuntimeAttrs* GetAttrs() const { return &attrs; }
     TilingData* GetRawTilingData() { return &raw; }
     template <typename T>
@@ -139,7 +151,9 @@ public:
         return workspaces.data();
     }
     platform_ascendc::PlatformAscendC* GetPlatformInfo() const { return platform_ascendc::PlatformAscendCManager::GetInstance(); }
-    const void* GetCompileInfo() const { return nullptr; }
+    const void* GetCompileInfo() const { return compiled; }
+    template <typename T>
+    const T* GetCompileInfo() const { return static_cast<const T*>(compiled); }
     const char* GetNodeName() const { return name.c_str(); }
     const char* GetNodeType() const { return name.c_str(); }
     ge::graphStatus SetBlockDim(uint32_t count) { return blocks = count, ge::GRAPH_SUCCESS; }
@@ -296,6 +310,49 @@ struct Registration {
     LNGRAD_SAID(Registration, InputsDataDependency)
 };
 } // namespace lngrad
+
+namespace Ops::Base {
+
+struct AiCoreParams {
+    uint64_t ubSize = 0, blockDim = 0, aicNum = 0, l1Size = 0, l0aSize = 0, l0bSize = 0, l0cSize = 0;
+};
+struct CompileInfoCommon {
+    uint32_t aivNum = 0, aicNum = 0;
+    uint64_t ubSize = 0, l1Size = 0, l0aSize = 0, l0bSize = 0, l0cSize = 0, l2CacheSize = 0;
+    int64_t coreNum = 0;
+    int32_t socVersion = 0;
+};
+// A tiling in steps, which an operator's class fills in.
+class TilingBaseClass {
+public:
+    explicit TilingBaseClass(gert::TilingContext* context) : context_(context) {}
+    virtual ~TilingBaseClass() = default;
+    virtual void Reset(gert::TilingContext* context) { context_ = context; }
+    ge::graphStatus DoTiling()
+    {
+        ge::graphStatus done = GetShapeAttrsInfo();
+        if (done == ge::GRAPH_SUCCESS) done = GetPlatformInfo();
+        if (done == ge::GRAPH_SUCCESS && !IsCapable()) done = ge::GRAPH_PARAM_INVALID;
+        if (done == ge::GRAPH_SUCCESS) done = DoOpTiling();
+        if (done == ge::GRAPH_SUCCESS) done = DoLibApiTiling();
+        if (done == ge::GRAPH_SUCCESS) done = GetWorkspaceSize();
+        if (done == ge::GRAPH_SUCCESS) done = PostTiling();
+        return done == ge::GRAPH_SUCCESS ? context_->SetTilingKey(GetTilingKey()) : done;
+    }
+
+protected:
+    virtual bool IsCapable() = 0;
+    virtual uint64_t GetTilingKey() const = 0;
+#define LNGRAD_STEP(Name) virtual ge::graphStatus Name() = 0;
+    LNGRAD_STEP(GetShapeAttrsInfo) LNGRAD_STEP(GetPlatformInfo) LNGRAD_STEP(DoOpTiling)
+    LNGRAD_STEP(DoLibApiTiling) LNGRAD_STEP(GetWorkspaceSize) LNGRAD_STEP(PostTiling)
+    gert::TilingContext* context_;
+    AiCoreParams aicoreParams_;
+};
+template <typename Context>
+bool IsRegbaseSocVersion(const Context*) { return false; }
+
+} // namespace Ops::Base
 
 #define OP_ADD(Name, ...) static const Name lngrad_operator_##Name(#Name)
 #define LNGRAD_REGISTRATION(Name, line) static const lngrad::Registration lngrad_##Name##line = lngrad::Registration()

@@ -127,6 +127,7 @@ void Broadcast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint3
     BroadCast<T, dim, axis, isReuseSource>(dst, src, dstShape, srcShape, rest...);
 }
 
+inline thread_local int64_t gathered = 0; // by the last GatherMask: a register
 inline void put(lngrad::Call& call, const GatherMaskParams& p)
 {
     lngrad::put_each(call, p.src0BlockStride, p.repeatTimes, p.src0RepeatStride, p.src1RepeatStride);
@@ -135,13 +136,13 @@ template <typename T, typename U, GatherMaskMode mode = GatherMaskMode::VERSION_
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<U>& src1Pattern,
                 const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, 0, reduceMode, mask, p).result;
+    rsvdCnt = gathered = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, 0, reduceMode, mask, p).result;
 }
 template <typename T, GatherMaskMode mode = GatherMaskMode::VERSION_V2>
 void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const uint8_t src1Pattern,
                 const bool reduceMode, const uint32_t mask, const GatherMaskParams& p, uint64_t& rsvdCnt, Where where = Where::here())
 {
-    rsvdCnt = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, reduceMode, mask, p).result;
+    rsvdCnt = gathered = lngrad::perform(Op::GATHER_MASK, where, dst, src0, src1Pattern, reduceMode, mask, p).result;
 }
 
 // What the last reduction by count has left in the registers.

@@ -155,6 +155,7 @@ class AscendCUtils {
 public:
     static int32_t GetBitSize(int32_t bytes) { return bytes * ONE_BYTE_BIT_SIZE; }
     static void SetOverflow(uint64_t) {} // what is too large is infinity here, in either mode
+    static int64_t GetRsvdCnt() { return gathered; }
     static int32_t GetC0Size() { return DEFAULT_C0_SIZE; }
     static int32_t GetC0Count(const int32_t bytes) { return GetC0Size() / bytes; }
     static int32_t GetDefaultBlockNum() { return DEFAULT_BLK_NUM; }
@@ -210,26 +211,22 @@ template <int wanted>
 constexpr auto GetSFFValue = ScalarGetSFFValue<wanted>;
 inline int64_t CountBitsCntSameAsSignBit(int64_t value) { return __builtin_clrsbll(value); }
 
-template <typename T, typename U>
-constexpr auto AlignUp(T value, U unit)
+constexpr uint32_t F32_INF = 0x7f800000, F32_NEG_INF = 0xff800000, F32_NAN = 0x7fc00000;
+template <typename T, typename U = uint64_t>
+U GetScalarBitcodeValue(T bits)
 {
-    return unit == 0 ? value : (value + unit - 1) / unit * unit;
+    U value{};
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof bits);
+    return value;
 }
-template <typename T, typename U>
-constexpr auto AlignDown(T value, U unit)
-{
-    return unit == 0 ? value : value / unit * unit;
-}
-template <typename T, typename U>
-constexpr auto CeilDivision(T value, U unit)
-{
-    return unit == 0 ? value : (value + unit - 1) / unit;
-}
-template <typename T, typename U>
-constexpr auto DivCeil(T value, U unit)
-{
-    return CeilDivision(value, unit);
-}
+
+#define LNGRAD_ROUNDED(Name, rounded) \
+    template <typename T, typename U> \
+    constexpr auto Name(T value, U unit) { return unit == 0 ? value : (rounded); }
+LNGRAD_ROUNDED(AlignUp, (value + unit - 1) / unit * unit)
+LNGRAD_ROUNDED(AlignDown, value / unit * unit)
+LNGRAD_ROUNDED(CeilDivision, (value + unit - 1) / unit)
+LNGRAD_ROUNDED(DivCeil, (value + unit - 1) / unit)
 
 template <typename T, typename U, typename = std::enable_if_t<std::is_integral_v<T> && std::is_integral_v<U>>>
 constexpr auto Ceil(T value, U unit)
@@ -254,6 +251,14 @@ inline float Cast(const bfloat16_t& value) { return static_cast<float>(value); }
 inline bfloat16_t ToBfloat16(const float& value) { return bfloat16_t(value); }
 
 } // namespace AscendC
+
+namespace Ops::Base {
+LNGRAD_ROUNDED(CeilDiv, (value + unit - 1) / unit)
+LNGRAD_ROUNDED(CeilAlign, (value + unit - 1) / unit * unit)
+LNGRAD_ROUNDED(FloorDiv, value / unit)
+LNGRAD_ROUNDED(FloorAlign, value / unit * unit)
+constexpr uint32_t GetUbBlockSize() { return 32; }
+} // namespace Ops::Base
 
 namespace lngrad {
 

@@ -189,7 +189,9 @@ struct DataCopyPadExtParams {
         : isPad(pad), leftPadding(left), rightPadding(right), paddingValue(value) {}
 };
 
-using DataCopyPadParams = DataCopyPadExtParams<uint64_t>; // the older form, with the value's bits
+struct DataCopyPadParams : DataCopyPadExtParams<uint64_t> { // the older form, with the value's bits
+    using DataCopyPadExtParams::DataCopyPadExtParams;
+};
 
 struct CopyRepeatParams {
     uint16_t dstStride = 0;

@@ -4,6 +4,7 @@
 
 #include "lngrad/host.h"
 
+enum class NpuArch { DAV_1001 = 1001, DAV_2002 = 2002, DAV_2201 = 2201, DAV_3002 = 3002, DAV_3510 = 3510, DAV_RESV = 0xFFFF };
 namespace platform_ascendc {
 
 enum class CoreMemType { L0_A = 0, L0_B, L0_C, L1, UB, HBM, L2 };
@@ -15,6 +16,7 @@ public:
     PlatformAscendC() = default;
     PlatformAscendC(const PlatformAscendC*) {} // one is as the other
     SocVersion GetSocVersion() const { return SocVersion::ASCEND910B; }
+    NpuArch GetCurNpuArch() const { return NpuArch::DAV_2201; }
     uint32_t GetCoreNumAiv() const { return static_cast<uint32_t>(ask().cores); }
     uint32_t GetCoreNumAic() const { return static_cast<uint32_t>(ask().cubes); }
     uint32_t GetCoreNum() const { return GetCoreNumAiv(); }

@@ -213,8 +213,8 @@ def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
     for checkout in checkouts:
         for tests in sorted(checkout.rglob("tests/ut/op_kernel")):
             folder = tests.parents[2]
-            room = folder.parent.relative_to(checkout).as_posix()
-            if room not in ROOMS:
+            room = "" if folder == checkout else folder.parent.relative_to(checkout).as_posix()
+            if room and room not in ROOMS:
                 found.append((f"{checkout.name}/{room}", folder))
     return found
 

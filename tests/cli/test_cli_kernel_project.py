@@ -97,6 +97,44 @@ def test_a_struct_that_is_registered_in_a_source_file(tmp_path):
     assert result.exit_code == 0, result.output
 
 
+def test_the_tiling_may_read_an_input_and_its_header_may_lie_with_the_kernel(tmp_path, monkeypatch):
+    """As for indices or an axis; behind the kernel a launcher whose arguments are nowhere declared."""
+    monkeypatch.chdir(tmp_path)
+    changed = tmp_path / "AddCustom"
+    shutil.copytree(ADD, changed)
+    host, kernel = changed / "op_host" / "add_custom.cpp", changed / "op_kernel" / "add_custom.cpp"
+    (changed / "op_host" / "add_custom_tiling.h").rename(changed / "op_kernel" / "add_custom_tiling.h")
+    text = host.read_text().replace('"add_custom_tiling.h"', '"../op_kernel/add_custom_tiling.h"')
+    assert "axes->GetData()[1] == 2 ?" in text
+    host.write_text(text.replace("axes->GetData()[1] == 2 ?", "context->GetInputTensor(0)->GetData<float>()[1] == 3.5f ?"))
+    launch = "void add_do(void* stream) { add_custom<<<8, nullptr, stream>>>(nowhere, (GM_ADDR)0, other); }\n"
+    kernel.write_text(kernel.read_text() + launch)
+    x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
+    x[1] = 3.5
+    np.save("x.npy", x)
+    result = run("--project", changed, "--arg", "x=x.npy", "--arg", "y=x.npy", "--save", "z=z.npy")
+    assert result.exit_code == 0, result.output
+    check_same_bits(np.load("z.npy"), x + x)
+
+
+def test_an_output_with_an_input_s_name_is_that_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changed = tmp_path / "AddCustom"
+    shutil.copytree(ADD, changed)
+    host = changed / "op_host" / "add_custom.cpp"
+    host.write_text(host.read_text().replace('Output("z")', 'Output("x")'))
+    kernel = changed / "op_kernel" / "add_custom.cpp"
+    kernel.write_text(kernel.read_text().replace("DTYPE_Z", "DTYPE_X"))
+    x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
+    np.save("x.npy", x)
+    saved = ["--save", "x=a.npy", "--save", "x_ref=b.npy"]
+    result = run("--project", changed, "--arg", "x=x.npy", "--shape", "y=4096", "--save", "y=y.npy", *saved)
+    assert result.exit_code == 0, result.output
+    a, b, y = (np.load(f"{name}.npy") for name in "aby")
+    check_same_bits(a, x + y)
+    check_same_bits(b, a)
+
+
 def test_the_struct_of_an_op_host_header_alone(tmp_path, monkeypatch):
     """`--header op_host/x_tiling.h`, with the definition's dtypes by hand."""
     monkeypatch.chdir(tmp_path)

@@ -331,7 +331,7 @@ def _work(tasks: Connection, request: _Request) -> None:
         if request.project:
             request = _planned(request)
         kernel = compile(**request.build)
-        arrays = {name: guarded(array) for name, array in request.arrays.items()}
+        arrays = _guarded(request.arrays)
         workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
         blocks = request.options.pop("blocks")
         tasks.send(None)
@@ -343,7 +343,7 @@ def _work(tasks: Connection, request: _Request) -> None:
         texts = tuple(dict.fromkeys(str(one.message) for one in told))
         wanted = {name: arrays[name] for name in request.wanted}
         tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
-        again = [guarded(array) for array in request.arrays.values()]
+        again = list(_guarded(request.arrays).values())
         quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2 and request.options["auto_sync"]
         tasks.send(_without_auto_sync(kernel, blocks, again, request) if quick and request.options["ordering"] else ())
     except DeviceFault as fault:
@@ -353,6 +353,14 @@ def _work(tasks: Connection, request: _Request) -> None:
         )  # of the two instructions on their pipes
     except (LngradError, OSError, MemoryError) as error:
         tasks.send(error)
+
+
+def _guarded(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays in memory of their own; what is one array stays one."""
+    from lngrad.ascend.cpp.kernel import guarded
+
+    own = {id(array): guarded(array) for array in arrays.values()}
+    return {name: own[id(array)] for name, array in arrays.items()}
 
 
 def _without_auto_sync(kernel: Any, blocks: int, arrays: list[Any], request: _Request) -> tuple[str, ...]:

@@ -275,7 +275,7 @@ def _source(path: Path) -> str:
     if not _LAUNCH.search(text):
         return f"#include {json.dumps(str(path))}"
     return f"#line 1 {json.dumps(str(path))}\n" + _LAUNCH.sub(
-        lambda launch: f"lngrad::elsewhere({launch['rest'] or ''}", text
+        lambda launch: f"LNGRAD_ELSEWHERE({launch['rest'] or ''}", text
     )
 
 

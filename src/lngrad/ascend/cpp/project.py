@@ -111,20 +111,23 @@ class Project:
             if name in arrays:
                 number, sizes = _number(name, arrays[name]), arrays[name].shape
                 place = place or (allowed.index(str(number)) if str(number) in allowed else 0)
-                lines.append(f"input {name} {number} {' '.join(map(str, sizes))}")
+                address = arrays[name].ctypes.data  # a tiling function may read what an input holds
+                lines.append(f"input {name} {number} {address} {' '.join(map(str, sizes))}")
             elif required == "1":
                 raise ShapeError(f"{name}: expected --arg {name}=FILE.npy or --shape {name}=…, got neither")
         for name, _, *allowed in self.outputs:
             of = arrays.get(name)
             number = int((allowed[place:] or allowed or [str(NUMBERS[dtype])])[0]) if of is None else _number(name, of)
             sizes = tuple(shapes.get(name, ())) if of is None else of.shape
-            lines.append(f"output {name} {number} {' '.join(map(str, sizes))}")
+            lines.append(f"output {name} {number} 0 {' '.join(map(str, sizes))}")
         said = self._ask("\n".join([*lines, *(f"attr {name} {value}" for name, value in attributes.items())]))
         for name, code, *shape in said.get("output", ()):
             if name not in arrays:
                 whole = (*map(int, shape), TYPES[int(code)].itemsize)
                 arrays[name] = np.full(whole, 0xFF, np.uint8).view(TYPES[int(code)])[..., 0]
-        ordered = {name: arrays[name] for name in names if name in arrays}
+        ordered = {name: arrays[name] for name, *_ in self.inputs if name in arrays}
+        for name, *_ in self.outputs:  # one with an input's name is that input, as an argument of its own
+            ordered[f"{name}_ref" if name in ordered else name] = arrays[name]
         blocks, key, workspace = (int(said[word][0][0]) for word in ("blocks", "key", "workspace"))
         options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(said["tiling"][0][0])}
         return Launch(self._build(ordered), ordered, options, workspace)
@@ -140,7 +143,7 @@ class Project:
         for name, array in arrays.items():
             number = _number(name, array)
             define |= {f"DTYPE_{name.upper()}": _CPP[number], f"ORIG_DTYPE_{name.upper()}": _NAMES[number]}
-        hosts = sorted((self.folder / "op_host").glob("*.*"))
+        hosts = [*sorted((self.folder / "op_host").glob("*.*")), *sorted((self.folder / "op_kernel").glob("*.h"))]
         headers = [one for one in hosts if one.suffix in (".h", ".cpp") and registers(one.read_text(errors="replace"))]
         return {"path": source, "kernel": kernel, "headers": headers, "define": define}
 

@@ -30,7 +30,7 @@ bool take_list(std::any& value, std::istream& words) // as 1,2,3
     return true;
 }
 
-// A line: input or output, the name, the type, the sizes; or attr, the name, the value.
+// A line: input or output, the name, the type, the address of its bytes, the sizes; or attr, the name, the value.
 inline void take(gert::TilingContext& context, const std::string& line)
 {
     std::istringstream words(line);
@@ -48,13 +48,15 @@ inline void take(gert::TilingContext& context, const std::string& line)
         return;
     }
     int type = 0;
+    std::size_t address = 0;
     std::vector<int64_t> sizes;
-    words >> type;
+    words >> type >> address;
     for (int64_t size; words >> size;) sizes.push_back(size);
     gert::Tensor tensor;
     static_cast<gert::StorageShape&>(tensor) = gert::StorageShape(gert::Shape(sizes));
     tensor.name = name;
     tensor.type = ge::DataType(type);
+    tensor.data = reinterpret_cast<const void*>(address);
     (side == "input" ? context.inputs : context.outputs).push_back(tensor);
 }
 

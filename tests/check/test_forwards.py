@@ -13,7 +13,7 @@ import lngrad.check
 from lngrad.check.calls.kernel import here
 from lngrad.check.gate import Run
 from lngrad.check.implementations import find
-from lngrad.check.implementations.forwards import NORMS
+from lngrad.check.case import NORMS
 from lngrad.errors import BackendUnavailable
 
 torch = pytest.importorskip("torch")

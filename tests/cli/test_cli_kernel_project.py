@@ -122,7 +122,10 @@ def test_an_output_with_an_input_s_name_is_that_input(tmp_path, monkeypatch):
     changed = tmp_path / "AddCustom"
     shutil.copytree(ADD, changed)
     host = changed / "op_host" / "add_custom.cpp"
-    host.write_text(host.read_text().replace('Output("z")', 'Output("x")'))
+    text = host.read_text().replace("axes->GetSize() == 2", "*context->GetAttrs()->GetAttrPointer<char>(2) == 'n'")
+    text = text.replace("        this->SetInfer", '        this->Attr("reduce").String("none");\n        this->SetInfer', 1)
+    assert text.count("reduce") == 1
+    host.write_text(text.replace('Output("z")', 'Output("x")'))
     kernel = changed / "op_kernel" / "add_custom.cpp"
     kernel.write_text(kernel.read_text().replace("DTYPE_Z", "DTYPE_X"))
     x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)

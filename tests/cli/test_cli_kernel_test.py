@@ -222,6 +222,7 @@ TEST_F(suite, reads)
     std::ifstream(TEXT(TWICE_DIR) "/twice_data/two.txt") >> named;
     ASSERT_EQ(beside + named, 4);
 }
+TEST_F(suite, cut) { std::ofstream("../../../../built/twice-test_twice/report.json"); std::abort(); }
 """
 STEPS = """
 #include "op_host/tiling_base_class.h"
@@ -276,6 +277,7 @@ def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, monkeypatch
     kernel.write_text(kernel.read_text().replace('extern "C" ', "").replace("../doubled/", "../../doubled/op_kernel/"))
     found, output = states(folder, gtest)
     assert {found.get(f"suite.{name}") for name in ("right", "tiled", "reads")} == {"passed"}, output
+    assert found["suite.cut"] == "crashed"  # with an empty report
 
 
 def test_tests_that_are_built_for_950_alone(operator):

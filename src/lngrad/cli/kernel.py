@@ -331,7 +331,8 @@ def _work(tasks: Connection, request: _Request) -> None:
         if request.project:
             request = _planned(request)
         kernel = compile(**request.build)
-        arrays = _guarded(request.arrays)
+        own: dict[int, Any] = {}  # what is one array stays one
+        arrays = {name: own.setdefault(id(array), guarded(array)) for name, array in request.arrays.items()}
         workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
         blocks = request.options.pop("blocks")
         tasks.send(None)
@@ -343,7 +344,8 @@ def _work(tasks: Connection, request: _Request) -> None:
         texts = tuple(dict.fromkeys(str(one.message) for one in told))
         wanted = {name: arrays[name] for name in request.wanted}
         tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
-        again = list(_guarded(request.arrays).values())
+        own = {}
+        again = [own.setdefault(id(array), guarded(array)) for array in request.arrays.values()]
         quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2 and request.options["auto_sync"]
         tasks.send(_without_auto_sync(kernel, blocks, again, request) if quick and request.options["ordering"] else ())
     except DeviceFault as fault:
@@ -353,14 +355,6 @@ def _work(tasks: Connection, request: _Request) -> None:
         )  # of the two instructions on their pipes
     except (LngradError, OSError, MemoryError) as error:
         tasks.send(error)
-
-
-def _guarded(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays in memory of their own; what is one array stays one."""
-    from lngrad.ascend.cpp.kernel import guarded
-
-    own = {id(array): guarded(array) for array in arrays.values()}
-    return {name: own[id(array)] for name, array in arrays.items()}
 
 
 def _without_auto_sync(kernel: Any, blocks: int, arrays: list[Any], request: _Request) -> tuple[str, ...]:
@@ -401,10 +395,10 @@ def _planned(request: _Request) -> _Request:
     return _Request(build, plan.arrays, options, max(request.workspace or plan.workspace, 32), request.wanted)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(text: str, where: str = "--shape and --attr", form: str = "NAME=VALUE") -> tuple[str, str]:
     name, equal, value = text.partition("=")
     if not name or not equal:
-        raise ShapeError(f"--shape and --attr: expected NAME=VALUE, got {text!r}")
+        raise ShapeError(f"{where}: expected {form}, got {text!r}")
     return name, value
 
 
@@ -418,9 +412,7 @@ def _sizes(text: str) -> tuple[str, list[int]]:
 
 def _array(text: str) -> tuple[str, Any]:
     """An argument: its name and its array."""
-    name, equal, value = text.partition("=")
-    if not name or not equal:
-        raise ShapeError(f"--arg: expected NAME=FILE.npy or NAME=empty:DTYPE:SHAPE, got {text!r}")
+    name, value = _pair(text, "--arg", "NAME=FILE.npy or NAME=empty:DTYPE:SHAPE")
     if not value.startswith("empty:"):
         return name, _read(Path(value))
     parts = value.split(":")

@@ -227,14 +227,9 @@ def build(
 
 def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
     """The shared library of an entry file, compiled or found: ``text`` includes ``source``, which must not change meanwhile."""
-    options = [
-        *options,
-        *(
-            f"-D{name}={value}"
-            for name, value in socs.current().soc.macros.items()
-            if not any(one.startswith(f"-D{name}=") or one == f"-D{name}" for one in options)
-        ),
-    ]
+    given = {one.removeprefix("-D").partition("=")[0] for one in options}
+    macros = socs.current().soc.macros.items()
+    options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in given)]
     key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 95
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
 _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
+_PARAMETER = re.compile(r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?')  # Input, Output
 _OWN_TYPE = re.compile(r"#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
 _ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
@@ -123,19 +125,9 @@ def run_operator(
     for source in sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
-        result = TestFile(
-            source,
-            _build(
-                source,
-                kernels / f"{folder.name}.cpp",
-                built,
-                flags,
-                _gtest_libs(gtest),
-                toolkit,
-                _ahead(source, kernels, hosts),
-                link=bool(modes),
-            ),
-        )
+        kernel, ahead = kernels / f"{folder.name}.cpp", _ahead(source, kernels, hosts)
+        linked = [*_gtest_libs(gtest), *libs(toolkit), "-o", str(built / "tests")] if modes else []
+        result = TestFile(source, _build(source, kernel, built, flags, ahead, linked))
         if modes and not result.error:
             place = scratch / "build" / "tests" / "ut" / "op_kernel"
             for data in tests.glob("*_data"):
@@ -197,9 +189,8 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
         last = ["-include", str(header)]
-    known = {
-        path: text for path, text in texts_of(source).items() if "op_host" not in path.parts
-    }  # a namespace of its own
+    # op_host has a namespace of its own.
+    known = {path: text for path, text in texts_of(source).items() if "op_host" not in path.parts}
     if given.is_file():
         test = kernel = given
     else:
@@ -230,25 +221,21 @@ def _call(tests: Path) -> str | None:
 
 
 def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> list[str]:
-    """The compiler's options among an AddOpTestCase's arguments, and the types that it leaves out.
-
-    Those are of the first column of the definition's types with the ones that it has, or as one of these, or float. A type
-    that the kernel or a header of the tests has, or that the kernel asks for by #ifdef, stays as it is.
+    """The compiler's options among an AddOpTestCase's arguments. Types that it leaves out are of the definition's first column
+    with those that it has, or as one of these, or float; what the kernel or a header of the tests defines or asks for stays.
     """
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     options = [option for word in words if word.startswith("-") for option in word.split()]
     given = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
     columns: dict[str, list[str]] = {}
-    for parameter in re.finditer(
-        r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?', "\n".join(hosts)
-    ):  # Input, Output
+    for parameter in _PARAMETER.finditer("\n".join(hosts)):
         types = [CPP_TYPES.get(name, "") for name in re.findall(r"DT_(\w+)", parameter[2] or "")]
         columns.setdefault(f"DTYPE_{parameter[1].upper()}", types)
-    fit = [
-        all(name not in columns or columns[name][place : place + 1] == [cpp] for name, cpp in given.items())
-        for place in range(max(map(len, columns.values()), default=0))
-    ]
-    column, one = fit.index(True) if True in fit else 0, next(iter(given.values()), "float")
+
+    def fits(place: int) -> bool:
+        return all(columns[name][place : place + 1] == [cpp] for name, cpp in given.items() if name in columns)
+
+    column, one = next(filter(fits, range(64)), 0), next(iter(given.values()), "float")
     text = "\n".join(texts_of(kernels).values())
     headers = "\n".join(text for path, text in texts_of(tests).items() if path.suffix == ".h")
     own = {name for found in re.findall(_OWN_TYPE, text + headers) for name in found}
@@ -263,10 +250,9 @@ def _gtest_libs(gtest: Path | None) -> list[str]:
 
 
 def _build(
-    source: Path, kernel: Path, built: Path, flags: list[str], gtest: list[str], toolkit: Path,
-    ahead: tuple[list[str], list[str]], *, link: bool,
-) -> str:  # fmt: skip
-    """Compile and link one test file with its kernel. Returns the first error, "" for none."""
+    source: Path, kernel: Path, built: Path, flags: list[str], ahead: tuple[list[str], list[str]], linked: list[str]
+) -> str:
+    """Compile one test file with its kernel, and link it with what is ``linked``, if anything. Returns the first error."""
     own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
     sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags)]
     objects = [built / f"{one.stem}.o" for one in sources]
@@ -275,17 +261,12 @@ def _build(
         [*compiler, *ahead[one == kernel], *flags, "-c", str(one), "-o", str(made)]
         for one, made in zip(sources, objects, strict=True)
     ]
-    if link:
-        commands.append([*compiler, *map(str, objects), *gtest, *libs(toolkit), "-o", str(built / "tests")])
-    for command in commands:
+    for command in [*commands, *([[*compiler, *map(str, objects), *linked]] if linked else [])]:
         done = run_compiler(command)
         if done.returncode:
             found = _ERROR.search(done.stderr)
-            return (
-                found[0].strip()
-                if found
-                else done.stderr.strip()[:200] or f"the compiler failed with {done.returncode}"
-            )
+            said = found[0].strip() if found else done.stderr.strip()[:200]
+            return said or f"the compiler failed with {done.returncode}"
     return ""
 
 
@@ -293,8 +274,9 @@ def _helpers(source: Path, flags: list[str]) -> list[Path]:
     """What is linked to a test: the .cpp beside headers that it includes by name, and op_host's tiling if it runs that."""
     text = source.read_text(errors="replace")
     names = re.findall(r'#include\s+"(\w+)\.h"', text)
-    found = [Path(flag[2:]) / f"{name}.h" for name in names for flag in flags if flag.startswith("-I")]
-    found = [path for path in found if path.is_file() and path.stem != source.stem]
+    folders = [Path(flag[2:]) for flag in flags if flag.startswith("-I")]
+    headers = (next(filter(Path.is_file, (one / f"{name}.h" for one in folders)), source) for name in names)
+    found = [path for path in headers if path.stem != source.stem]
     if "ExecuteTiling(" in text:
         folder = next(one.parent for one in source.resolve().parents if one.name == "tests")
         hosts = sorted((folder / "op_host").rglob("*tiling*.cpp"))
@@ -337,7 +319,7 @@ def _run(
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = f"not done within {time_limit:g} s"
-    if report.is_file():
+    with suppress(OSError, ValueError):  # the process may have ended before it wrote a report, or as it did
         suites = json.loads(report.read_text())["testsuites"]
         return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
     if len(names) == 1:

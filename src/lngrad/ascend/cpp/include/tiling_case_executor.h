@@ -14,11 +14,7 @@ namespace gert {
 struct TilingContextPara {
     struct TensorDescription : Tensor {
         TensorDescription(const StorageShape& shape, ge::DataType dtype, ge::Format, bool = false, const void* value = nullptr)
-        {
-            static_cast<StorageShape&>(*this) = shape;
-            type = dtype;
-            data = value;
-        }
+            : Tensor{shape, "", dtype, value} {}
     };
     struct OpAttr {
         template <typename Value> // of the library's any_value.h: its type as a number, and a pointer
@@ -30,7 +26,7 @@ struct TilingContextPara {
             else if (given.type_ == Value::VT_BOOL) value = *static_cast<const bool*>(at);
             else if (given.type_ == Value::VT_INT) value = *static_cast<const int64_t*>(at);
         }
-        std::any value;
+        Attr value;
     };
     using Tensors = std::vector<TensorDescription>;
     template <typename... Sizes>

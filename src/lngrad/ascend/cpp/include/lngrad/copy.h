@@ -102,11 +102,7 @@ inline void DisableDmaAtomic(Where where = Where::here()) { SetAtomicNone(where)
 // Slices of up to eight dimensions, the innermost first: a burst of whole blocks at each place of both.
 constexpr int32_t K_MAX_DIM = 8;
 struct SliceInfo {
-    uint32_t startIndex = 0;
-    uint32_t endIndex = 0;
-    uint32_t stride = 0;
-    uint32_t burstLen = 0;
-    uint32_t shapeValue = 0;
+    uint32_t startIndex = 0, endIndex = 0, stride = 0, burstLen = 0, shapeValue = 0;
 };
 
 inline std::vector<uint32_t> slice_starts(const SliceInfo info[], uint32_t dims, uint32_t burst)

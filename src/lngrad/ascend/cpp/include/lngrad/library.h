@@ -8,39 +8,28 @@
 namespace AscendC {
 
 struct SoftMaxShapeInfo {
-    uint32_t srcM = 0;
-    uint32_t srcK = 0;
-    uint32_t oriSrcM = 0;
-    uint32_t oriSrcK = 0;
+    uint32_t srcM = 0, srcK = 0, oriSrcM = 0, oriSrcK = 0;
 };
 struct SoftmaxConfig {
     bool isCheckTiling = true;
-    uint32_t oriSrcM = 0;
-    uint32_t oriSrcK = 0;
+    uint32_t oriSrcM = 0, oriSrcK = 0;
 };
 constexpr SoftmaxConfig SOFTMAX_DEFAULT_CFG;
 struct SumParams {
-    uint32_t outter = 1;
-    uint32_t inner;
-    uint32_t n;
+    uint32_t outter = 1, inner, n;
 };
 using MeanParams = SumParams;
 enum class CumSumAlgorithm { CUMSUM_ALGORITHM_LINEBYLINE = 0, CUMSUM_ALGORITHM_CASCADE };
 struct CumSumConfig {
-    bool isLastAxis = true;
-    bool isReuseSource = false;
-    bool outputLastRow = false;
+    bool isLastAxis = true, isReuseSource = false, outputLastRow = false;
     CumSumAlgorithm algorithm = CumSumAlgorithm::CUMSUM_ALGORITHM_LINEBYLINE;
 };
 constexpr CumSumConfig DEFAULT_CUMSUM_CONFIG;
 struct CumSumInfo {
-    uint32_t outter = 0;
-    uint32_t inner = 0;
+    uint32_t outter = 0, inner = 0;
 };
 struct DropOutShapeInfo {
-    uint32_t firstAxis = 0;
-    uint32_t srcLastAxis = 0;
-    uint32_t maskLastAxis = 0;
+    uint32_t firstAxis = 0, srcLastAxis = 0, maskLastAxis = 0;
 };
 using SelectWithBytesMaskShapeInfo = DropOutShapeInfo;
 namespace Pattern {
@@ -261,9 +250,7 @@ LNGRAD_PAIR(DeInterleave)
 
 // Back from whole numbers: one scale a column, or one for all.
 struct DequantParams {
-    uint32_t m;
-    uint32_t n;
-    uint32_t calCount;
+    uint32_t m, n, calCount;
 };
 #define LNGRAD_DEQUANT(Scale, real, tensors, scalar) \
     LNGRAD_LIBRARY(AscendDequant, "AscendDequant", (typename T, typename S), \
@@ -298,9 +285,7 @@ struct WelfordUpdateConfig {
 };
 constexpr WelfordUpdateConfig WFUPDATE_DEFAULT_CFG = {false};
 struct WelfordUpdateParam {
-    uint32_t rnLength;
-    uint32_t abLength;
-    uint32_t abComputeLength;
+    uint32_t rnLength, abLength, abComputeLength;
     float nRec;
 };
 LNGRAD_LIBRARY(WelfordUpdate, "WelfordUpdate",
@@ -315,15 +300,8 @@ struct WelfordFinalizeConfig {
 };
 constexpr WelfordFinalizeConfig WFFINALIZE_DEFAULT_CFG = {false};
 struct WelfordFinalizePara {
-    uint32_t rnLength;
-    uint32_t abLength;
-    uint32_t headCount;
-    uint32_t headCountLength;
-    uint32_t tailCount;
-    uint32_t tailCountLength;
-    float abRec;
-    float rRec;
-    float rRecWithCorrection;
+    uint32_t rnLength, abLength, headCount, headCountLength, tailCount, tailCountLength;
+    float abRec, rRec, rRecWithCorrection;
 };
 #define LNGRAD_WELFORD_FINALIZE(Counts, tensors) \
     LNGRAD_LIBRARY(WelfordFinalize, "WelfordFinalize", \
@@ -340,15 +318,11 @@ LNGRAD_WELFORD_FINALIZE((, const LocalTensor<int32_t>& counts), (outputMean, out
 struct NormalizeConfig {
     ReducePattern reducePattern = ReducePattern::AR;
     int32_t aLength = -1;
-    bool isNoBeta = false;
-    bool isNoGamma = false;
-    bool isOnlyOutput = false;
+    bool isNoBeta = false, isNoGamma = false, isOnlyOutput = false;
 };
 constexpr NormalizeConfig NLCFG_NORM;
 struct NormalizePara {
-    uint32_t aLength;
-    uint32_t rLength;
-    uint32_t rLengthWithPadding;
+    uint32_t aLength, rLength, rLengthWithPadding;
 };
 LNGRAD_LIBRARY(Normalize, "Normalize", (typename U, typename T, bool isReuseSource = false, const NormalizeConfig& config = NLCFG_NORM),
                (const LocalTensor<T>& output, const LocalTensor<float>& outputRstd, const LocalTensor<float>& inputMean,

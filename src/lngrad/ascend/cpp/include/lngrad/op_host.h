@@ -4,13 +4,13 @@
 #ifndef LNGRAD_OP_HOST_H
 #define LNGRAD_OP_HOST_H
 
-#include <any>
 #include <iostream>
 #include <list>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <variant>
 
 #include "tiling/tiling_api.h"
 
@@ -26,7 +26,8 @@ inline int GetSizeByDataType(DataType type)
     return type == DT_BF16 ? 2 : type <= DT_BOOL ? sizes[type] : -1;
 }
 inline Format GetPrimaryFormat(int format) { return Format(format); }
-struct TypeUtils { // for logs
+struct TypeUtils {
+    static bool GetDataTypeLength(DataType type, uint32_t& length) { return (length = GetSizeByDataType(type)) != 0; }
     static std::string DataTypeToSerialString(int type) { return std::to_string(type); }
     static std::string FormatToSerialString(int format) { return std::to_string(format); }
 };
@@ -95,22 +96,25 @@ struct TypedContinuousVector : std::vector<T> {
     const T* GetData() const { return this->data(); }
 };
 
+using Attr = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<int64_t>, TypedContinuousVector<float>>;
 class RuntimeAttrs {
 public:
-    template <typename T>
-    const T* GetAttrPointer(std::size_t index) const { return index < values.size() ? std::any_cast<T>(&values[index]) : nullptr; }
+    template <typename T> // what is there is not asked
+    const T* GetAttrPointer(std::size_t index) const
+    {
+        if (index >= values.size()) return nullptr;
+        auto text = std::get_if<std::string>(&values[index]);
+        auto address = [](const auto& value) -> const void* { return &value; };
+        return static_cast<const T*>(text ? text->c_str() : std::visit(address, values[index]));
+    }
     const int64_t* GetInt(std::size_t index) const { return GetAttrPointer<int64_t>(index); }
     const float* GetFloat(std::size_t index) const { return GetAttrPointer<float>(index); }
     const bool* GetBool(std::size_t index) const { return GetAttrPointer<bool>(index); }
     auto GetListInt(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<int64_t>>(index); }
     auto GetListFloat(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<float>>(index); }
-    const char* GetStr(std::size_t index) const
-    {
-        auto text = GetAttrPointer<std::string>(index);
-        return text == nullptr ? nullptr : text->c_str();
-    }
+    const char* GetStr(std::size_t index) const { return GetAttrPointer<char>(index); }
     std::size_t GetAttrNum() const { return values.size(); }
-    std::vector<std::any> values;
+    std::vector<Attr> values;
 };
 
 class TilingContext {
@@ -167,7 +171,7 @@ public:
     static T* at(const std::vector<T>& all, std::size_t i) { return i < all.size() ? const_cast<T*>(&all[i]) : nullptr; }
 };
 using TilingParseContext = TilingContext;
-struct InferShapeContext {
+struct InferContext {
     TilingContext& of;
     const Shape* GetInputShape(std::size_t i) const { return i < of.inputs.size() ? &of.inputs[i].GetStorageShape() : nullptr; }
     const Shape* GetOptionalInputShape(std::size_t i) const { return GetInputShape(i); }
@@ -176,9 +180,6 @@ struct InferShapeContext {
     const RuntimeAttrs* GetAttrs() const { return &of.attrs; }
     const char* GetNodeName() const { return of.GetNodeName(); }
     std::size_t GetComputeNodeInputNum() const { return of.inputs.size(); }
-};
-struct InferDataTypeContext {
-    TilingContext& of;
     ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DT_FLOAT; }
     ge::graphStatus SetOutputDataType(std::size_t i, ge::DataType type)
     {
@@ -186,6 +187,8 @@ struct InferDataTypeContext {
         return ge::GRAPH_SUCCESS;
     }
 };
+using InferShapeContext = InferContext;
+using InferDataTypeContext = InferContext;
 
 } // namespace gert
 
@@ -208,7 +211,7 @@ struct Parameter {
 struct Definition {
     std::string name;
     std::vector<Parameter> inputs, outputs;
-    std::vector<std::pair<std::string, std::any>> attrs;
+    std::vector<std::pair<std::string, gert::Attr>> attrs;
     Tiling tiling = nullptr;
     Shapes shapes = nullptr;
     Types types = nullptr;
@@ -247,7 +250,7 @@ private:
 };
 class OpAttrDef {
 public:
-    explicit OpAttrDef(std::any& value) : value_(value) {}
+    explicit OpAttrDef(gert::Attr& value) : value_(value) {}
     OpAttrDef& AttrType(int) { return *this; }
 #define LNGRAD_ATTR(Name, T) \
     OpAttrDef& Name(T value = {}) { return value_ = value, *this; }
@@ -259,7 +262,7 @@ public:
     LNGRAD_ATTR(ListFloat, gert::TypedContinuousVector<float>)
 
 private:
-    std::any& value_;
+    gert::Attr& value_;
 };
 class OpAICoreConfig {
 public:
@@ -284,7 +287,7 @@ public:
     explicit OpDef(const char* name) { lngrad::definition().name = name; }
     OpParamDef Input(const char* name) { return parameter(lngrad::definition().inputs, name); }
     OpParamDef Output(const char* name) { return parameter(lngrad::definition().outputs, name); }
-    OpAttrDef Attr(const char* name) { return OpAttrDef(lngrad::definition().attrs.emplace_back(name, std::any()).second); }
+    OpAttrDef Attr(const char* name) { return OpAttrDef(lngrad::definition().attrs.emplace_back(name, gert::Attr()).second); }
     OpDef& SetInferShape(lngrad::Shapes shapes) { return lngrad::definition().shapes = shapes, *this; }
     OpDef& SetInferDataType(lngrad::Types types) { return lngrad::definition().types = types, *this; }
     OpAICoreDef& AICore() { return core_; }
@@ -314,14 +317,10 @@ struct Registration {
 namespace Ops::Base {
 
 struct AiCoreParams {
-    uint64_t ubSize = 0, blockDim = 0, aicNum = 0, l1Size = 0, l0aSize = 0, l0bSize = 0, l0cSize = 0;
+    uint64_t ubSize = 0, blockDim = 0, aivNum = 0, aicNum = 0, l1Size = 0, l0aSize = 0, l0bSize = 0, l0cSize = 0, l2CacheSize = 0;
+    int64_t coreNum = 0, socVersion = 0;
 };
-struct CompileInfoCommon {
-    uint32_t aivNum = 0, aicNum = 0;
-    uint64_t ubSize = 0, l1Size = 0, l0aSize = 0, l0bSize = 0, l0cSize = 0, l2CacheSize = 0;
-    int64_t coreNum = 0;
-    int32_t socVersion = 0;
-};
+using CompileInfoCommon = AiCoreParams;
 // A tiling in steps, which an operator's class fills in.
 class TilingBaseClass {
 public:

@@ -156,17 +156,17 @@ public:
     template <class T>
     LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
     {
-        // What is not in the Unified Buffer is refused when it is asked for.
-        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+        return Alloc<place, T>(tileSize, where);
     }
     template <class T, uint32_t tileSize>
     LocalTensor<T> Alloc(Where where = Where::here())
     {
-        // What is not in the Unified Buffer is refused when it is asked for.
-        return Alloc<hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1, T>(tileSize, where);
+        return Alloc<place, T>(tileSize, where);
     }
 
 private:
+    // What is not in the Unified Buffer is refused when it is asked for.
+    static constexpr TPosition place = hard == Hardware::UB ? TPosition::VECCALC : TPosition::A1;
     uint32_t head_ = 0;
 };
 

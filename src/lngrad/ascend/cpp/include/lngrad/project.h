@@ -21,9 +21,9 @@ inline void describe(std::ostream& out, const char* side, const std::vector<Para
 }
 
 template <typename T>
-bool take_list(std::any& value, std::istream& words) // as 1,2,3
+bool take_list(gert::Attr& value, std::istream& words) // as 1,2,3
 {
-    if (value.type() != typeid(gert::TypedContinuousVector<T>)) return false;
+    if (!std::holds_alternative<gert::TypedContinuousVector<T>>(value)) return false;
     gert::TypedContinuousVector<T> all;
     for (T one; words >> one; words.ignore()) all.push_back(one);
     value = all;
@@ -40,9 +40,9 @@ inline void take(gert::TilingContext& context, const std::string& line)
         for (auto& [known, value] : definition().attrs) {
             std::string text;
             if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) || !(words >> text)) continue;
-            if (value.type() == typeid(float)) value = std::stof(text);
-            else if (value.type() == typeid(bool)) value = text == "true" || text == "1";
-            else if (value.type() == typeid(std::string)) value = text;
+            if (std::holds_alternative<float>(value)) value = std::stof(text);
+            else if (std::holds_alternative<bool>(value)) value = text == "true" || text == "1";
+            else if (std::holds_alternative<std::string>(value)) value = text;
             else value = int64_t(std::stoll(text));
         }
         return;
@@ -52,12 +52,8 @@ inline void take(gert::TilingContext& context, const std::string& line)
     std::vector<int64_t> sizes;
     words >> type >> address;
     for (int64_t size; words >> size;) sizes.push_back(size);
-    gert::Tensor tensor;
-    static_cast<gert::StorageShape&>(tensor) = gert::StorageShape(gert::Shape(sizes));
-    tensor.name = name;
-    tensor.type = ge::DataType(type);
-    tensor.data = reinterpret_cast<const void*>(address);
-    (side == "input" ? context.inputs : context.outputs).push_back(tensor);
+    const void* data = reinterpret_cast<const void*>(address);
+    (side == "input" ? context.inputs : context.outputs).push_back({gert::Shape(sizes), name, ge::DataType(type), data});
 }
 
 inline std::string work(const std::string& request)
@@ -76,12 +72,11 @@ inline std::string work(const std::string& request)
     std::istringstream lines(request);
     for (std::string line; std::getline(lines, line);) take(context, line);
     for (auto& [name, value] : known.attrs) context.attrs.values.push_back(value);
-    gert::InferShapeContext shapes{context};
-    gert::InferDataTypeContext types{context};
+    gert::InferContext inferring{context};
     bool inferred = false;
     for (const gert::Tensor& one : context.outputs) inferred = inferred || one.GetStorageShape().GetDimNum() == 0;
-    if (inferred && known.types != nullptr) known.types(&types);
-    if (inferred && known.shapes != nullptr && known.shapes(&shapes) != ge::GRAPH_SUCCESS) return "failed the inference of shapes\n";
+    if (inferred && known.types != nullptr) known.types(&inferring);
+    if (inferred && known.shapes != nullptr && known.shapes(&inferring) != ge::GRAPH_SUCCESS) return "failed the inference of shapes\n";
     for (gert::Tensor& one : context.outputs) {
         const bool known_now = one.GetStorageShape().GetDimNum() > 0 || context.inputs.empty();
         static_cast<gert::StorageShape&>(one) = gert::StorageShape((known_now ? one : context.inputs[0]).GetStorageShape());

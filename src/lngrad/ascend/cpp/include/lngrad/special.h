@@ -105,27 +105,20 @@ void Transpose(const LocalTensor<T>& dst, const LocalTensor<T>& src, Where where
     lngrad::perform(Op::TRANSPOSE, where, dst, src);
 }
 
-template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false>
-void BroadCast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t dstShape[dim],
-               const uint32_t srcShape[dim], Where where = Where::here())
-{
-    lngrad::Call& call = lngrad::issue(Op::BROADCAST, where);
-    lngrad::put_each(call, dst, src, dim);
-    for (int i = 0; i < 2 * dim; ++i) lngrad::put(call, i < dim ? dstShape[i] : srcShape[i - dim]);
-    lngrad::finish(call);
-}
-template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false>
-void BroadCast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t dstShape[dim],
-               const uint32_t srcShape[dim], LocalTensor<uint8_t>&, Where where = Where::here())
-{
-    BroadCast<T, dim, axis, isReuseSource>(dst, src, dstShape, srcShape, where);
-}
-template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false, typename... Rest>
-void Broadcast(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t dstShape[dim],
-               const uint32_t srcShape[dim], Rest&&... rest)
-{
-    BroadCast<T, dim, axis, isReuseSource>(dst, src, dstShape, srcShape, rest...);
-}
+#define LNGRAD_BROADCAST(Name, Shared) \
+    template <typename T, int32_t dim, int32_t axis, bool isReuseSource = false> \
+    void Name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t dstShape[dim], \
+              const uint32_t srcShape[dim] LNGRAD_LIST Shared, Where where = Where::here()) \
+    { \
+        lngrad::Call& call = lngrad::issue(Op::BROADCAST, where); \
+        lngrad::put_each(call, dst, src, dim); \
+        for (int i = 0; i < 2 * dim; ++i) lngrad::put(call, i < dim ? dstShape[i] : srcShape[i - dim]); \
+        lngrad::finish(call); \
+    }
+LNGRAD_BROADCAST(BroadCast, ())
+LNGRAD_BROADCAST(BroadCast, (, LocalTensor<uint8_t>&))
+LNGRAD_BROADCAST(Broadcast, ())
+LNGRAD_BROADCAST(Broadcast, (, LocalTensor<uint8_t>&))
 
 inline thread_local int64_t gathered = 0; // by the last GatherMask: a register
 inline void put(lngrad::Call& call, const GatherMaskParams& p)

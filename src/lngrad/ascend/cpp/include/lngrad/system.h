@@ -50,17 +50,21 @@ void DataCachePreload(const GlobalTensor<T>&, int64_t) {}
 inline void ICachePreLoad(int64_t) {}
 inline void SetHF32Mode(bool) {}
 template <typename T>
-T ReadGmByPassDCache(__gm__ T* address, Where where = Where::here())
+GlobalTensor<T> memory_at(__gm__ T* address)
 {
     GlobalTensor<T> memory;
     memory.SetGlobalBuffer(address);
-    return memory.GetValue(0, where);
+    return memory;
+}
+template <typename T>
+T ReadGmByPassDCache(__gm__ T* address, Where where = Where::here())
+{
+    return memory_at(address).GetValue(0, where);
 }
 template <typename T>
 void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here())
 {
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(address);
+    GlobalTensor<T> memory = memory_at(address);
     memory.SetValue(0, value, where);
     lngrad::perform(Op::CACHE_CLEAN, where, memory, 2); // past the cache
 }
@@ -68,16 +72,12 @@ void WriteGmByPassDCache(__gm__ T* address, T value, Where where = Where::here()
 template <typename T>
 T AtomicAdd(__gm__ T* address, T value, Where where = Where::here())
 {
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(address);
-    return lngrad::scalar_of<T>(lngrad::perform_with(Op::SCALAR_ATOMIC, where, lngrad::real(value), memory, 0, int64_t(value)));
+    return lngrad::scalar_of<T>(lngrad::perform_with(Op::SCALAR_ATOMIC, where, lngrad::real(value), memory_at(address), 0, int64_t(value)));
 }
 template <typename T>
 T AtomicCas(__gm__ T* address, T expected, T value, Where where = Where::here())
 {
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(address);
-    return lngrad::scalar_of<T>(lngrad::perform(Op::SCALAR_ATOMIC, where, memory, 1, int64_t(expected), int64_t(value)));
+    return lngrad::scalar_of<T>(lngrad::perform(Op::SCALAR_ATOMIC, where, memory_at(address), 1, int64_t(expected), int64_t(value)));
 }
 inline uint64_t GetUBSizeInBytes(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
 inline uint64_t GetRuntimeUBSize(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
@@ -112,12 +112,7 @@ public:
     uint64_t GetIndex() { return index_; }
     uint64_t GetShape(uint32_t axis) { return shape_[axis]; }
     __gm__ T* GetDataPtr() { return data_; }
-    GlobalTensor<T> GetDataObj()
-    {
-        GlobalTensor<T> all;
-        all.SetGlobalBuffer(data_);
-        return all;
-    }
+    GlobalTensor<T> GetDataObj() { return memory_at(data_); }
 
 private:
     friend class ListTensorDesc;
@@ -229,10 +224,7 @@ LNGRAD_ROUNDED(CeilDivision, (value + unit - 1) / unit)
 LNGRAD_ROUNDED(DivCeil, (value + unit - 1) / unit)
 
 template <typename T, typename U, typename = std::enable_if_t<std::is_integral_v<T> && std::is_integral_v<U>>>
-constexpr auto Ceil(T value, U unit)
-{
-    return CeilDivision(value, unit);
-}
+constexpr auto Ceil(T value, U unit) { return CeilDivision(value, unit); }
 
 // Text of the kernel goes to the program's own output.
 using ::printf;
@@ -262,6 +254,10 @@ constexpr uint32_t GetUbBlockSize() { return 32; }
 
 namespace lngrad {
 
+template <Op op>
+struct Asked {
+    operator int64_t() const { return perform(op, Where::here()).result; }
+};
 inline int64_t tiling_key(Where where = Where::here()) { return perform(Op::TILING_KEY, where).result; }
 
 // Bytes of global memory into the kernel's own variables. Device memory can't be read by the host directly.
@@ -280,9 +276,9 @@ T tiling_data(const void* address, Where where = Where::here())
 
 } // namespace lngrad
 
-// The index of the block, as kernels of the compiler's own names read it.
-#define block_idx AscendC::GetBlockIdx()
-#define block_num AscendC::GetBlockNum()
+// The index of the block, as kernels of the compiler's own names read it; a variable of theirs may be called so.
+inline constexpr lngrad::Asked<lngrad::Op::BLOCK_IDX> block_idx;
+inline constexpr lngrad::Asked<lngrad::Op::BLOCK_NUM> block_num;
 #define PRELOAD(kilobytes) AscendC::ICachePreLoad(kilobytes)
 // On a device it is nothing, so that samples write it behind a value: "tileNum ASSERT(tileNum != 0)".
 #define ASSERT(condition, ...) +(assert(condition), 0)

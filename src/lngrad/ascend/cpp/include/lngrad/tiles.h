@@ -8,16 +8,11 @@
 namespace AscendC {
 
 struct LayerNormPara {
-    uint32_t aLength = 0;
-    uint32_t rLength = 0;
-    uint32_t rLengthWithPadding = 0;
+    uint32_t aLength = 0, rLength = 0, rLengthWithPadding = 0;
 };
 
 struct LayerNormConfig {
-    bool isNoBeta = false;
-    bool isNoGamma = false;
-    bool isOnlyOutput = false;
-    bool isOutputRstd = true;
+    bool isNoBeta = false, isNoGamma = false, isOnlyOutput = false, isOutputRstd = true;
 };
 constexpr LayerNormConfig LNCFG_NORM = {false, false, false, true};
 

@@ -156,12 +156,10 @@ struct DataCopyParams {
     Short blockCount = 1;
     Short blockLen = 0;
     union {
-        uint16_t srcStride;
-        uint16_t srcGap;
+        uint16_t srcStride, srcGap;
     };
     union {
-        uint16_t dstStride;
-        uint16_t dstGap;
+        uint16_t dstStride, dstGap;
     };
     DataCopyParams(Short count = 1, Short length = 0, uint16_t source = 0, uint16_t target = 0)
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target) {}
@@ -169,10 +167,7 @@ struct DataCopyParams {
 
 struct DataCopyExtParams {
     Short blockCount = 1;
-    uint32_t blockLen = 0;
-    uint32_t srcStride = 0;
-    uint32_t dstStride = 0;
-    uint32_t rsv = 0;
+    uint32_t blockLen = 0, srcStride = 0, dstStride = 0, rsv = 0;
     DataCopyExtParams() = default;
     DataCopyExtParams(Short count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved) {}
@@ -181,8 +176,7 @@ struct DataCopyExtParams {
 template <typename T>
 struct DataCopyPadExtParams {
     bool isPad = false;
-    uint8_t leftPadding = 0;
-    uint8_t rightPadding = 0;
+    uint8_t leftPadding = 0, rightPadding = 0;
     T paddingValue = T(0);
     DataCopyPadExtParams() = default;
     DataCopyPadExtParams(bool pad, uint8_t left, uint8_t right, T value)
@@ -194,10 +188,7 @@ struct DataCopyPadParams : DataCopyPadExtParams<uint64_t> { // the older form, w
 };
 
 struct CopyRepeatParams {
-    uint16_t dstStride = 0;
-    uint16_t srcStride = 0;
-    uint16_t dstRepeatSize = 8;
-    uint16_t srcRepeatSize = 8;
+    uint16_t dstStride = 0, srcStride = 0, dstRepeatSize = 8, srcRepeatSize = 8;
     CopyRepeatParams() = default;
     CopyRepeatParams(uint16_t target, uint16_t source, uint16_t target_repeat, uint16_t source_repeat)
         : dstStride(target), srcStride(source), dstRepeatSize(target_repeat), srcRepeatSize(source_repeat) {}
@@ -207,14 +198,9 @@ struct CopyRepeatParams {
 // can't be an argument of theirs: it comes with the repeat parameters, which are made where they are passed.
 struct BinaryRepeatParams {
     uint32_t blockNumber = DEFAULT_BLK_NUM;
-    uint8_t dstBlkStride = 1;
-    uint8_t src0BlkStride = 1;
-    uint8_t src1BlkStride = 1;
-    uint8_t dstRepStride = 8;
-    uint8_t src0RepStride = 8;
+    uint8_t dstBlkStride = 1, src0BlkStride = 1, src1BlkStride = 1, dstRepStride = 8, src0RepStride = 8;
     uint8_t src1RepStride = 8;
-    bool repeatStrideMode = false;
-    bool strideSizeMode = false;
+    bool repeatStrideMode = false, strideSizeMode = false;
     Where where;
     BinaryRepeatParams(Where place = Where::here()) : where(place) {}
     BinaryRepeatParams(uint8_t target, uint8_t source0, uint8_t source1, uint8_t target_repeat, uint8_t source0_repeat,
@@ -225,10 +211,8 @@ struct BinaryRepeatParams {
 
 struct UnaryRepeatParams {
     uint32_t blockNumber = DEFAULT_BLK_NUM;
-    uint16_t dstBlkStride = 1;
-    uint16_t srcBlkStride = 1;
-    uint8_t dstRepStride = 8;
-    uint8_t srcRepStride = 8;
+    uint16_t dstBlkStride = 1, srcBlkStride = 1;
+    uint8_t dstRepStride = 8, srcRepStride = 8;
     bool halfBlock = false;
     UnaryRepeatParams() = default;
     UnaryRepeatParams(uint16_t target, uint16_t source, uint8_t target_repeat, uint8_t source_repeat, bool half = false)
@@ -237,18 +221,15 @@ struct UnaryRepeatParams {
 };
 
 struct BrcbRepeatParams {
-    uint16_t dstBlkStride = 1;
-    uint16_t dstRepStride = 8;
+    uint16_t dstBlkStride = 1, dstRepStride = 8;
     BrcbRepeatParams() = default;
     BrcbRepeatParams(uint16_t target, uint16_t target_repeat) : dstBlkStride(target), dstRepStride(target_repeat) {}
 };
 
 struct TransDataTo5HDParams {
-    bool dstHighHalf = false;
-    bool srcHighHalf = false;
+    bool dstHighHalf = false, srcHighHalf = false;
     uint8_t repeatTimes = 1;
-    uint16_t dstRepStride = 0;
-    uint16_t srcRepStride = 0;
+    uint16_t dstRepStride = 0, srcRepStride = 0;
     TransDataTo5HDParams() = default;
     TransDataTo5HDParams(bool target_high, bool source_high, uint8_t repeats, uint16_t target, uint16_t source)
         : dstHighHalf(target_high), srcHighHalf(source_high), repeatTimes(repeats), dstRepStride(target),
@@ -256,8 +237,7 @@ struct TransDataTo5HDParams {
 };
 
 struct GatherRepeatParams {
-    uint8_t dstBlkStride = 1;
-    uint8_t dstRepStride = 8;
+    uint8_t dstBlkStride = 1, dstRepStride = 8;
 };
 
 enum class TransposeType : uint8_t {
@@ -266,10 +246,7 @@ enum class TransposeType : uint8_t {
     TRANSPOSE_ND_UB_GM, TRANSPOSE_GRAD_ND_UB_GM, TRANSPOSE_ND2ND_B16, TRANSPOSE_NCHW2NHWC, TRANSPOSE_NHWC2NCHW,
 };
 struct TransposeParamsExt {
-    uint16_t nSize = 0;
-    uint16_t cSize = 0;
-    uint16_t hSize = 0;
-    uint16_t wSize = 0;
+    uint16_t nSize = 0, cSize = 0, hSize = 0, wSize = 0;
     TransposeType transposeType = TransposeType::TRANSPOSE_ND2ND_B16;
 };
 
@@ -277,8 +254,7 @@ enum class GatherMaskMode : uint8_t { VERSION_V1 = 0, VERSION_V2 };
 
 struct GatherMaskParams {
     uint8_t src0BlockStride = 1;
-    uint16_t repeatTimes = 0;
-    uint16_t src0RepeatStride = 0;
+    uint16_t repeatTimes = 0, src0RepeatStride = 0;
     uint8_t src1RepeatStride = 0;
     GatherMaskParams() = default;
     GatherMaskParams(uint8_t block, uint16_t repeats, uint16_t source, uint8_t pattern)

@@ -106,14 +106,7 @@ def run_operator(
         LngradError: There are no such tests, or no compiler.
     """
     tests = folder / "tests" / "ut" / "op_kernel"
-    sources = [
-        one for one in sorted(tests.rglob("test_*.cpp")) if not OTHER_MACHINE.search(str(one.relative_to(tests)))
-    ]
-    if not sources:
-        raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
-    call = _call(tests)
-    if call is None:
-        raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for another SoC than 950, got none")
+    sources, call = vector_tests(folder)
     toolkit = toolkit or scratch / "toolkit"
     if not is_toolkit(toolkit):
         write_toolkit(toolkit, Settings(soc=soc))
@@ -139,6 +132,19 @@ def run_operator(
                     built / "tests", names, mode, place, time_limit, result, cycles and mode == "checked"
                 )
         yield result
+
+
+def vector_tests(folder: Path) -> tuple[list[Path], str]:
+    """The test files of an operator and the arguments of their AddOpTestCase. LngradError: none are of a vector kernel."""
+    tests = folder / "tests" / "ut" / "op_kernel"
+    every = sorted(tests.rglob("test_*.cpp"))
+    sources = [one for one in every if not OTHER_MACHINE.search(str(one.relative_to(tests)))]
+    if not sources:
+        raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
+    call = _call(tests)
+    if call is None:
+        raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for another SoC than 950, got none")
+    return sources, call
 
 
 def _staged(folder: Path, scratch: Path) -> Path:

@@ -58,6 +58,7 @@ public:
     StorageShape(std::initializer_list<int64_t> origin, std::initializer_list<int64_t> storage) : origin_(origin), storage_(storage) {}
     const Shape& GetOriginShape() const { return origin_; }
     const Shape& GetStorageShape() const { return storage_; }
+    const Shape& GetShape() const { return storage_; }
     Shape& MutableOriginShape() { return origin_; }
     Shape& MutableStorageShape() { return storage_; }
 
@@ -96,6 +97,7 @@ struct TypedContinuousVector : std::vector<T> {
     const T* GetData() const { return this->data(); }
 };
 
+using ContinuousVector = TypedContinuousVector<int64_t>;
 using Attr = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<int64_t>, TypedContinuousVector<float>>;
 class RuntimeAttrs {
 public:
@@ -347,6 +349,7 @@ protected:
     LNGRAD_STEP(DoLibApiTiling) LNGRAD_STEP(GetWorkspaceSize) LNGRAD_STEP(PostTiling)
     gert::TilingContext* context_;
     AiCoreParams aicoreParams_;
+    uint64_t blockDim_ = 0, workspaceSize_ = 0, tilingKey_ = 0;
 };
 template <typename Context>
 bool IsRegbaseSocVersion(const Context*) { return false; }

@@ -19,17 +19,13 @@ void transpose_blocks(const Address dst[16], const Address src[16], const Ascend
 
 namespace AscendC {
 
-template <HardEvent event>
-void SetFlag(int32_t eventID, Where where = Where::here())
-{
-    lngrad::perform(Op::SET_FLAG, where, event, eventID);
-}
-
-template <HardEvent event>
-void WaitFlag(int32_t eventID, Where where = Where::here())
-{
-    lngrad::perform(Op::WAIT_FLAG, where, event, eventID);
-}
+#define LNGRAD_SIGNAL(Name, op, Types, Parameters, ...) \
+    template <LNGRAD_LIST Types> \
+    void Name(LNGRAD_LIST Parameters, Where where = Where::here()) { lngrad::perform(op, where, __VA_ARGS__); }
+LNGRAD_SIGNAL(SetFlag, Op::SET_FLAG, (HardEvent event), (int32_t eventID), event, eventID)
+LNGRAD_SIGNAL(WaitFlag, Op::WAIT_FLAG, (HardEvent event), (int32_t eventID), event, eventID)
+LNGRAD_SIGNAL(CrossCoreSetFlag, Op::CROSS_SET_FLAG, (uint8_t modeId, pipe_t pipe), (uint16_t flagId), modeId, pipe, flagId)
+LNGRAD_SIGNAL(CrossCoreWaitFlag, Op::CROSS_WAIT_FLAG, (uint8_t modeId = 0, pipe_t pipe = PIPE_S), (uint16_t flagId), modeId, pipe, flagId)
 
 template <pipe_t pipe>
 void PipeBarrier(Where where = Where::here())
@@ -54,18 +50,6 @@ void SyncAll(const GlobalTensor<int32_t>& gmWorkspace, const LocalTensor<int32_t
              const int32_t usedCores = 0, Where where = Where::here())
 {
     lngrad::perform(Op::SYNC_ALL, where, ubWorkspace.operand(), 1, gmWorkspace, usedCores);
-}
-
-template <uint8_t modeId, pipe_t pipe>
-void CrossCoreSetFlag(uint16_t flagId, Where where = Where::here())
-{
-    lngrad::perform(Op::CROSS_SET_FLAG, where, modeId, pipe, flagId);
-}
-
-template <uint8_t modeId = 0, pipe_t pipe = PIPE_S>
-void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::here())
-{
-    lngrad::perform(Op::CROSS_WAIT_FLAG, where, modeId, pipe, flagId);
 }
 
 // One block waits for another one: the place in the flags says which signal.

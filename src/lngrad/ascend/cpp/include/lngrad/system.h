@@ -233,10 +233,8 @@ void PRINTF(const char* format, Values... values)
 {
     ::printf(format, values...);
 }
-template <typename T>
-void DumpTensor(const T&, uint32_t, uint32_t) {}
-template <typename T, typename Shape>
-void DumpTensor(const T&, uint32_t, uint32_t, const Shape&) {}
+template <typename T, typename... Shape>
+void DumpTensor(const T&, uint32_t, uint32_t, const Shape&...) {}
 
 inline float ToFloat(const bfloat16_t& value) { return static_cast<float>(value); }
 inline float Cast(const bfloat16_t& value) { return static_cast<float>(value); }

@@ -106,7 +106,9 @@ def test_the_tiling_may_read_an_input_and_its_header_may_lie_with_the_kernel(tmp
     (changed / "op_host" / "add_custom_tiling.h").rename(changed / "op_kernel" / "add_custom_tiling.h")
     text = host.read_text().replace('"add_custom_tiling.h"', '"../op_kernel/add_custom_tiling.h"')
     assert "axes->GetData()[1] == 2 ?" in text
-    host.write_text(text.replace("axes->GetData()[1] == 2 ?", "context->GetInputTensor(0)->GetData<float>()[1] == 3.5f ?"))
+    host.write_text(
+        text.replace("axes->GetData()[1] == 2 ?", "context->GetInputTensor(0)->GetData<float>()[1] == 3.5f ?")
+    )
     launch = "void add_do(void* stream) { add_custom<<<8, nullptr, stream>>>(nowhere, (GM_ADDR)0, other); }\n"
     kernel.write_text(kernel.read_text() + launch)
     x = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
@@ -123,7 +125,9 @@ def test_an_output_with_an_input_s_name_is_that_input(tmp_path, monkeypatch):
     shutil.copytree(ADD, changed)
     host = changed / "op_host" / "add_custom.cpp"
     text = host.read_text().replace("axes->GetSize() == 2", "*context->GetAttrs()->GetAttrPointer<char>(2) == 'n'")
-    text = text.replace("        this->SetInfer", '        this->Attr("reduce").String("none");\n        this->SetInfer', 1)
+    text = text.replace(
+        "        this->SetInfer", '        this->Attr("reduce").String("none");\n        this->SetInfer', 1
+    )
     assert text.count("reduce") == 1
     host.write_text(text.replace('Output("z")', 'Output("x")'))
     kernel = changed / "op_kernel" / "add_custom.cpp"

@@ -32,7 +32,8 @@ _SHARED_BYTES = {
 WIDTHS = (64, 128, 256, 768, 1024, 1536, 2048, 2304, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 131072)
 WIDTHS_OF_THE_FAMILY = (64, 1024, 4096, 5120, 8192, 16384, 131072)  # its kernels are the same with other switches
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "float64": "*fp64"}
-_NARROW = {"N", "chunks", "span", "slots", "P"}  # 32-bit; other whole numbers have 64
+SHAPE = ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES", "COLUMN_ROWS", "COLUMN_BLOCK", "COLUMN_STAGES")  # of a launch
+_NARROW = {"N", "chunks", "span", "slots", "first", "P"}  # 32-bit; other whole numbers have 64
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ def _launches(N: int, dtype: str, architecture: int, *, dtotal: bool) -> Iterato
 
     from lngrad.gpu import policy
 
-    backward, forward = policy.backward(1, N, dtype), policy.forward(1, N, dtype)
+    few, backward, forward = policy.backward(1, N, dtype), policy.backward(4096, N, dtype), policy.forward(1, N, dtype)
+    if isinstance(few, policy.AtOnce):
+        yield "backward_at_once", few
     if isinstance(backward, policy.Tiles):
         while backward.stages > 1 and backward.shared_bytes(dtype, dtotal) > _SHARED_BYTES[architecture]:
             backward = replace(backward, stages=backward.stages - 1)
@@ -145,11 +148,7 @@ def measure(job: Job) -> dict[str, Any]:
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": job.warps, "enable_fp_fusion": True}
     compiled = triton.compile(source, target=GPUTarget("cuda", job.architecture, 32), options=options)
-    shape = {
-        name.lower(): job.constants[name]
-        for name in ("ROWS", "BLOCK", "PIECES", "SLABS", "STAGES")
-        if name in constants
-    }
+    shape = {name.lower(): job.constants[name] for name in SHAPE if name in constants}
     return {
         "norm": job.norm,
         "kernel": job.kernel,

@@ -122,6 +122,14 @@ def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     return expected
 
 
+@pytest.fixture(params=["at once", "with partial sums"])
+def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward of few rows in one launch, and as many rows have it, in two."""
+    if request.param == "with partial sums":
+        monkeypatch.setattr(triton_policy, "_FEW_ROWS", 0)
+
+
+in_one_launch_and_two = pytest.mark.usefixtures("launches")
 in_every_regime = pytest.mark.parametrize("regime", REGIMES, indirect=True)
 
 
@@ -130,6 +138,7 @@ def test_the_interpreter_is_on() -> None:
     assert type(kernels.backward_tiles).__name__ == "InterpretedFunction"
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_backward(case: Case, dtype: str) -> None:
@@ -145,6 +154,7 @@ def test_forward(case: Case, dtype: str) -> None:
     check_forward(got, inputs)
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", BLOCKS, ids=str)
 def test_several_blocks(case: Case, dtype: str) -> None:
@@ -194,6 +204,7 @@ def test_forward_of_long_rows_with_a_large_offset(regime: type) -> None:
 MASKS = [(dx, dgamma, dbeta) for dx in (True, False) for dgamma in (True, False) for dbeta in (True, False)]
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_masks(mask: tuple[bool, bool, bool]) -> None:
     inputs = make_inputs(Case((19,), (37,)), "float32")
@@ -214,6 +225,7 @@ def mixed(dtype: str, columns: int) -> None:
     assert got.dgamma.dtype == torch.float32
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_mixed(dtype: str) -> None:
     mixed(dtype, 33)
@@ -225,6 +237,7 @@ def test_mixed_in_long_rows(regime: type, dtype: str) -> None:
     mixed(dtype, 200)
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("x", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("columns", [33, 300])
 def test_gamma_in_float64_has_the_call_computed_in_it(x: str, columns: int) -> None:
@@ -242,6 +255,7 @@ def test_gamma_in_float64_in_long_rows(regime: type) -> None:
     check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
 
 
+@in_one_launch_and_two
 def test_one_column_gives_exact_zeros() -> None:
     inputs = make_inputs(Case((77,), (1,)), "float32")
     x = tensor(inputs.x)
@@ -260,6 +274,7 @@ def test_nothing() -> None:
     assert result.rstd.isnan().all()
 
 
+@in_one_launch_and_two
 def test_nan_stays_in_its_row() -> None:
     inputs = make_inputs(Case((9,), (20,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
@@ -323,6 +338,7 @@ FAMILY = [
 ]
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize(("case", "dtype"), FAMILY, ids=str)
 def test_norms(norm: dict[str, Any], case: Case, dtype: str) -> None:
     inputs = make_inputs(case, dtype, **norm)
@@ -364,6 +380,7 @@ def test_norms_in_place_and_with_strides(regime: type, how: str) -> None:
         check_same_bits(tuple(part.contiguous() for part in got), tuple(grads))
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("mask", [(True, False), (False, True), (False, False)], ids=str)
 @pytest.mark.parametrize("columns", [37, 200])
 def test_masks_of_rms_norm(columns: int, mask: tuple[bool, bool]) -> None:
@@ -415,12 +432,14 @@ def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch:
 # --- Bits -----------------------------------------------------------------------------------------------------------
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("columns", [13, 300])
 def test_bits_are_the_same_every_run(columns: int) -> None:
     inputs = make_inputs(Case((37,), (columns,)), "float32")
     check_same_bits(tuple(backward(*tensors(inputs))), tuple(backward(*tensors(inputs))))
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("columns", [13, 300])
 def test_a_row_does_not_know_its_batch(columns: int) -> None:
     inputs = make_inputs(Case((71,), (columns,)), "float32")
@@ -473,6 +492,7 @@ def check_layout(how: str, columns: int) -> None:
     check_same_bits(tuple(result), tuple(forward(x, gamma, tensor(inputs.beta))))
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize("how", LAYOUTS)
 def test_strides(how: str) -> None:
     check_layout(how, 24)
@@ -507,6 +527,7 @@ def check_in_place(columns: int, lead: tuple[int, ...] = (5,), how: str = "") ->
         check_same_bits(got.dbeta.to(torch.bfloat16), expected.dbeta)
 
 
+@in_one_launch_and_two
 def test_in_place() -> None:
     check_in_place(24)
 
@@ -570,6 +591,7 @@ def check_far(lead: tuple[int, ...], steps: tuple[int, ...], columns: int) -> No
 LEADS = [((3,), (FAR,)), ((2, 2), (2 * FAR, 512 * 8))]
 
 
+@in_one_launch_and_two
 @pytest.mark.parametrize(("lead", "steps"), LEADS, ids=["one level", "two levels"])
 def test_offsets_beyond_two_to_the_31(lead: tuple[int, ...], steps: tuple[int, ...]) -> None:
     check_far(lead, steps, 24)

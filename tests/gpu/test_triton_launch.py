@@ -26,7 +26,7 @@ from lngrad.support.bounded_cache import BoundedCache  # noqa: E402
 
 KERNELS = (
     "forward_tiles", "forward_chunks", "forward_sums", "forward_columns", "backward_tiles", "sum_chunks", "backward_columns",
-    "finalize",
+    "backward_at_once", "finalize",
 )  # fmt: skip
 
 
@@ -239,8 +239,8 @@ driver.set_active(SimpleNamespace(
 torch.cuda.current_device = lambda: 0
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(shared_memory_per_block_optin=163 << 10)
 run._context_of = lambda device: nullcontext()
-for N in (64, 20000):
-    x, gamma, statistics = torch.zeros(8, N), torch.zeros(N), torch.zeros(8)
+for M, N in ((8, 64), (200, 64), (8, 20000)):
+    x, gamma, statistics = torch.zeros(M, N), torch.zeros(N), torch.zeros(M)
     calls = Problem.forward(x, gamma, gamma), Problem.backward(x, x, statistics, statistics, gamma)
     for problem, _ in calls:
         made = plan.plan(replace(problem, device="cuda:0"), 1)
@@ -272,7 +272,8 @@ def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architect
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        "forward_tiles", "backward_tiles", "finalize", "forward_sums", "forward_columns", "sum_chunks", "backward_columns"
+        "forward_tiles", "backward_at_once", "forward_tiles", "backward_tiles", "finalize",
+        "forward_sums", "forward_columns", "sum_chunks", "backward_columns",
     ]  # fmt: skip
 
 

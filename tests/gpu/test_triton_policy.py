@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lngrad.gpu import policy
-from lngrad.gpu.policy import Chunks, Columns, Tiles
+from lngrad.gpu.policy import AtOnce, Chunks, Columns, Tiles
 
 WIDTHS = [1, 2, 3, 63, 64, 65, 100, 129, 768, 1000, 1024, 1025, 1536, 2304, 3072, 4097, 5120, 6144, 7168, 8192]
 LONG = [8193, 10240, 12288, 16384, 16385, 131072, 262144]
@@ -62,6 +62,17 @@ def test_what_orders_the_sums_of_a_row_does_not_depend_on_the_batch(N: int) -> N
             (cut.sums.block,) if isinstance(cut, Columns) else (cut.block, getattr(cut, "pieces", None)) for cut in cuts
         }
         assert len(orders) == 1
+
+
+def test_few_rows_take_one_launch() -> None:
+    """And their dx the blocks that more rows have."""
+    for N in (64, 768, 5120, 8192):
+        few, many = policy.backward(128, N, "bfloat16"), policy.backward(129, N, "bfloat16")
+        assert isinstance(few, AtOnce)
+        assert not isinstance(many, AtOnce)
+        assert (few.rows, few.block, few.pieces) == (many.rows, many.block, many.pieces)
+        assert few.column_rows * few.column_block == 16 * 32 * few.warps
+    assert not isinstance(policy.backward(128, 8193, "bfloat16"), AtOnce)  # two programs a row write where both read
 
 
 def test_no_device_is_asked() -> None:

@@ -174,7 +174,7 @@ def merge(count, mean, squares, block_count, block_mean, block_squares):
 _VALUES = [
     "M", "N", "inner", "dy_outer", "dy_inner", "x_outer", "x_inner", "dx_outer", "dx_inner", "y_outer", "y_inner",
     "residual_outer", "residual_inner", "total_outer", "total_inner", "dtotal_outer", "dtotal_inner", "eps",
-    "chunks", "span", "slots",
+    "chunks", "span", "slots", "first",
 ]  # fmt: skip
 
 
@@ -528,7 +528,7 @@ def sum_chunks(
 def backward_columns(
     dy, x, mean, rstd, gamma, dtotal, sums, dx, dgamma, dbeta, M: tl.int64, N: tl.int32, inner: tl.int64,
     dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64,
-    dtotal_outer: tl.int64, dtotal_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64, slots: tl.int32,
+    dtotal_outer: tl.int64, dtotal_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64, slots: tl.int32, first: tl.int32,
     WANT_DX: tl.constexpr, WANT_DGAMMA: tl.constexpr, WANT_DBETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
     HAS_DTOTAL: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
     SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
@@ -537,13 +537,14 @@ def backward_columns(
     """Behind sum_chunks: BLOCK columns of all rows a program, dgamma and dbeta of which it finishes alone.
 
     Shapes: sums (2, slots, M); dgamma, dbeta (N,) in their final dtype.
-    Caller: cdiv(N, BLOCK) programs. dx may be dy, x or dtotal.
+    Caller: cdiv(N, BLOCK) programs from the first on. dx may be dy, x or dtotal.
     Source: docs/math.md, backward.
     """
     if ALIGNED:
         N = N // 16 * 16
     inverse = inverse_of(N, True, ACC)
-    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
+    program = tl.program_id(0) - first
+    cols = program * BLOCK + tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
     scale = scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
     dgamma_sum = tl.zeros([ROWS, BLOCK], ACC)
     dbeta_sum = tl.zeros([ROWS, BLOCK], ACC)
@@ -575,11 +576,44 @@ def backward_columns(
                 result += more
             dx_at = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED) + cols
             tl.store(dx_at, round_to(result, dx), inside & (cols < N))
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = program * BLOCK + tl.arange(0, BLOCK)
     if WANT_DGAMMA:
         tl.store(dgamma + at, round_to(tl.sum(dgamma_sum, 0), dgamma), at < N)
     if WANT_DBETA:
         tl.store(dbeta + at, round_to(tl.sum(dbeta_sum, 0), dbeta), at < N)
+
+
+@triton.jit(do_not_specialize=_VALUES)
+def backward_at_once(
+    dy, x, mean, rstd, gamma, dtotal, dx, dgamma, dbeta, M: tl.int64, N: tl.int32, inner: tl.int64,
+    dy_outer: tl.int64, dy_inner: tl.int64, x_outer: tl.int64, x_inner: tl.int64,
+    dtotal_outer: tl.int64, dtotal_inner: tl.int64, dx_outer: tl.int64, dx_inner: tl.int64, first: tl.int32,
+    WANT_DX: tl.constexpr, WANT_DGAMMA: tl.constexpr, WANT_DBETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    HAS_DTOTAL: tl.constexpr, CENTRED: tl.constexpr, OFFSET: tl.constexpr,
+    SPLIT: tl.constexpr, ALIGNED: tl.constexpr, ACC: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
+    COLUMN_ROWS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, COLUMN_STAGES: tl.constexpr,
+):  # fmt: skip
+    """For few rows, one launch: some programs write dx of a tile of rows each, others dgamma and dbeta of some columns of all
+    rows, which they find in L2.
+
+    Shapes: see backward_tiles; dgamma, dbeta (N,) in their final dtype.
+    Caller: `first` = cdiv(M, ROWS) programs, 0 if dx is not wanted, and cdiv(N, COLUMN_BLOCK) behind them. dx may be dtotal.
+    Source: docs/math.md, backward.
+    """
+    if tl.program_id(0) < first:
+        backward_tiles(
+            dy, x, mean, rstd, gamma, dtotal, dx, None, None, M, N, inner, dy_outer, dy_inner, x_outer, x_inner,
+            dtotal_outer, dtotal_inner, dx_outer, dx_inner,
+            WANT_DX, False, False, HAS_GAMMA, HAS_DTOTAL, CENTRED, OFFSET, SPLIT, ALIGNED, ACC, ROWS, BLOCK, PIECES, 1, 1,
+        )  # fmt: skip
+    else:
+        backward_columns(
+            dy, x, mean, rstd, gamma, None, None, None, dgamma, dbeta, M, N, inner, dy_outer, dy_inner, x_outer, x_inner,
+            0, 0, 0, 0, 0, first,
+            False, WANT_DGAMMA, WANT_DBETA, HAS_GAMMA, False, CENTRED, OFFSET, SPLIT, ALIGNED, ACC,
+            COLUMN_ROWS, COLUMN_BLOCK, COLUMN_STAGES,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["P", "N"])

@@ -24,7 +24,7 @@ from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
-from lngrad.gpu.policy import Chunks, Columns, Finalize, Tiles
+from lngrad.gpu.policy import AtOnce, Chunks, Columns, Finalize, Tiles
 from lngrad.gpu.run import Launch, Steps, pack, run, signature
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.typing import Shape
@@ -111,11 +111,17 @@ def _backward(problem: Problem) -> Steps:
     regime = policy.backward(M, N, dtype)
     if isinstance(regime, Columns):
         sums, columns = regime.sums, _Kernel(kernels.backward_columns, -(-N // regime.block), regime)
-        counts = {"span": sums.span, "slots": sums.slots}
+        counts = {"span": sums.span, "slots": sums.slots, "first": 0}
         if not wanted["dx"]:
             return _steps(problem, (columns,), counts)
         rows = _Kernel(kernels.sum_chunks, M * sums.slots, sums)
         return _steps(problem, (rows, columns), counts, {"sums": 2 * sums.slots * M})
+    if isinstance(regime, AtOnce):
+        first, columns = -(-M // regime.rows) if wanted["dx"] else 0, -(-N // regime.column_block)
+        columns *= any(wanted.get(name, False) for name in ("dgamma", "dbeta"))
+        return _writable(
+            problem, (_Kernel(kernels.backward_at_once, max(1, first + columns), regime),), {"first": first}, {}
+        )
     while regime.stages > 1 and regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
         regime = replace(regime, stages=regime.stages - 1)
     P = policy.parts_for(regime, M)
@@ -124,11 +130,17 @@ def _backward(problem: Problem) -> Steps:
     if parts:
         finalize = policy.finalize_shape(N, dtype)
         launches.append(_Kernel(kernels.finalize, -(-N // finalize.block), finalize))
-    steps = _steps(problem, launches, {"P": P}, parts)
-    if regime.slabs > 1 and problem.out["dx"] is not None:
-        # In the place of dy or x: but half of the row is still to be read by the program that shares it.
-        return replace(steps, apart=_steps(problem, launches, {"P": P}, parts, apart=("dx",)))
-    return steps
+    if regime.slabs > 1:
+        return _writable(problem, launches, {"P": P}, parts)
+    return _steps(problem, launches, {"P": P}, parts)
+
+
+def _writable(problem: Problem, launches: Sequence[_Kernel], counts: dict[str, int], elements: dict[str, int]) -> Steps:
+    """Steps whose dx may take the place of dy or x, although other programs may still have to read what is there."""
+    steps = _steps(problem, launches, counts, elements)
+    if problem.out["dx"] is None:
+        return steps
+    return replace(steps, apart=_steps(problem, launches, counts, elements, apart=("dx",)))
 
 
 def _steps(

@@ -90,6 +90,19 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class AtOnce(Tiles):
+    """Few rows in the backward: whole rows without partial sums, and columns by programs of their own in the same launch.
+
+    Attributes:
+        column_rows, column_block, column_stages: The tile of those; see Tiles.
+    """
+
+    column_rows: int = 0
+    column_block: int = 0
+    column_stages: int = 0
+
+
+@dataclass(frozen=True)
 class Finalize:
     """The sum over programs: rows partial sums at a time, block columns a program."""
 
@@ -196,6 +209,9 @@ _SUMS_CHUNK = {4: (4096, 8, 2), 8: (2048, 8, 2)}
 _FEWEST_ROWS = 8
 # A program adds up to this many tiles to one sum, so that errors of dgamma and dbeta grow with log M and not with M.
 MAX_TILES = 256
+# Up to so many rows, a second launch costs more than a way through all rows of some columns: four tiles, of which three
+# are on their way together. By arithmetic (docs/decisions/0042-bands-of-an-h200.md); never timed.
+_FEW_ROWS = 128
 # By columns: a warp reads 64 columns, 128 bytes in 16 bits, and 64 columns make 256 programs even of 16384 columns.
 _COLUMNS = {4: (32, 64, 4, 2), 8: (16, 64, 4, 2)}
 
@@ -245,7 +261,11 @@ def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
         if band.columns >= N:
             padded = 1 << (N - 1).bit_length()
             block, pieces = _pieces(N, padded, 1 if padded <= (512 if dtype == "float64" else 1024) else 4)
-            return Tiles(band.elements * band.slabs // padded, block // band.slabs, pieces, *band[2:])
+            tiles = Tiles(band.elements * band.slabs // padded, block // band.slabs, pieces, *band[2:])
+            if M <= _FEW_ROWS and tiles.slabs == 1:
+                columns = 64 * tiles.warps // _accumulator_bytes(dtype)  # 16 elements a thread, 8 in float64
+                return AtOnce(**{**vars(tiles), "stages": 1}, column_rows=32, column_block=columns, column_stages=3)
+            return tiles
     accumulator = _accumulator_bytes(dtype)
     return Columns(_chunks(M, N, _SUMS_CHUNK[accumulator]), *_COLUMNS[accumulator])
 

@@ -1,0 +1,109 @@
+"""benchmarks/gpu_bands.py: its predictions, and its timed part with a fake clock, our kernels under the interpreter; and the
+session that runs it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", minversion="3.9")
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import gpu_bands  # noqa: E402
+import gpu_session  # noqa: E402
+
+from lngrad.bench import cuda  # noqa: E402
+from lngrad.gpu import policy  # noqa: E402
+
+
+def test_every_band_has_cuts_for_every_architecture() -> None:
+    rows = list(gpu_bands.predictions())
+    for direction, dtype, N, _ in gpu_bands.BANDS:
+        for sm in gpu_bands.CARDS:
+            first, *others = [
+                row
+                for row in rows
+                if (row["direction"], row["dtype"], row["N"], row["sm"]) == (direction, dtype, N, sm)
+            ]
+            assert first["today"]
+            assert others or (N, sm) == (16384, 100)  # no cut has much more on its way there
+            assert len({(row["cut"], row["block"]) for row in (first, *others)}) == 1 + len(others)
+            assert not any(row["today"] or row["out"] for row in others)
+    json.dumps(rows)
+
+
+@pytest.mark.parametrize(("N", "dtype"), [(256, "bfloat16"), (5120, "bfloat16"), (12288, "float32")])
+def test_a_row_is_that_of_the_policy(N: int, dtype: str) -> None:
+    """The policy makes the cut again of the band that is printed, where its blocks are merged as the policy's are."""
+    for cut in gpu_bands.chosen("backward", dtype, N, gpu_bands.CARDS[90])[:5]:
+        band = eval(gpu_bands.as_row("backward", N, cut), vars(policy))  # noqa: S307  # our own text
+        assert band.elements * band.slabs // (1 << (N - 1).bit_length()) == cut.rows
+        assert band[2:] == (cut.slabs, cut.warps, cut.most_parts, cut.stages)
+
+
+def test_what_was_measured_is_predicted_in_order() -> None:
+    """bfloat16's backward on an H200: more bytes on their way, more speed."""
+    covered = [
+        gpu_bands.predict(
+            "backward", "bfloat16", N, gpu_bands.today("backward", "bfloat16", N), gpu_bands.CARDS[90]
+        ).covered
+        for N in (2304, 6144, 8192)
+    ]
+    assert covered == sorted(covered)
+    assert covered[-1] == pytest.approx(1.0)
+
+
+def test_timed_with_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.cycle((1e-3, 2e-3, 3e-3))
+
+    def clock(call: Any, repeats: int) -> float:
+        call()
+        return next(seconds)
+
+    monkeypatch.setattr(gpu_bands, "ELEMENTS", 9 * 96)
+    monkeypatch.setattr(gpu_bands, "MOST", 2)
+    monkeypatch.setattr(gpu_bands, "ROUNDS", 1)
+    monkeypatch.setattr(cuda, "WARM_CALLS", 1)
+    bench, before = cuda.OnDevice(clock, "cpu", 1 << 20), (policy.backward, policy.forward, policy._FEW_ROWS)
+    bands = (("backward", "bfloat16", 96, 0.9), ("forward", "float32", 96, 0.9))
+    rows = list(gpu_bands.timed(bench, time.monotonic() + 600, bands))
+    for direction in ("backward", "forward"):
+        assert [row["today"] for row in rows if row["direction"] == direction].count(True) == 1
+    assert len(rows) == 6
+    assert all(row["share"] > 0 for row in rows)
+    assert next(row for row in rows if row["today"])["same bits"]
+    few = list(gpu_bands.few_rows(bench, time.monotonic() + 600, ((3, 64),)))
+    assert [set(row["us"]) for row in few] == [{"one launch", "two"}]
+    assert list(gpu_bands.timed(bench, time.monotonic() - 1, bands)) == []
+    assert (policy.backward, policy.forward, policy._FEW_ROWS) == before
+
+
+def test_the_session_has_time_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thirteen minutes; a part that fails, or takes too long, ends no other, and what it printed is kept."""
+    assert sum(minutes for minutes, _ in gpu_session.parts(tmp_path).values()) <= 13
+    program = [sys.executable, "-c"]
+    parts = {
+        "wrong": (1.0, [*program, "raise SystemExit('no')"]),
+        "slow": (0.01, [*program, "import time; time.sleep(60)"]),
+        "right": (1.0, [*program, "print('yes')"]),
+    }
+    monkeypatch.setattr(gpu_session, "parts", lambda folder: parts)
+    gpu_session.main(tmp_path / "made", [])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(" after")[0] for line in said] == [
+        "wrong: exit code 1",
+        "slow: out of time",
+        "right: exit code 0",
+    ]
+    assert (tmp_path / "made" / "right.txt").read_text() == "yes\n"
+    assert (tmp_path / "made" / "wrong.txt").read_text() == "no\n"

@@ -4,8 +4,8 @@
     python benchmarks/gpu_bands.py --json gpu-bands.json     with one, within four minutes; one object a line, as it is measured
 
 A cut is predicted from registers, shared memory and bytes on their way. What multiprocessors must have on their way is taken
-from the record of an H200: bfloat16's backward reached 0.90 of a copy's speed with 64 KiB a multiprocessor, 0.80 to 0.86 with
-48, 0.77 with 36 to 40. Other cards need as much for each byte a second.
+from the record of an H200: bfloat16's backward reached 0.87 to 0.91 of a copy's speed with 64 KiB a multiprocessor,
+0.80 to 0.90 with 48, 0.77 with 36 to 40. Other cards need as much for each byte a second.
 
 With a GPU, cuts take turns, a copy among them; a row says whether dx or y has today's bits, and how policy.py writes the cut.
 Last come backwards of few rows as CUDA graphs: one launch, and two. The part for a GPU has never been run on one.

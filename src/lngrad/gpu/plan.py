@@ -117,11 +117,10 @@ def _backward(problem: Problem) -> Steps:
         rows = _Kernel(kernels.sum_chunks, M * sums.slots, sums)
         return _steps(problem, (rows, columns), counts, {"sums": 2 * sums.slots * M})
     if isinstance(regime, AtOnce):
-        first, columns = -(-M // regime.rows) if wanted["dx"] else 0, -(-N // regime.column_block)
-        columns *= any(wanted.get(name, False) for name in ("dgamma", "dbeta"))
-        return _writable(
-            problem, (_Kernel(kernels.backward_at_once, max(1, first + columns), regime),), {"first": first}, {}
-        )
+        first = -(-M // regime.rows) if wanted["dx"] else 0
+        behind = -(-N // regime.column_block) * (wanted["dgamma"] or wanted.get("dbeta", False))
+        at_once = _Kernel(kernels.backward_at_once, max(1, first + behind), regime)
+        return _writable(problem, (at_once,), {"first": first}, {})
     while regime.stages > 1 and regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
         regime = replace(regime, stages=regime.stages - 1)
     P = policy.parts_for(regime, M)

@@ -11,9 +11,9 @@ import pytest
 
 import lngrad.check
 from lngrad.check.calls.kernel import here
+from lngrad.check.case import NORMS
 from lngrad.check.gate import Run
 from lngrad.check.implementations import find
-from lngrad.check.case import NORMS
 from lngrad.errors import BackendUnavailable
 
 torch = pytest.importorskip("torch")

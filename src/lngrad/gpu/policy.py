@@ -11,7 +11,7 @@ rows beyond 16384 columns by the compiler's reports in benchmarks/results/triton
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of
@@ -266,7 +266,7 @@ def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
                 columns = 64 * tiles.warps // _accumulator_bytes(dtype)  # 16 elements a thread, 8 in float64
                 few = replace(tiles, stages=1)
                 # With three stages float32 would spill 8 bytes at 1536 columns (sm_80) and 8192 (sm_90).
-                return AtOnce(*astuple(few), 32, columns, column_stages=4 if dtype == "float32" else 3)
+                return AtOnce(**vars(few), column_rows=32, column_block=columns, column_stages=3 + (dtype == "float32"))
             return tiles
     accumulator = _accumulator_bytes(dtype)
     return Columns(_chunks(M, N, _SUMS_CHUNK[accumulator]), *_COLUMNS[accumulator])

@@ -26,7 +26,7 @@ from lngrad.torch import calls, native
 
 KERNELS = (
     "forward_tiles", "forward_chunks", "forward_sums", "forward_columns", "backward_tiles", "sum_chunks", "backward_columns",
-    "finalize",
+    "backward_at_once", "finalize",
 )  # fmt: skip
 STREAM = 0x5EA
 LAUNCH = ctypes.CFUNCTYPE(
@@ -51,6 +51,10 @@ class Kernel:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.kernel[grid]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """As another kernel calls it."""
+        return self.kernel(*arguments)
 
     def warmup(
         self, *arguments: Any, grid: tuple[int, ...], num_warps: int, enable_fp_fusion: bool, **constants: Any

@@ -52,21 +52,23 @@ def long_rows(monkeypatch):
         monkeypatch.setattr(policy, chunk, {4: (64, 4, 2)})
 
 
+@pytest.mark.parametrize(("M", "backward"), [(19, ["backward_at_once"]), (70, ["backward_tiles", "finalize"])], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MEMBERS)
-def test_the_bits_of_the_family(device, name, dtype):
-    call = Call(Case((2, 19), (72,)), dtype, residual=MEMBERS[name][3])
+def test_the_bits_of_the_family(device, name, dtype, M, backward):
+    call = Call(Case((2, M), (72,)), dtype, residual=MEMBERS[name][3])
     check_as_python(call.member, name)
-    # Twice through the native code: a forward of one kernel, and a backward of two.
-    assert [launch[0] for launch in device.launches] == ["forward_tiles", "backward_tiles", "finalize"] * 2
+    # Twice through the native code: a forward of one kernel, and a backward of one for few rows, or two.
+    assert [launch[0] for launch in device.launches] == ["forward_tiles", *backward] * 2
 
 
+@pytest.mark.parametrize("M", [33, 140])
 @pytest.mark.parametrize("mask", MASKS[:-1], ids=str)
-def test_results_that_are_not_wanted(device, mask):
-    call = Call(Case((33,), (64,)), "float32")
+def test_results_that_are_not_wanted(device, mask, M):
+    call = Call(Case((M,), (64,)), "float32")
     check_as_python(call.all, mask)
     names = [launch[0] for launch in device.launches]
-    assert names.count("finalize") == 2 * (mask[1] or mask[2])
+    assert names.count("finalize") == 2 * (M > 128 and (mask[1] or mask[2]))
 
 
 @pytest.mark.parametrize("M", [3, 140])

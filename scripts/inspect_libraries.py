@@ -123,7 +123,7 @@ class Finding:
         keys: The rows that have it.
         text: What, and how much.
         known: Where it was reported; "" where the issue trackers that were searched have nothing.
-        script: In docs/libraries, of at most twenty lines, without lngrad.
+        script: In docs/libraries, of at most twenty lines, docstring and blank ones included, without lngrad.
     """
 
     keys: tuple[str, ...]
@@ -136,14 +136,15 @@ FINDINGS = (
     Finding(
         ("torch", "torch_2_10", "torch_2_15"),
         "LayerNorm sums the gradients of weight and bias in x's 16 bits: at 16384 rows of bfloat16 with bfloat16 weights they "
-        "are 11 to 12 % off ([9 % with float32 weights](precision.md)), and on 2 threads 16384 ones add up to 512.",
+        "are about 8 to 17 % off, by seed and threads ([9 % with float32 weights](precision.md)), and on 2 threads 16384 ones "
+        "add up to 512.",
         script="torch_layer_norm_sums.py",
     ),
     Finding(
         ("torch", "torch_2_10", "torch_2_15", "flag_gems"),
-        "mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, the gradient of weight "
-        "is 13 % off.",
-        "pytorch#77407, FlagGems#221",
+        "with bfloat16 weights, mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, "
+        "PyTorch's gradient of weight is 13 % off.",
+        "pytorch#77407 (a pull request that mentions it), FlagGems#221 (a fix, merged)",
         "torch_layer_norm_statistics.py",
     ),
     Finding(
@@ -154,11 +155,15 @@ FINDINGS = (
     ),
     Finding(
         ("mlx",),
-        "a sum over two axes of an empty array, such as dbeta for zero rows, sometimes returns uninitialised memory.",
+        "a sum over two axes of an empty array, such as dbeta for zero rows, sometimes returns uninitialised memory; over one "
+        "axis it sometimes never returns.",
         script="mlx_no_rows.py",
     ),
-    Finding(("mlx",), "float64 is computed in float32: 4e-7 off.", script="mlx_float64.py"),
-    Finding(("mindspore",), "float64 is computed in float32: 3e-7 off.", script="mindspore_float64.py"),
+    Finding(
+        ("mindspore",),
+        "float64: mean, variance and dx have float32's precision: 3e-7 off.",
+        script="mindspore_float64.py",
+    ),
     Finding(
         ("mindspore",),
         "y in float16 is 1.2 % off at a mean of a hundred deviations.",
@@ -176,18 +181,18 @@ FINDINGS = (
     ),
     Finding(
         ("flag_gems",),
-        "RMSNorm's backward raises for two normalized axes.",
+        "RMSNorm's gradient of weight is flat, so that autograd refuses it for two normalized axes.",
         script="flag_gems_rms_norm_axes.py",
     ),
     Finding(
         ("flag_gems",),
-        "LayerNorm's backward writes out of bounds beyond two dimensions.",
+        "LayerNorm's backward writes out of bounds unless all axes but the first are normalized.",
         "FlagGems#5392, #5490",
         "flag_gems_layer_norm_rank.py",
     ),
     Finding(
         ("liger",),
-        "RMSNorm takes float64, and its backward raises KeyError.",
+        "RMSNorm's backward raises KeyError for float64.",
         script="liger_rms_norm_float64.py",
     ),
 )
@@ -202,7 +207,7 @@ LIMITS = {
     "unsloth": "float64 in float32; RMSNorm rounds before the weight, as Llama's",
     "tinygrad": "LayerNorm composed in x's dtype (tinygrad#4143); RMSNorm in float32, rounded before the weight",
     "onnxruntime": "variance as mean(x²) - mean² (onnxruntime#21935), statistics in float32",
-    "mlx": "gradients composed in 16 bits",
+    "mlx": "gradients composed in 16 bits; fast.layer_norm and fast.rms_norm compute float64 in float32",
     "paddle": "eps in float32",
     "mindspore": "dy·gamma in float16",
     "attorch": "float64 in float32",
@@ -305,13 +310,14 @@ def write(new: list[dict[str, Any]]) -> None:
 HEAD = """\
 # What `lngrad check` says about other libraries
 
-{findings} findings in {libraries} libraries; most other failures are choices, such as float64 that is computed in float32.
+{findings} findings in {libraries} libraries; most other failures are choices, such as a variance of mean(x²) - mean².
 
 `python scripts/inspect_libraries.py` installed each library and ran `lngrad check` on its norms, on a CPU ({dates}): the
-[default cases](check.md#cases) of that day, {cases} for LayerNorm and {rms_cases} for RMSNorm, against float64. y is compared
-too, on {shapes} shapes in three dtypes. A cell has cases passed/failed/skipped; [libraries.json](libraries.json) has failures,
-[library_norms.py](../scripts/library_norms.py) how a norm is called. A failed case does not mean a bug: we repeated by hand
-what stands under Findings; Limits are deliberate choices of a library.
+[default cases](check.md#cases) of that day without random ones, {cases} for LayerNorm and {rms_cases} for RMSNorm
+({hub} for the hub's), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
+passed/failed/skipped; [libraries.json](libraries.json) has failures, [library_norms.py](../scripts/library_norms.py) how a
+norm is called. A failed case does not mean a bug: we repeated by hand what stands under Findings; Limits are deliberate
+choices of a library.
 
 | library | LayerNorm | RMSNorm | y | refuses | see |
 |---|---|---|---|---|---|
@@ -339,7 +345,8 @@ def page(records: list[dict[str, Any]]) -> str:
     interpreted = [found[0]["title"] for key, found in rows.items() if key in LIBRARIES and LIBRARIES[key].interpreted]
     lines += ["", "## How, and what was not run", ""]
     lines += [
-        f"* {', '.join(interpreted)} ran in Triton's interpreter, which computes bfloat16 as a GPU does, without large cases."
+        f"* {', '.join(interpreted)} ran in Triton's interpreter, which computes bfloat16 as a GPU does; large cases were left "
+        "out."
     ]
     lines += ["* oneDNN's wheel 2023.2.0 contains oneDNN 3.2."]
     lines += [f"* Not run: {title}: {why}." for title, why in NOT_RUN.items()]
@@ -357,6 +364,7 @@ def page(records: list[dict[str, Any]]) -> str:
         shapes=shapes // 3, dates=" to ".join([dates[0], *dates[1:][-1:]]), findings=len(FINDINGS), cases=cases["layer_norm"],
         libraries=len({rows[key][0]["title"].partition(",")[0] for one in FINDINGS for key in one.keys}),
         rms_cases=cases["rms_norm"],
+        hub=sum(next(one["counts"] for one in records if one["key"] == "hub_rmsnorm").values()),
     )  # fmt: skip
     return head + "\n".join(lines) + "\n"
 

@@ -1,8 +1,5 @@
-"""Liger Kernel's RMSNorm takes float64, computes it in float32, and its backward raises KeyError. No GPU is needed."""
+"""Liger Kernel's RMSNorm takes float64, and its backward raises KeyError. Set TRITON_INTERPRET=1; no GPU is needed."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton
 from liger_kernel.ops import rms_norm

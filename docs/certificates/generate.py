@@ -30,25 +30,21 @@ HEAD = """\
 # Certificates: what kernels promise, measured
 
 `lngrad certify --impl NAME [--report page.html] [--json file.json]` measures one kernel's backward, and its forward
-if it has one, and prints the results: same bits run after run, for any number of threads, at any address and in any
-batch; the order of its sums; accuracy, special values, memory. Nothing is taken from documentation or source. `--norm
-rms_norm`, or another norm of `lngrad check`, measures that norm. [The tutorial](tutorials/certificates.md) measures a
-kernel of yours in five minutes.
+if it has one: same bits run after run, for any number of threads, at any address and in any batch; the order of its
+sums; accuracy, special values, memory. Nothing is taken from documentation or source. `--norm rms_norm` measures another
+norm of `lngrad check`. [The tutorial](tutorials/certificates.md) measures a kernel of yours in five minutes.
 
 """
 
 TEXT = """\
-"Yes" means equal bits in all trials; "no" gives the failed trials of all. A dash: not measured, or not applicable,
-because the kernel has no such output or switch. The link above has the whole certificate: number of trials, errors,
-and of each "no" the first counter-example with seed, shape, index and both bit patterns.
+A "no" gives the failed trials of all. A dash: not measured, or not applicable. The links have whole certificates: number
+of trials, errors, and of each "no" the first counter-example with seed, shape, index and both bit patterns.
 
-Batches have 1 to 257 rows of 37 to 1,000 columns; neighbours are random, NaN and infinity, or zeros. "In place" means
-that dx is written to dy's or x's memory, and y to x's. The error of dbeta is given at the largest number of rows, in
-units of roundoff, with its growth: slope 0.5 is the square root of the rows.
+Batches have 1 to 257 rows of 37 to 1,000 columns. The error of dbeta is given at the largest number of rows, in units of
+roundoff, with its growth: slope 0.5 is the square root of the rows.
 
-**No certificate here was taken on a GPU or an NPU, or with more than 4 threads on 2 cores.** `triton_gpu` ran in
-Triton's interpreter, where the order of a sum inside a tile is NumPy's; on a GPU the compiler chooses it.
-`ascend_sim` ran on the simulated NPU. Both took fewer rows.
+**No certificate here was taken on a GPU or an NPU, or with more than 4 threads on 2 cores.** In Triton's interpreter the
+order of a sum inside a tile is NumPy's; on a GPU the compiler chooses it. `triton_gpu` and `ascend_sim` took fewer rows.
 
 ## The order of sums
 
@@ -59,9 +55,10 @@ compared with the kernel's bits on 100 random inputs.
 """
 
 TAIL = """\
-Of dgamma and of the row sums the certificates have the trees too. For norms without a beta, dgamma with xhat = 1 is
-measured in place of dbeta. Where XLA on a CPU adds the first two blocks of 256 rows, the result is not their sum
-rounded once, so its tree is not confirmed.
+
+The certificates also have the trees of dgamma and of row sums. For norms without a beta, dgamma with xhat = 1 is measured
+in place of dbeta. Where XLA on a CPU adds the first two blocks of 256 rows, the result is not their sum rounded once, so
+its tree is not confirmed.
 """
 
 
@@ -71,7 +68,10 @@ def page(certificates: Sequence[Certificate]) -> str:
         f"- [`{one.name}`](certificates/{one.name}.json): {one.version or 'as installed'}, on {_machine(one)}\n"
         for one in certificates
     )
-    trees = "".join(f"- `{one.name}`: {_tree(one)}\n" for one in certificates)
+    named: dict[str, list[str]] = {}
+    for one in certificates:
+        named.setdefault(_tree(one), []).append(f"`{one.name}`")
+    trees = "".join(f"- {', '.join(names)}: {tree}\n" for tree, names in named.items())
     return f"{HEAD}{_table(certificates)}\n\n{whose}\n{TEXT}{trees}{TAIL}"
 
 

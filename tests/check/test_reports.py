@@ -278,7 +278,7 @@ def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys, make_ca
     result = CaseResult(**{"source": "x.yaml", "standard": "mixed", "status": "failed", **names})
     console = Console(force_terminal=False, width=400, highlight=False)
     _print_result(console, result)
-    _print_summary(console, summary([result], [make_case(name=HOSTILE)], Options(), None, 1.0))
+    _print_summary(console, summary([result], [make_case(name=HOSTILE)], Options(), None, 1.0), [result])
     say(HOSTILE)
     shown = capsys.readouterr().out
     assert shown.count(SHOWN) == 8

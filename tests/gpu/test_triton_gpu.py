@@ -414,7 +414,7 @@ def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch:
     operators = pytest.importorskip("lngrad.torch.operators")
     calls = operators.calls
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: triton_gpu.plan(problem, 1))
-    _, _, forward, backward = operators.kernels(calls.run_elsewhere)
+    _, _, forward, backward, *_ = operators.kernels(calls.run_elsewhere)
     switches = norm.get("normalization", Normalization())._replace(alpha=1.0)  # which torch's functions do not have
     inputs = make_inputs(Case((9,), (40,)), "bfloat16", **{**norm, "normalization": switches})
     parts = {name: tensor(array) for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}

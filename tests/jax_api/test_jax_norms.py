@@ -71,7 +71,7 @@ def cotangents(inputs):
 
 def function(norm, shape=None):
     """Of a dictionary of arguments: (y,) or (y, total)."""
-    (centred, offset, alpha, _), residual = NORMS[norm]
+    (centred, offset, alpha, *_), residual = NORMS[norm]
     name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
     static = {"eps": EPS, "offset": offset, "normalized_shape": shape} | ({"alpha": alpha} if residual else {})
 
@@ -84,7 +84,7 @@ def function(norm, shape=None):
 
 def core(inputs):
     """The core's results, and gradients by name of the argument."""
-    R, (centred, offset, alpha, _) = inputs.normalized_shape, inputs.normalization
+    R, (centred, offset, alpha, *_) = inputs.normalized_shape, inputs.normalization
     static = {"offset": offset, "residual": inputs.residual, "alpha": alpha, "eps": EPS}
     if centred:
         forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta, **static)
@@ -231,7 +231,7 @@ def test_vmap_over_everything(norm):
 
 def formula(norm, arguments, eps=EPS):
     """In elementary operations: what JAX differentiates by itself."""
-    (centred, offset, alpha, _), residual = NORMS[norm]
+    (centred, offset, alpha, *_), residual = NORMS[norm]
     h = alpha * arguments["x"] + arguments["residual"] if residual else arguments["x"]
     moved = h - h.mean(-1, keepdims=True) if centred else h
     y = moved / jnp.sqrt((moved * moved).mean(-1, keepdims=True) + eps) * (offset + arguments["gamma"])
@@ -364,7 +364,7 @@ def test_exported_and_called_again(norm):
 @norms
 def test_a_traced_eps_in_float64(norm):
     inputs = inputs_of(norm, Case((4,), (5,)), "float64")
-    (centred, offset, alpha, _), residual = NORMS[norm]
+    (centred, offset, alpha, *_), residual = NORMS[norm]
     name = ("add_" if residual else "") + ("layer_norm" if centred else "rms_norm")
     static = {"offset": offset} | ({"alpha": alpha} if residual else {})
 

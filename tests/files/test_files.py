@@ -460,3 +460,14 @@ def test_a_file_that_is_truncated_while_it_is_read_is_an_error_not_a_signal(tmp_
         FileFormatError, match=rf"^{name}: expected a file of 65664 bytes as before, got 100: it was trunc"
     ):
         blocks.run(lambda *_: None, advance=lambda _: os.truncate(tmp_path / "in" / f"{name}.npy", 100))
+
+
+def test_a_small_archive_of_large_arrays_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    """A deflated .npz says how large its members become; the limit is on these."""
+    path = tmp_path / "small.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array(member, np.zeros((1 << 12, 1 << 12), np.float32))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(FileFormatError, match=r"small\.npz: 671\d+ bytes, more than --max-bytes 16777216 allows"):
+        read_tensors(path, None, 1 << 24)
+    assert read_tensors(path, None, 1 << 28).arrays["x"].shape == (1 << 12, 1 << 12)

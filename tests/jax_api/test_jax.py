@@ -642,3 +642,13 @@ for _ in range(3):
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_core_gives_numpys_arrays_for_those_of_jax():
+    """Functions of lngrad itself; lngrad.jax gives JAX's."""
+    inputs = make_inputs(Case((5,), (24,)), "float32")
+    x, gamma = jnp.asarray(inputs.x), jnp.asarray(inputs.gamma)
+    results = lngrad.layer_norm(x, gamma=gamma)
+    assert [type(one) for one in results] == [np.ndarray] * 3
+    check_same_bits(tuple(results), tuple(lngrad.layer_norm(inputs.x, gamma=inputs.gamma)))
+    assert isinstance(lngrad_jax.layer_norm(x, gamma), jax.Array)

@@ -60,12 +60,16 @@ def _parameters(array: Any, problem: Problem, default: float) -> Array:
     return _vector(array, problem, problem.samples * problem.N, default).reshape(problem.samples, problem.N)
 
 
-def _factors(given: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array, Array, Array]:
-    """Of x, of y, and the derivative of that one which is silu of a gate, in the accumulator's dtype."""
-    gate = _rows(given["gate"], problem, start, stop) if "gate" in given else None
-    of_x, of_y, of_silu = gate_factors(gate, problem.normalization)
-    slope = of_silu[0] * (1 + of_silu[1]) if of_silu else np.float64(0)
-    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, slope))
+def _factors(given: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array | None, ...]:
+    """Of x, of y, and the derivative of that one which is silu of a gate, in the accumulator's dtype; None without a gate."""
+    if "gate" not in given:
+        return None, None, None
+    of_x, of_y, (sigmoid, rest) = gate_factors(_rows(given["gate"], problem, start, stop), problem.normalization)
+    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, sigmoid * (1 + rest)))
+
+
+def _times(rows: Array, factor: Array | None) -> Array:
+    return rows if factor is None else rows * factor
 
 
 def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,9 +92,8 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
     eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (given["eps"], normalization.alpha))
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for sample, start, stop in _chunks(problem):
-        rows = _rows(given["x"], problem, start, stop)
         of_x, of_y, _ = _factors(given, problem, start, stop)
-        rows = rows * of_x
+        rows = _times(_rows(given["x"], problem, start, stop), of_x)
         if "residual" in given:
             total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), results["total"].dtype)
             _put_rows(results["total"], problem, start, stop, total)
@@ -103,7 +106,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
             statistics["mean"][start:stop] = (centre + shift)[:, 0]
         rstd = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + eps)
         statistics["rstd"][start:stop] = rstd[:, 0]
-        _put_rows(results["y"], problem, start, stop, (rows * rstd * scale[sample] + beta[sample]) * of_y)
+        _put_rows(results["y"], problem, start, stop, _times(rows * rstd * scale[sample] + beta[sample], of_y))
     for name, values in statistics.items():
         results[name][...] = values.reshape(results[name].shape)
 
@@ -119,7 +122,7 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
     for sample, start, stop in _chunks(problem) if problem.N else []:
         own_dy, x = (_rows(given[name], problem, start, stop) for name in ("dy", "x"))
         of_x, of_y, slope = _factors(given, problem, start, stop)
-        dy, centred = own_dy * of_y, x * of_x - mean[start:stop]
+        dy, centred = _times(own_dy, of_y), _times(x, of_x) - mean[start:stop]
         if problem.completes_mean and normalization.centred:
             rest = centred.mean(1, keepdims=True)
             own = np.abs(rest) < np.abs(mean[start:stop]) * np.finfo(rest.dtype).eps
@@ -134,10 +137,11 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             dx = (less_mean - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
             if "dtotal" in given:
                 dx += _rows(given["dtotal"], problem, start, stop)
-            of_silu = dx * x if normalization.gates_x else own_dy * xhat * scale[sample]
-            for name, grad in (("dx", dx * of_x), ("dgate", of_silu * slope)):
-                if name in results:
-                    _put_rows(results[name], problem, start, stop, grad)
+            if "dx" in results:
+                _put_rows(results["dx"], problem, start, stop, _times(dx, of_x))
+            if "dgate" in results:
+                of_silu = dx * x if normalization.gates_x else own_dy * xhat * scale[sample]
+                _put_rows(results["dgate"], problem, start, stop, _times(of_silu, slope))
     totals = [tree.total(np.zeros((len(sums), problem.N), problem.accumulator)) for tree in trees]
     for k, name in enumerate(sums):
         total = np.asarray([of_sample[k] for of_sample in totals], problem.accumulator)

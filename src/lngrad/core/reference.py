@@ -112,7 +112,7 @@ def layer_norm_backward(
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
         gate: (*A, *R) or None; with it dgate is in dbeta's place.
     """
-    own_dy, own_x = (_float64(one, normalized)[0] for one in (dy, x))
+    given = dy, x
     terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization, gate=gate)
     dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
@@ -125,6 +125,7 @@ def layer_norm_backward(
     dgamma, dbeta = (over_rows(one, rows, gamma) for one in (dy * xhat, dy))
     if gate is None:
         return Grads(dx, dgamma, dbeta)
+    own_dy, own_x = (_float64(one, normalized)[0] for one in given)
     of_x, _, (sigmoid, rest) = gate_factors(gate, normalization)
     of_silu = dx * own_x if normalization.gates_x else own_dy * xhat * _scale(gamma, normalization)
     return GatedGrads(dx * of_x, dgamma, of_silu * sigmoid * (1 + rest))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
-from itertools import compress
-from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +70,7 @@ MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 NOTHING = -0.0  # what can be added to any number and leaves its bits
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
-BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA, "dgate": DX | DGAMMA}  # with a gate one kernel serves every mask
+BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
 
 
 def plan(problem: Problem, threads: int) -> Plan:
@@ -380,7 +377,9 @@ def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     problem, threads = builder.problem, builder.threads
     M, N = problem.M, problem.N
-    wants = reduce(or_, (BITS["dgate" if builder.gated else name] for name in compress(problem.out, problem.wanted)))
+    wanted = zip(problem.out, problem.wanted, strict=True)
+    # With a gate one kernel serves every mask.
+    wants = DX | DGAMMA if builder.gated else sum(BITS[name] for name, is_wanted in wanted if is_wanted)
     fields = builder.reserve_tables(*problem.operator.tensors)
     mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))

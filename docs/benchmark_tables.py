@@ -95,7 +95,7 @@ def gpu_row(lines: list[Record]) -> str:
 def gpu_table(lines: list[Record]) -> str:
     """A line a length of row of the large jobs, but LEFT_OUT: the share of a copy's speed, and the ratio to torch."""
     rows = [
-        "| columns | backward: bfloat16 | float32 | forward: bfloat16 | float32 |",
+        "| columns | backward bfloat16 | backward float32 | forward bfloat16 | forward float32 |",
         "|---|---|---|---|---|",
     ]
     found = {scope: newest(lines, scope) for scope in ("call", "forward")}
@@ -113,7 +113,7 @@ def gpu_table(lines: list[Record]) -> str:
 def quack_table(found: list[dict[str, Any]]) -> str:
     """A line a shape: shares of a copy's speed, ours and quack's, of both norms both ways."""
     rows = [
-        "| rows × columns | LayerNorm backward: lngrad, quack | RMSNorm backward | LayerNorm forward | RMSNorm forward |",
+        "| rows × columns; lngrad, quack | LayerNorm backward | RMSNorm backward | LayerNorm forward | RMSNorm forward |",
         "|---|---|---|---|---|",
     ]
     for one in found:

@@ -140,7 +140,7 @@ def test_a_table_of_the_modules(capsys):
     assert lngrad_torch.patch(model, verbose=True) == 2
     table, measured = capsys.readouterr().out.split("\n\n")
     lines = [line.split() for line in table.splitlines()]
-    assert lines[0] == ["module", "class", "turned"]
+    assert lines[0] == ["module", "class", "replaced"]
     assert [line[0] for line in lines[1:]] == ["0", "2", "3"]
     assert [line[2] for line in lines[1:]] == ["yes", "yes", "no:"]
     ratio = r"\d+\.\d\d( \(slower\))?"

@@ -1,4 +1,4 @@
-"""Normalizations of a model, turned: torch's own classes, and others that a trial shows to compute the same."""
+"""Normalizations of a model, replaced: torch's own classes, and others that a trial shows to compute the same."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ class _Found(NamedTuple):
 
 
 def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None = None) -> int:
-    """Turn every layer and RMS normalization in a model, itself included, so that it runs here. Parameters and hooks stay.
+    """Replace every layer and RMS normalization in a model, itself included, by lngrad's. Parameters and hooks stay.
 
     A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
     class is tried on random samples: if its forward gives layer normalization or RMS normalization, by weight or 1 + weight,
-    over the last axes or over channels (axis 1), and if its derivatives are those of the formula, it is turned. It keeps its
+    over the last axes or over channels (axis 1), and if its derivatives are those of the formula, it is replaced. It keeps its
     class as a base, and its forward keeps its arguments. A call that the trial did not see (of another rank, other dtypes, with
     another argument, under the autocast of another device) goes to the forward that it had, and so do all after a setting of
     the module was changed; lngrad.torch.fallbacks() counts them.
 
     Args:
         model: Any module.
-        verbose: Print a table of all normalizations (name, class, turned or why not), and for each class, shape, dtype and
-            device that is turned the time of a step over that by its own forward, measured here.
-        compiled: What turned modules are in code of torch.compile: "lngrad", an opaque operator with the bits of eager code, or
+        verbose: Print a table of all normalizations (name, class, replaced or why not), and for each class, shape, dtype
+            and device that is replaced the time of a step over that by its own forward, measured here.
+        compiled: What replaced modules are in code of torch.compile: "lngrad", an opaque operator with the bits of eager code, or
             "torch", the formula that they had, which Inductor fuses with what is around it. None: the latter for CUDA tensors,
             and a torch.nn.LayerNorm on a GPU stays as it is where there is no native code to launch ours.
 
     Returns:
-        How many were turned.
+        How many were replaced.
 
     Raises:
         ValueError: compiled is another word.
@@ -80,7 +80,7 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
 
 
 def unpatch(model: torch.nn.Module) -> int:
-    """Give every turned module in a model its own class back; returns how many."""
+    """Give every replaced module in a model its own class back; returns how many."""
     count = 0
     for module in model.modules():
         back = module.turned_from if isinstance(module, _Turned) else _BACK.get(type(module))
@@ -326,7 +326,7 @@ def _described(formula: Formula) -> str:
 def _table(rows: list[_Found]) -> str:
     if not rows:
         return "no layer normalization found"
-    cells = [("module", "class", "turned")]
+    cells = [("module", "class", "replaced")]
     for row in rows:
         turned = ("yes" if row.turns_to else "no") + (f": {row.reason}" if row.reason else "")
         cells.append((row.name or "(the model)", row.kind, turned))

@@ -76,14 +76,23 @@ READMES = {
             "override() 16 bits",
         ),
         "Geometric means of LayerNorm's speedups. CPUs: 2 threads, preallocated outputs, rows of 64 elements or more, compared "
-        "with the faster of torch 2.13 and oneDNN 3.2 (override(): with torch). The GPU: compared with the faster of torch 2.11 "
+        "with the faster of torch 2.13 and oneDNN 3.2 (override(): with torch). GPU: compared with the faster of torch 2.11 "
         "and Liger 0.8.5, for calls of 2²⁶ elements; its cases won count every size: below 2²² elements torch is up to 4 times "
         "as fast ([GPU](docs/gpu.md)). Every CPU case: [benchmarks](docs/benchmarks.html); what it means: "
         "[performance](docs/performance.md).",
         "Speedup of override() over torch's LayerNorm, by shape and dtype, on five machines",
     ),
     "README.zh-CN.md": (
-        ("机器", "反向 float32", "反向 16 位", "正向 float32", "正向 16 位", "领先的用例", "override() float32", "override() 16 位"),
+        (
+            "机器",
+            "反向 float32",
+            "反向 16 位",
+            "正向 float32",
+            "正向 16 位",
+            "领先的用例",
+            "override() float32",
+            "override() 16 位",
+        ),
         "LayerNorm 加速比的几何平均。CPU：2 个线程，输出已预分配，每行不少于 64 个元素，相对 torch 2.13 和 oneDNN 3.2 中较快者"
         "（override()：相对 torch）。GPU：相对 torch 2.11 和 Liger 0.8.5 中较快者，调用有 2²⁶ 个元素；"
         "领先的用例则包括全部大小，小于 2²² 个元素时 torch 最多快 4 倍（[GPU](docs/gpu.md)（英文））。"
@@ -95,11 +104,18 @@ READMES = {
 
 TORCH_PAGES = {
     "docs/torch.md": (
-        "rows × columns", "override() float32", "override() 16 bits",
-        "lngrad.torch.LayerNorm float32", "lngrad.torch.LayerNorm 16 bits",
+        "rows × columns",
+        "override() float32",
+        "override() 16 bits",
+        "lngrad.torch.LayerNorm float32",
+        "lngrad.torch.LayerNorm 16 bits",
     ),
     "docs/torch.zh-CN.md": (
-        "行 × 列", "override() float32", "override() 16 位", "lngrad.torch.LayerNorm float32", "lngrad.torch.LayerNorm 16 位",
+        "行 × 列",
+        "override() float32",
+        "override() 16 位",
+        "lngrad.torch.LayerNorm float32",
+        "lngrad.torch.LayerNorm 16 位",
     ),
 }
 

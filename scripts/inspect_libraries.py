@@ -111,7 +111,7 @@ LIBRARIES = {
 
 NOT_RUN = {
     "LayerNorm under torch.compile": "too long",
-    "quack, Apex, TransformerEngine, FlashInfer, TileLang": "CUDA alone",
+    "quack, Apex, TransformerEngine, FlashInfer, TileLang": "they need CUDA",
 }
 
 
@@ -142,8 +142,8 @@ FINDINGS = (
     ),
     Finding(
         ("torch", "torch_2_10", "torch_2_15", "flag_gems"),
-        "with bfloat16 weights, mean and rstd are kept in bfloat16 for the backward: where the mean is a hundred deviations, "
-        "PyTorch's gradient of weight is 13 % off.",
+        "with bfloat16 weights, mean and rstd are kept in bfloat16 for the backward: where the mean is 100 and the standard "
+        "deviation 1, PyTorch's gradient of weight is 13 % off.",
         "pytorch#77407 (a pull request that mentions it), FlagGems#221 (a fix, merged)",
         "torch_layer_norm_statistics.py",
     ),
@@ -166,12 +166,12 @@ FINDINGS = (
     ),
     Finding(
         ("mindspore",),
-        "y in float16 is 1.2 % off at a mean of a hundred deviations.",
+        "y in float16 is 1.2 % off where the mean is 100 and the standard deviation 1.",
         script="mindspore_float16.py",
     ),
     Finding(
         ("attorch",),
-        "a weight that is not contiguous is read at wrong places: y is off by 5.",
+        "a weight that is not contiguous is read at wrong places: y is off by 5, where x, weight and bias have variance 1.",
         script="attorch_strided_weight.py",
     ),
     Finding(
@@ -199,18 +199,18 @@ FINDINGS = (
 
 # What fails the check and is a choice, or the precision that a library says it has.
 LIMITS = {
-    "transformers": "float64 in float32; Llama rounds before the weight; Nemotron's LayerNorm1P is PyTorch's",
+    "transformers": "float64 is computed in float32; Llama rounds xhat before it multiplies; Nemotron's LayerNorm1P is PyTorch's",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
     "flax_nnx": "variance as mean(x²) - mean², unless use_fast_variance=False",
-    "liger": "float64 in float32; RMSNorm rounds before the weight, as Llama's",
-    "fla": "float64 in float32",
-    "unsloth": "float64 in float32; RMSNorm rounds before the weight, as Llama's",
-    "tinygrad": "LayerNorm composed in x's dtype (tinygrad#4143); RMSNorm in float32, rounded before the weight",
+    "liger": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",
+    "fla": "float64 is computed in float32",
+    "unsloth": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",
+    "tinygrad": "computes LayerNorm in x's dtype (tinygrad#4143), RMSNorm in float32, with xhat rounded",
     "onnxruntime": "variance as mean(x²) - mean² (onnxruntime#21935), statistics in float32",
-    "mlx": "gradients composed in 16 bits; fast.layer_norm and fast.rms_norm compute float64 in float32",
-    "paddle": "eps in float32",
-    "mindspore": "dy·gamma in float16",
-    "attorch": "float64 in float32",
+    "mlx": "computes gradients in 16 bits; fast.layer_norm and fast.rms_norm compute float64 in float32",
+    "paddle": "takes eps in float32",
+    "mindspore": "computes dy·gamma in float16",
+    "attorch": "float64 is computed in float32",
     "flag_gems": "dgamma in x's dtype",
 }
 
@@ -310,11 +310,12 @@ def write(new: list[dict[str, Any]]) -> None:
 HEAD = """\
 # What `lngrad check` says about other libraries
 
-{findings} findings in {libraries} libraries; most other failures are choices, such as a variance of mean(x²) - mean².
+{findings} findings in {libraries} libraries: {named}. Most other failures are
+choices, such as a variance of mean(x²) - mean².
 
 `python scripts/inspect_libraries.py` installed each library and ran `lngrad check` on its norms, on a CPU ({dates}): the
-[default cases](check.md#cases) of that day without random ones, {cases} for LayerNorm and {rms_cases} for RMSNorm
-({hub} for the hub's), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
+[default cases](check.md#cases) of that day without random ones ({cases} for LayerNorm, {rms_cases} for RMSNorm,
+{hub} for the hub's), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
 passed/failed/skipped; [libraries.json](libraries.json) has failures, [library_norms.py](../scripts/library_norms.py) how a
 norm is called. A failed case does not mean a bug: we repeated by hand what stands under Findings; Limits are deliberate
 choices of a library.
@@ -360,9 +361,10 @@ def page(records: list[dict[str, Any]]) -> str:
     dates = sorted({one["date"] for one in records})
     cases = {norm: max(sum(one["counts"].values()) for one in records if one["norm"] == norm and "counts" in one)
              for norm in ("layer_norm", "rms_norm")}  # fmt: skip
+    named = list(dict.fromkeys(rows[key][0]["title"].partition(",")[0] for one in FINDINGS for key in one.keys))
     head = HEAD.format(
         shapes=shapes // 3, dates=" to ".join([dates[0], *dates[1:][-1:]]), findings=len(FINDINGS), cases=cases["layer_norm"],
-        libraries=len({rows[key][0]["title"].partition(",")[0] for one in FINDINGS for key in one.keys}),
+        libraries=len(named), named=", ".join(named),
         rms_cases=cases["rms_norm"],
         hub=sum(next(one["counts"] for one in records if one["key"] == "hub_rmsnorm").values()),
     )  # fmt: skip

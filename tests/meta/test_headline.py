@@ -143,7 +143,7 @@ FIGURES: dict[str, tuple[Callable[[], tuple[str, ...]] | None, dict[str, str]]] 
     ),
     "cases won on a GPU": (
         lambda: on_the_gpu()[::-1],
-        {"docs/gpu.md": r"than torch in \d+ of (\d+) cases.*?faster than both in (\d+)"},
+        {"docs/gpu.md": r"than torch's in \d+ of (\d+) cases.*?faster than both in (\d+)"},
     ),
     "an eager Llama's step on the H200": (
         lambda: (f"{100 * (1 - on_the_h200('llama 8x1024x2048')):.0f}",),

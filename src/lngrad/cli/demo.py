@@ -58,7 +58,7 @@ def demo(
     list(track(compile_elsewhere(bits16), f"{what}: 16 bits", len(bits16), console=bars))
     errors = {dtype: errors_of(dtype, *layer) for dtype in track(DTYPES, "Checking", console=bars)}
     table = new_table(
-        "Elements by error ÷ tolerance (1 is the limit)", "dtype", "library", "elements: 10⁻⁴ to 10²", right=["largest"]
+        "Elements by error ÷ tolerance (1 is the limit)", "dtype", "library", "ratio: 10⁻⁴ to 10²", right=["largest"]
     )
     for dtype, found in errors.items():
         for name, one in found.items():

@@ -54,7 +54,7 @@ def info(
         "kernels": _kernels(),
         "kernel cache": _kernel_cache(),
         "torch native code": _native(build=False),
-        "left to torch": last_run() or "no call yet, of programs that use lngrad.torch.override()",
+        "left to torch": last_run() or "nothing yet (no program has used lngrad.torch.override())",
     }
     _echo(facts)
     say("\nwhat needs more than lngrad itself:")

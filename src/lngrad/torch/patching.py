@@ -47,7 +47,7 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
         model: Any module.
         verbose: Print a table of all normalizations (name, class, replaced or why not), and for each class, shape, dtype
             and device that is replaced the time of a step over that by its own forward, measured here.
-        compiled: What replaced modules are in code of torch.compile: "lngrad", an opaque operator with the bits of eager code, or
+        compiled: What replaced modules are under torch.compile: "lngrad", an opaque operator with the bits of eager code, or
             "torch", the formula that they had, which Inductor fuses with what is around it. None: the latter for CUDA tensors,
             and a torch.nn.LayerNorm on a GPU stays as it is where there is no native code to launch ours.
 

@@ -199,7 +199,7 @@ FINDINGS = (
 
 # What fails the check and is a choice, or the precision that a library says it has.
 LIMITS = {
-    "transformers": "float64 is computed in float32; Llama rounds xhat before it multiplies; Nemotron's LayerNorm1P is PyTorch's",
+    "transformers": "float64 is computed in float32; Llama rounds xhat first; Nemotron's LayerNorm1P is PyTorch's",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
     "flax_nnx": "variance as mean(x²) - mean², unless use_fast_variance=False",
     "liger": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",

@@ -88,8 +88,8 @@ def check(
     standard: Annotated[
         str,
         Option(
-            help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact or stable; "
-            "a case's own goes first.",
+            help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
+            "llama; a case's own goes first.",
             autocompletion=completing(_standards),
         ),
     ] = "auto",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import BUSY, REFUSED, UNFINISHED, completing, escape, fail, need, new_table, one_of, say
+from lngrad.cli.terminal import BUSY, REFUSED, UNFINISHED, choice, escape, fail, need, new_table, one_of, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,13 +54,13 @@ def bench(
     rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15,
     norm: Annotated[
         str,
-        Option(
-            help="layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
+        choice(
+            "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
             "and the peers separate,torch,llama,compile,compile_llama; with cuda, overhead, and liger,quack too.",
-            autocompletion=completing(_norms),
+            _norms,
         ),
     ] = "layer_norm",
-    device: Annotated[str, Option(help="cpu or cuda.", autocompletion=completing(lambda: ("cpu", "cuda")))] = "cpu",
+    device: Annotated[str, choice("cpu or cuda.", lambda: ("cpu", "cuda"))] = "cpu",
     json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
     resume: Annotated[
         bool, Option("--resume", help="Keep what the --json file has of these sources and this machine.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from lngrad.cli.terminal import completing, impl_names, known_norm, say
+from lngrad.cli.terminal import choice, file_option, impl_names, known_norm, say
 
 if TYPE_CHECKING:
     from lngrad.check.certify.measured import Certificate, Measured
@@ -16,17 +16,12 @@ if TYPE_CHECKING:
 def certify(
     impl: Annotated[
         str,
-        Option(
-            help="As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL.",
-            autocompletion=completing(impl_names),
+        choice(
+            "As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL.", impl_names
         ),
     ],
-    report: Annotated[
-        Path | None, Option(metavar="HTML", help="A page for people, with the trees drawn.", show_default="none")
-    ] = None,
-    json: Annotated[
-        Path | None, Option(metavar="JSON", help="All measurements, for programs.", show_default="none")
-    ] = None,
+    report: Annotated[Path | None, file_option("HTML", "A page for people, with the trees drawn.")] = None,
+    json: Annotated[Path | None, file_option("JSON", "All measurements, for programs.")] = None,
     norm: Annotated[str, Option(help="Which one: layer_norm, rms_norm or another of lngrad check.")] = "layer_norm",
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
     threads_variable: Annotated[

@@ -19,10 +19,12 @@ from lngrad.cli.terminal import (
     FAILED,
     INTERRUPTED,
     REFUSED,
+    choice,
     completing,
     escape,
     explaining,
     fail,
+    file_option,
     given,
     impl_names,
     known_norm,
@@ -78,58 +80,36 @@ def check(
     cases: CasesOrOurs = None,
     impl: Annotated[
         str,
-        Option(
-            help="A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
+        choice(
+            "A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
             "of yours module:NAME or FILE.py:NAME (a function, a module, an autograd.Function), hub:FOLDER, "
             "triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; or mutant:NAME.",
-            autocompletion=completing(impl_names),
+            impl_names,
         ),
     ] = "numba_cpu",
     standard: Annotated[
         str,
-        Option(
-            help="auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
+        choice(
+            "auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
             "llama; a case's own goes first.",
-            autocompletion=completing(_standards),
+            _standards,
         ),
     ] = "auto",
     norm: NormName = None,
-    level: Annotated[
-        str, Option(help="Of the standard dual: L0, L1 or L2.", autocompletion=completing(lambda: ("L0", "L1", "L2")))
-    ] = "L1",
-    third: Annotated[
-        str, Option(help="Implementation that the standard dual compares with.", autocompletion=completing(impl_names))
-    ] = "torch",
+    level: Annotated[str, choice("Of the standard dual: L0, L1 or L2.", lambda: ("L0", "L1", "L2"))] = "L1",
+    third: Annotated[str, choice("Implementation that the standard dual compares with.", impl_names)] = "torch",
     against: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER",
-            help="Judge dumps of a device in place of an implementation.",
-            show_default="none",
-            callback=given,
-        ),
+        Path | None, file_option("FOLDER", "Judge dumps of a device in place of an implementation.", callback=given)
     ] = None,
-    report: Annotated[Path | None, Option(metavar="HTML", help="A report for people.", show_default="none")] = None,
-    junit: Annotated[Path | None, Option(metavar="XML", help="A report for CI.", show_default="none")] = None,
-    sarif: Annotated[
-        Path | None, Option(metavar="JSON", help="A report for code scanning.", show_default="none")
-    ] = None,
+    report: Annotated[Path | None, file_option("HTML", "A report for people.")] = None,
+    junit: Annotated[Path | None, file_option("XML", "A report for CI.")] = None,
+    sarif: Annotated[Path | None, file_option("JSON", "A report for code scanning.")] = None,
     json: Annotated[
         Path | None,
-        Option(
-            metavar="JSONL",
-            help="Every result as it comes; the last line is the run. -: that line on stdout alone.",
-            show_default="none",
-        ),
+        file_option("JSONL", "Every result as it comes; the last line is the run. -: that line on stdout alone."),
     ] = None,
     compare: Annotated[
-        Path | None,
-        Option(
-            metavar="JSONL",
-            help="An earlier --json file: say what got better and worse.",
-            show_default="none",
-            callback=given,
-        ),
+        Path | None, file_option("JSONL", "An earlier --json file: say what got better and worse.", callback=given)
     ] = None,
     resume: Resume = None,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
@@ -263,9 +243,7 @@ def golden(
     cases: Cases,
     output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
     norm: NormName = None,
-    format: Annotated[
-        str, Option(help="bin, npy, npz or safetensors.", autocompletion=completing(lambda: FORMATS))
-    ] = "bin",
+    format: Annotated[str, choice("bin, npy, npz or safetensors.", lambda: FORMATS)] = "bin",
     seed: Seed = 0,
     filter: Filter = None,
     limit: Limit = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
-from lngrad.cli.terminal import REFUSED, SocName, completing, fail, given, known_norm, norm_names, progress, say
+from lngrad.cli.terminal import REFUSED, SocName, choice, fail, given, known_norm, norm_names, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -37,23 +37,14 @@ def run(
         ),
     ],
     backend: Annotated[
-        str | None,
-        Option(
-            help="One of those that `lngrad info` lists.",
-            show_default="the first available",
-            autocompletion=completing(backends),
-        ),
+        str | None, choice("One of those that `lngrad info` lists.", backends, show_default="the first available")
     ] = None,
     output_mask: Annotated[str, Option(help="Which gradients are wanted, separated by commas.")] = "dx,dgamma,dbeta",
     threads: Annotated[
         int | None, Option(min=1, help="At most this many.", show_default="what the machine grants")
     ] = None,
     norm: Annotated[
-        str,
-        Option(
-            help="layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.",
-            autocompletion=completing(norm_names),
-        ),
+        str, choice("layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.", norm_names)
     ] = "layer_norm",
     eps: Annotated[
         float | None,

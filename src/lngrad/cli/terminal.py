@@ -119,6 +119,16 @@ def completing(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]
     return lambda incomplete: [one for one in values() if one.startswith(incomplete)]
 
 
+def choice(help: str, values: Callable[[], Iterable[str]], **options: Any) -> Any:
+    """An option whose values a shell offers."""
+    return Option(help=help, autocompletion=completing(values), **options)
+
+
+def file_option(kind: str, help: str, **options: Any) -> Any:
+    """An option that names a file or a folder, of which there is none by default."""
+    return Option(metavar=kind, help=help, show_default="none", **options)
+
+
 def soc_names() -> Iterable[str]:
     """Of --soc."""
     from lngrad.ascend.soc import names
@@ -126,9 +136,7 @@ def soc_names() -> Iterable[str]:
     return names()
 
 
-SocName = Annotated[
-    str | None, Option(help="The simulated SoC.", show_default="Ascend910B1", autocompletion=completing(soc_names))
-]
+SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
 
 
 def norm_names() -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from lngrad.cli.terminal import FAILED, REFUSED, SocName, completing, fail, new_table, working
+from lngrad.cli.terminal import FAILED, REFUSED, SocName, choice, fail, new_table, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,13 +29,9 @@ def _apis() -> Iterable[str]:
 
 
 def tiling(
-    api: Annotated[
-        str, Option(help="LayerNorm, LayerNormGrad or LayerNormGradBeta.", autocompletion=completing(_apis))
-    ] = "LayerNormGrad",
+    api: Annotated[str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", _apis)] = "LayerNormGrad",
     shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
-    dtype: Annotated[
-        str, Option(help="half or float.", autocompletion=completing(lambda: ("half", "float")))
-    ] = "float",
+    dtype: Annotated[str, choice("half or float.", lambda: ("half", "float"))] = "float",
     soc: SocName = None,
     stack: Annotated[str, Option(help="The temporary buffer: min, max or bytes.")] = "min",
     reuse_source: Annotated[bool, Option("--reuse-source", help="isReuseSource = true.")] = False,

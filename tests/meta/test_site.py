@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def public_names(file: str) -> list[str]:
     tree = ast.parse((SOURCE / f"{file}.py").read_text("utf-8")).body
     for node in tree:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            if isinstance(node.value, ast.ListComp):  # of a table
+                module = import_module(f"lngrad.{file.removesuffix('/__init__').replace('/', '.')}")
+                return [name for name in module.__all__ if callable(getattr(module, name))]
             spelled = node.value if isinstance(node.value, ast.List) else node.value.left
             return [name.value for name in spelled.elts if isinstance(name, ast.Constant)]
     return [node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]

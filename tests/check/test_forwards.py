@@ -14,6 +14,8 @@ from lngrad.check.calls.kernel import here
 from lngrad.check.case import NORMS
 from lngrad.check.gate import Run
 from lngrad.check.implementations import find
+from lngrad.check.implementations.hub import layer
+from lngrad.check.implementations.users import imported
 from lngrad.errors import BackendUnavailable
 
 torch = pytest.importorskip("torch")
@@ -85,6 +87,13 @@ def run_of(name: str, files: Path | None = None, **options) -> Run:
     return lngrad.check.run(name.replace("FILES", str(files)), **{"filter": FEW, "seed": 0, **options})
 
 
+def run_at_hand(name: str, files: Path | None = None, **options) -> Run:
+    """The same of what a name is, in this process: no other one imports torch, and no script is written."""
+    name = name.replace("FILES", str(files))
+    target = layer(name.removeprefix("hub:")) if name.startswith("hub:") else imported(name)
+    return lngrad.check.run(target, **{"filter": FEW, "seed": 0, **options})
+
+
 FORMS = [
     ("forwards:Norm", "rms_norm", "weight is weight, eps is variance_epsilon", "forwards:WrongNorm"),
     ("forwards:norm", "rms_norm", "weight is weight, eps is variance_epsilon", "forwards:wrong_norm"),
@@ -109,7 +118,7 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
     assert text in found.signature
     assert found.verdict == "PASS", found.mistakes
     if wrong is not None:
-        assert run_of(wrong, files).verdict == "FAIL"
+        assert run_at_hand(wrong, files).verdict == "FAIL"
 
 
 def test_gradients_of_x_and_the_residual_that_do_not_fit_have_a_name():
@@ -180,15 +189,12 @@ def test_a_backward_may_call_gamma_its_weight():
 
 @pytest.mark.parametrize(("name", "mistake"), [("Raises", "backward raises"), ("no_gradient", "no gradient")])
 def test_a_forward_without_a_gradient_has_a_name(name, mistake):
-    found = run_of(f"forwards:{name}", norm="rms_norm", filter="*3*")
+    found = run_at_hand(f"forwards:{name}", norm="rms_norm", filter="*3*")
     assert {one.name for one in found.mistakes} == {mistake}
 
 
 def test_a_function_at_hand_gives_the_same_object(monkeypatch):
-    import forwards
-
-    by_name, at_hand = (run_of(one, filter="=small") if isinstance(one, str) else lngrad.check.run(one, filter="=small", seed=0)
-                        for one in ("forwards:WrongNorm", forwards.WrongNorm))  # fmt: skip
+    by_name, at_hand = (run("forwards:WrongNorm", filter="=small") for run in (run_of, run_at_hand))
     assert by_name.verdict == at_hand.verdict == "FAIL"
     assert [one.name for one in by_name.mistakes] == [one.name for one in at_hand.mistakes]
     assert json.dumps(at_hand.to_json())
@@ -220,7 +226,7 @@ def test_an_epsilon_in_the_code_is_found_or_is_not_named(name, eps, right):
     ("name", "mistake"), [("WrongVariance", "over N - 1"), ("WrongOutside", "eps outside the root")]
 )
 def test_a_wrong_forward_with_an_epsilon_in_the_code_has_its_name(name, mistake):
-    found = run_of(f"forwards:{name}", filter="=small")
+    found = run_at_hand(f"forwards:{name}", filter="=small")
     assert len(found.mistakes) == 1
     assert mistake in found.mistakes[0].name
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import lngrad
 from lngrad.check.calls.kernel import Here, Kernel
-from lngrad.check.calls.process import KernelProcesses, signature_of
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, Options, fuzzed
 from lngrad.check.formats.reading import of_norm, read_cases, select, shipped
 from lngrad.check.implementations import Signature, implementation_of
@@ -269,20 +269,20 @@ def run(
     """
     start, name = monotonic(), impl if isinstance(impl, str) else getattr(impl, "__qualname__", type(impl).__name__)
     own = None if isinstance(impl, str) else Here(implementation_of(impl, name))
-    signature = own.signature if own else signature_of(name)
-    if norm is None and not cases and (own or ":" in name):
-        norm = norm_of(signature)
-    paths, seed = None if cases is None else [Path(one) for one in cases], drawn_seed() if seed is None else seed
     valid_max_skipped(max_skipped)
-    chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
-    invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
-    options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked)
     processes = KernelProcesses(get_num_threads(), time_limit)
 
     def kernels(asked: str, filled: bool = True) -> Kernel:
         return own if own and asked == name else processes(asked, filled)
 
     try:
+        signature = own.signature if own else processes.signature(name)
+        if norm is None and not cases and (own or ":" in name):
+            norm = norm_of(signature)
+        paths, seed = None if cases is None else [Path(one) for one in cases], drawn_seed() if seed is None else seed
+        chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
+        invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
+        options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked)
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lngrad.check.calls.process import KernelProcesses, signature_of
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import NORMS, CheckCase, Options
 from lngrad.check.gate import MAX_SKIPPED, chosen_cases, drawn_seed, norm_of, too_many, valid_max_skipped
 from lngrad.check.judge import Patience, check_case
@@ -54,15 +54,16 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         return
     invoked = f"lngrad check --impl {impl}" + (f" --norm {norm}" if norm else "")
     options = Options(impl=impl, standard=standard, seed=seed, invoked=invoked)
+    kernels = KernelProcesses(get_num_threads(), limit)
     try:
         valid_max_skipped(config.getoption("--lngrad-max-skipped"))
-        norm = norm or (None if files else norm_of(signature_of(impl)))
+        norm = norm or (None if files else norm_of(kernels.signature(impl)))
         paths = [Path(path) for path in files or ()]
         cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES)
     except LngradError as error:
+        kernels.end()
         raise pytest.UsageError(str(error).replace("max_skipped", "--lngrad-max-skipped")) from None
-    session.stash[_KERNELS], session.stash[_STATUSES] = KernelProcesses(get_num_threads(), limit), []
-    session.stash[_PATIENCE] = Patience(options)
+    session.stash[_KERNELS], session.stash[_STATUSES], session.stash[_PATIENCE] = kernels, [], Patience(options)
     items += [CaseItem.from_parent(session, name=f"lngrad[{case.label}]", case=case) for case in cases]
 
 

@@ -141,7 +141,7 @@ def check(
     """
     from rich.console import Console
 
-    from lngrad.check.calls.process import signature_of
+    from lngrad.check.calls.process import CALL_SECONDS, KernelProcesses
     from lngrad.check.case import Options
     from lngrad.check.gate import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
     from lngrad.check.judge import default_jobs
@@ -164,7 +164,11 @@ def check(
     if is_drawn := seed is None:
         earlier_seed = seed_of(kept.values())
         seed = earlier_seed if earlier_seed is not None else 0 if against else drawn_seed()
-    signature = None if against else signature_of(impl)
+    kernels = KernelProcesses(1, CALL_SECONDS)
+    try:
+        signature = None if against else kernels.signature(impl)
+    finally:
+        kernels.end()
     if norm is None and not cases and (":" in impl or against):
         norm = norm_of(signature)  # what dumps are of, too, unless --norm says
     chosen = chosen_cases(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)

@@ -243,8 +243,12 @@ class KernelProcesses:
     def __call__(self, name: str, filled: bool = True) -> KernelProcess:
         if (name, filled) not in self._running:
             self._running[name, filled] = KernelProcess(name, self._threads, self._time_limit, filled)
-            self._running[name, filled].start()
+            self._running[name, filled].start(CALL_SECONDS if has_signature(name) else START_SECONDS)  # it may compile
         return self._running[name, filled]
+
+    def signature(self, name: str) -> Signature | None:
+        """The signature of a forward, by a trial in its process; None for what is no forward. Raises as `find`."""
+        return self(name).signature if has_signature(name) else None
 
     def end(self) -> None:
         """End all."""
@@ -252,23 +256,6 @@ class KernelProcesses:
             one.end()
             one.memory.close()
         self._running.clear()
-
-
-def signature_of(name: str) -> Signature | None:
-    """The signature of a forward, by a trial in a process; None for what is no forward.
-
-    Raises:
-        BackendUnavailable: There is no such implementation.
-    """
-    if not has_signature(name):
-        return None
-    kernel = KernelProcess(name, 1, CALL_SECONDS)
-    try:
-        kernel.start(CALL_SECONDS)  # which may compile
-        return kernel.signature
-    finally:
-        kernel.end()
-        kernel.memory.close()
 
 
 def with_variable(name: str, variable: str) -> Implementation:

@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile all kernels, and the native code for torch, before several workers start, which would wait for each other."""
     if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
-        from lngrad.cpu.entries import compile_ahead, kernels
+        from lngrad.cpu.entries import kernel_address, kernels
 
         program = (
             "from lngrad.torch.native.building import build; build()"  # where it can't, the tests that need it say why
@@ -81,7 +81,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         with multiprocessing.get_context("spawn").Pool(
             pytest_xdist_auto_num_workers(), maxtasksperchild=12
         ) as processes:
-            processes.starmap(compile_ahead, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
+            processes.starmap(kernel_address, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
         native.wait()
 
 

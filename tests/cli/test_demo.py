@@ -76,7 +76,7 @@ from lngrad.cli import demo
 from lngrad.cpu import entries
 for dtype in demo.DTYPES:
     for name in demo.KERNELS:
-        entries.compile_ahead(name, dtype, "float32")
+        entries.kernel_address(name, dtype, "float32")
 ready = set(entries._addresses)
 layer = demo.train(range(1), seed=0)[2]
 for dtype in demo.DTYPES:
@@ -96,7 +96,7 @@ def test_what_is_kept_is_not_compiled_again(monkeypatch):
     monkeypatch.setattr(entries.cache, "why_not", lambda: None)
     monkeypatch.setattr(entries, "_load", lambda kernel, name: 1 if kernel == "join" else None)
     asked: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(entries, "compile_ahead", lambda *one: asked.append(one))
+    monkeypatch.setattr(entries, "kernel_address", lambda *one: asked.append(one))
     for each, programs in (1, 2), (2, 1):
         asked.clear()
         found = entries.programs_for(kernels, each)

@@ -49,8 +49,8 @@ def test_a_call_inside_the_workers(monkeypatch):
 def test_a_call_inside_the_loading_of_kernels(monkeypatch):
     monkeypatch.setattr(entries, "_addresses", {})
     beside = make_inputs(Case((5,), (33,)), "float64", seed=1)
-    with at_every_line(entries, lambda: entries.task_function("rows", "float64", "float64")) as lines:
-        entries.task_function("rows", "float32", "float32")
+    with at_every_line(entries, lambda: entries.kernel_address("rows", "float64", "float64")) as lines:
+        entries.kernel_address("rows", "float32", "float32")
     assert len(lines) > 15
     assert len(set(entries._addresses.values())) == 2
     gradients(beside)

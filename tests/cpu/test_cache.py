@@ -188,7 +188,7 @@ def test_an_address_of_zero_raises(monkeypatch):
     monkeypatch.setattr(entries, "_load", lambda *_: None)
     monkeypatch.setattr(entries, "_compile", lambda *_: 0)
     with pytest.raises(RuntimeError, match="kernel: expected an address of nothing, got 0"):
-        entries.task_function("nothing", "", "")
+        entries.kernel_address("nothing", "", "")
 
 
 FORK = """

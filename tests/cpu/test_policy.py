@@ -330,7 +330,7 @@ def test_one_thread_takes_few_long_rows_whole_where_they_fits_second_level(
 ):
     monkeypatch.setattr(cpu_plan, "this_machine", lambda: LAPTOP._replace(second_level=second_level))
     names = []
-    monkeypatch.setattr(cpu_plan, "task_function", lambda name, *dtypes: names.append(name) or 1)
+    monkeypatch.setattr(cpu_plan, "kernel_address", lambda name, *dtypes: names.append(name) or 1)
     cpu_plan.plan(backward(*shape), threads)
     assert names[0] == task
 

@@ -128,5 +128,5 @@ def test_which_rows_may_be_lanes(shape, chosen):
     x = np.zeros(shape, "f4")
     problem, _ = Problem.forward(np.moveaxis(x, 1, -1), None, None)
     fits = shape[2] * shape[3] >= 32 and 32 <= shape[1] < 1024
-    named = cpu_plan.task_function("forward_in_lanes", "float32", "float32")
+    named = cpu_plan.kernel_address("forward_in_lanes", "float32", "float32")
     assert (cpu_plan.plan(problem, 1).steps.words[FUNCTION] == named) == (fits and chosen == "lanes")

@@ -60,12 +60,12 @@ def test_every_level_of_x86_64_gives_all_golden_bits(level, tmp_path):
 HALVES = """
 import numpy as np
 from lngrad.support.addresses import address_of
-from lngrad.cpu.entries import task_function
+from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import Convert, new_job
 from lngrad.cpu.kernels import simd
 from lngrad.cpu.workers import run_chain
 def convert(name, source, target):
-    job = new_job(task_function(name, "float16", "float32"), 1, source.size, 1,
+    job = new_job(kernel_address(name, "float16", "float32"), 1, source.size, 1,
                   Convert(address_of(source), address_of(target), source.size))
     run_chain(address_of(job), 1)
     return target

@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-from lngrad.cpu.entries import compile_ahead, kernels
+from lngrad.cpu.entries import kernel_address, kernels
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
 
@@ -71,7 +71,7 @@ def _main(module: str, folder: Path) -> None:
     checks = importlib.import_module(module).CHECKS
     importlib.import_module("torch._dynamo.backends.debugging")  # two seconds that each rank would take for itself
     for kernel in kernels():  # once for all ranks
-        compile_ahead(*kernel)
+        kernel_address(*kernel)
     children = {}
     for world, rank in [(size, rank) for size in checks for rank in range(size)]:
         (folder / str(world)).mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from lngrad.core.arrays import Output, empty
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_BACKWARD, RMS_FORWARD, WITH_RESIDUAL, describe
 from lngrad.core.threads import get_num_threads
-from lngrad.cpu.entries import task_function
+from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of
@@ -153,7 +153,7 @@ class CpuBench:
             array[...] = np.float32(number)
         tasks = FLOATS // TRIAD_BLOCK
         record = Triad(*map(address_of, arrays), elements=FLOATS)
-        function = task_function("triad_streamed", "float32", "float32")
+        function = kernel_address("triad_streamed", "float32", "float32")
         job = new_job(function, tasks, FLOATS, tasks, record)  # of these, as many threads as there are when it runs
 
         def once(keep: object = (arrays, job)) -> None:

@@ -83,7 +83,7 @@ def _only_linking() -> Iterator[None]:
 
 
 def compile_kernel(symbol: str, name: str, dtype: str, accumulator: str) -> bytes:
-    """The object file of a function that is called `symbol` in it; otherwise as entries.task_function."""
+    """The object file of a function that is called `symbol` in it; otherwise as entries.kernel_address."""
     return emit(lower(name, dtype, accumulator), symbol)
 
 

@@ -53,32 +53,29 @@ hold_while_forking(_Numba())
 _compiling = fork_safe_lock()  # made after it: a fork takes this one first, as a call does
 
 
-def task_function(name: str, dtype: str, accumulator: str) -> Address:
-    """The address of a task function, void (int64 arguments, int64 task, int64 thread).
+def kernel_address(name: str, dtype: str, accumulator: str) -> Address:
+    """The address of a compiled function, which is found on disk, or compiled.
 
     Args:
-        name: Of tasks.TASK_FUNCTIONS or tasks.TRIADS.
-        dtype: Of the elements.
-        accumulator: Of the sums: float32 or float64.
+        name: Of tasks.TASK_FUNCTIONS or TRIADS, void (int64 arguments, int64 task, int64 thread); of tasks.COPY_FUNCTIONS, void
+            (int64 base, table, first, rows, N, packed); or of jobs.ENTRIES.
+        dtype: Of the elements; of a copy, as the rows are stored; of an entry "".
+        accumulator: Of the sums: float32 or float64; of a copy the dtype in which a kernel takes the rows; of an entry "".
     """
-    return _address(name, dtype, accumulator)
-
-
-def copy_function(name: str, outer: str, inner: str) -> Address:
-    """The address of a copy of rows, void (int64 base, table, first, rows, N, packed).
-
-    Args:
-        name: Of tasks.COPY_FUNCTIONS.
-        outer: The dtype in which the rows are stored.
-        inner: The dtype in which a kernel takes them.
-    """
-    return _address(name, outer, inner)
+    kernel = "_".join(filter(None, (name, dtype, accumulator)))
+    with _compiling:
+        if kernel not in _addresses:
+            address = _load(kernel, name) or _compile(kernel, name, dtype, accumulator)
+            if not address:
+                raise RuntimeError(f"kernel: expected an address of {kernel}, got 0")
+            _addresses[kernel] = address
+        return _addresses[kernel]
 
 
 @functools.cache
 def entry_address(name: str) -> Address:
     """The address of one of jobs.ENTRIES."""
-    return _address(name, "", "")
+    return kernel_address(name, "", "")
 
 
 @functools.cache
@@ -96,16 +93,11 @@ def kernels() -> list[tuple[str, str, str]]:
     found = [(name, "", "") for name in ENTRIES]
     for dtype, accumulator in ACCUMULATORS.items():
         found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS]
-        found += [
+        found.append(
             ("combine", dtype, {"float32": "float64", "float64": "float32"}[accumulator])
-        ]  # dgamma not of x's dtype
+        )  # another dgamma's dtype
         found += [(name, dtype, to) for to in dict.fromkeys((dtype, accumulator, "float64")) for name in COPY_FUNCTIONS]
     return found
-
-
-def compile_ahead(name: str, dtype: str, accumulator: str) -> None:
-    """Compile one of `kernels`, or find it on disk."""
-    _address(name, dtype, accumulator)
 
 
 def programs_for(wanted: Iterable[tuple[str, str, str]], each: int = 1) -> list[str]:
@@ -114,7 +106,7 @@ def programs_for(wanted: Iterable[tuple[str, str, str]], each: int = 1) -> list[
         return []
     missing = [one for one in wanted if not _load("_".join(filter(None, one)), one[0])]
     program, count = (
-        "from lngrad.cpu.entries import compile_ahead\nfor one in {}: compile_ahead(*one)",
+        "from lngrad.cpu.entries import kernel_address\nfor one in {}: kernel_address(*one)",
         -(-len(missing) // each),
     )
     return [program.format(missing[i::count]) for i in range(count)]
@@ -132,17 +124,6 @@ def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
             yield done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _address(name: str, dtype: str, accumulator: str) -> Address:
-    kernel = "_".join(filter(None, (name, dtype, accumulator)))
-    with _compiling:
-        if kernel not in _addresses:
-            address = _load(kernel, name) or _compile(kernel, name, dtype, accumulator)
-            if not address:
-                raise RuntimeError(f"kernel: expected an address of {kernel}, got 0")
-            _addresses[kernel] = address
-        return _addresses[kernel]
 
 
 def _load(kernel: str, name: str) -> Address | None:

@@ -11,7 +11,7 @@ from lngrad.core.arrays import ArraySpec
 from lngrad.core.column_tree import CHUNK
 from lngrad.core.plan import Plan, run_empty
 from lngrad.core.problem import ROLES, Problem, Role
-from lngrad.cpu.entries import copy_function, task_function
+from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import (
     BLOCK_SEGMENTS,
     DBETA,
@@ -127,7 +127,7 @@ class PlanBuilder:
         return bytes_of(self.dtype)
 
     def function(self, name: str) -> int:
-        return task_function(name, self.dtype, self.problem.accumulator)
+        return kernel_address(name, self.dtype, self.problem.accumulator)
 
     def main_function(self, name: str) -> int:
         """The function of a task for this normalization."""
@@ -162,7 +162,7 @@ class PlanBuilder:
             if "gate" not in name:
                 fields[f"{name}_stride"] = step or 0
             if step is None:
-                gather, scatter = (copy_function(way, spec.dtype, self.dtype) for way in ("gather", "scatter"))
+                gather, scatter = (kernel_address(way, spec.dtype, self.dtype) for way in ("gather", "scatter"))
                 words = table_of(spec, len(problem.lead), (gather, scatter))
                 self.regions.add_table(f"{name}_table", len(words))
                 kept = words if words.nbytes <= TABLE_BYTES else None
@@ -233,7 +233,7 @@ class PlanBuilder:
             self.copies_in.append(Copy(name, accumulator, spec))
             stride = problem.N * bytes_of(accumulator)
         record = Convert(elements=problem.N, offset=bits_of(offset), mixed=mixed, stride=stride)
-        function = task_function("shift", spec.dtype if direct else accumulator, accumulator)
+        function = kernel_address("shift", spec.dtype if direct else accumulator, accumulator)
         job = self.chain.add(function, problem.samples, problem.samples * problem.N, record)
         self.of_workspace[job.word("target")] = name
         if direct:
@@ -447,7 +447,7 @@ def _add_combining(builder: PlanBuilder, parts: int, slot_stride: int, mixed: in
             record = Combine(
                 slot_stride=slot_stride, parts=parts, N=N, columns_per_task=columns, mixed=mixed, sample_tasks=tasks
             )
-            function = task_function("combine", output.dtype, problem.accumulator)
+            function = kernel_address("combine", output.dtype, problem.accumulator)
             job = jobs[output.dtype] = builder.chain.add(function, problem.samples * tasks, elements, record)
             builder.of_workspace[job.word("slots")] = "slots"
         spec, word = problem.out[name], jobs[output.dtype].word(name)
@@ -506,5 +506,5 @@ def run_slices(
         gamma=gamma or address_of(ones), beta=beta or address_of(zeros), row_numbers=row_numbers,
         M=M, N=N, streaming=int(streaming), rows_per_task=rows_per_task, rows_at_once=rows_at_once,
     )  # fmt: skip
-    job = new_job(task_function(task, dtype, accumulator), tasks, M * N, threads, record)
+    job = new_job(kernel_address(task, dtype, accumulator), tasks, M * N, threads, record)
     run_chain(address_of(job), threads)

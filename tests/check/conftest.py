@@ -90,11 +90,12 @@ def diagnosed(make_case: Callable[..., CheckCase], judged: Callable[..., Diagnos
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Result]:
-    """`lngrad` with these arguments, and the same inputs in every run."""
+    """`lngrad` with these arguments, the same inputs in every run, and one process, for pytest-xdist has others at work."""
 
     def invoke(*arguments: object) -> Result:
-        words = [str(argument) for argument in arguments]
-        seeded = ["--seed", "0"] if words[0] == "check" and not {"--seed", "--explain", "--against"} & {*words} else []
-        return CliRunner().invoke(app, [*words, *seeded])
+        words, more = [str(argument) for argument in arguments], []
+        if words[0] == "check" and not {"--explain", "--against"} & {*words}:
+            more += ["--seed", "0"] * ("--seed" not in words) + ["--jobs", "1"] * ("--jobs" not in words)
+        return CliRunner().invoke(app, [*words, *more])
 
     return invoke

@@ -20,16 +20,17 @@ tests/meta/test_documents.py checks that there is no block of another kind.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from doctest import Example as Expectation
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import SkipTest
@@ -72,16 +73,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile all kernels, and the native code for torch, before several workers start, which would wait for each other."""
     if session.config.getoption("--warm") and "PYTEST_XDIST_WORKER" not in os.environ:
-        from lngrad.cpu.entries import kernel_address, kernels
+        from lngrad.cpu.entries import kernels, programs_for
 
         program = (
             "from lngrad.torch.native.building import build; build()"  # where it can't, the tests that need it say why
         )
         native = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-        with multiprocessing.get_context("spawn").Pool(
-            pytest_xdist_auto_num_workers(), maxtasksperchild=12
-        ) as processes:
-            processes.starmap(kernel_address, kernels(), chunksize=1)  # one at a time: some take 7 s, most less than 1
+        with ThreadPoolExecutor(pytest_xdist_auto_num_workers()) as processes:
+            # Few each: some take 7 s, most less than 1; and none of what is kept.
+            commands = ([sys.executable, "-c", program] for program in programs_for(kernels(), 6))
+            list(processes.map(partial(subprocess.run, check=True), commands))
         native.wait()
 
 

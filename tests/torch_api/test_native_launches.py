@@ -44,7 +44,7 @@ def device(native_code, monkeypatch):
 
 @pytest.fixture
 def long_rows(monkeypatch):
-    """Rows of 200 columns are cut as those of a hundred thousand are, and fewer than 6 rows as fewer than the multiprocessors."""
+    """Rows of 200 columns are cut as those of a hundred thousand are, on a device of 6 multiprocessors."""
     for bands in ("_BANDS", "_FORWARD_BANDS"):
         band = policy.Band(64, 64, 1, 4, 4, 2) if bands == "_BANDS" else policy.ForwardBand(64, 64, 4)
         monkeypatch.setattr(policy, bands, {2: (band,), 4: (band,)})

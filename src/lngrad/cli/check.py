@@ -162,8 +162,7 @@ def check(
     guarded()
     kept = read_journal(json, resume) if resume is not None and json is not None and json.is_file() else {}
     if is_drawn := seed is None:
-        earlier_seed = seed_of(kept.values())
-        seed = earlier_seed if earlier_seed is not None else 0 if against else drawn_seed()
+        seed = seed_of(kept.values(), 0 if against else drawn_seed())
     kernels = KernelProcesses(1, CALL_SECONDS)
     try:
         signature = None if against else kernels.signature(impl)
@@ -336,6 +335,9 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
     from lngrad.check.gate import is_refusal
     from lngrad.check.result import BELIEVED, tally
 
+    def dim(text: str) -> None:
+        console.print(f"[dim]{escape(text)}[/]")
+
     results, counts = run.results, run.counts
     if believed := sum(BELIEVED in result.notes for result in results):
         console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
@@ -343,21 +345,33 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
         kinds = ", ".join(f"{one.cases} × {escape(one.text)}" for one in run.restrictions)
         console.print(f"[yellow]refused {refused} of {len(results)} cases: {kinds}[/]")
     if run.signature:
-        console.print(f"[dim]{escape(run.signature)}[/]")
+        dim(run.signature)
     for one in run.restrictions:
-        text = (
-            f"refuses {one.text}: {one.cases} case{'s' * (one.cases > 1)} ({one.said})"
-            if one.text != one.said
-            else f"skipped {one.cases}: {one.said}"
-        )
-        console.print(f"[dim]{escape(text)}[/]")
+        refused_cases = f"refuses {one.text}: {one.cases} case{'s' * (one.cases > 1)} ({one.said})"
+        dim(refused_cases if one.text != one.said else f"skipped {one.cases}: {one.said}")
     skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
-    for reason, number in skipped.most_common(MAX_PRINTED):
-        console.print(f"[dim]skipped {number}: {escape(reason)}[/]")
     said = run.signature, BELIEVED
     notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in said)
-    for note, number in notes.most_common(MAX_PRINTED):
-        console.print(f"[dim]note {number}: {escape(note)}[/]")
+    for kind, texts in (("skipped", skipped), ("note", notes)):
+        for text, number in texts.most_common(MAX_PRINTED):
+            dim(f"{kind} {number}: {text}")
+    _print_times(console, results)
+    for mistake, number in tally(results)[:MAX_PRINTED]:
+        console.print(f"{number} × {escape(mistake)}")
+    pairs = ((one.mistake, after.mistake) for one, after in zip(found, results, strict=True) if one.mistake)
+    for (was, now), number in Counter(pair for pair in pairs if pair[0] != pair[1]).most_common(MAX_PRINTED):
+        why = f"it is {now}, which explains more failures" if now else "the other failures speak against it"
+        dim(f"withdrawn above: {number} × {was}: {why}")
+    if run.not_tried:
+        dim(f"not tried: {run.not_tried}")
+    colour = "red" if counts["failed"] else "green"
+    counted = ", ".join(f"{number} {status}" for status, number in counts.items())
+    more = f", {run.not_run} not run" * bool(run.not_run)
+    again = f"; --seed {run.seed} draws the same inputs" * is_drawn
+    console.print(f"[bold {colour}]{run.verdict}: {counted}{more}[/] in {run.seconds:.1f} s{again}")
+
+
+def _print_times(console: Console, results: Sequence[CaseResult]) -> None:
     timed = [(result, result.time) for result in results if result.time is not None]
     if timed:
         table = new_table("Time of a call, and its bytes over it as a share of a copy's speed", "case",
@@ -366,19 +380,6 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
             share = "" if result.of_memory is None else f"{result.of_memory:.0%}"
             table.add_row(escape(result.name), f"{1e6 * time:.1f} µs", f"{result.nbytes / time / 1e9:.2f}", share)
         console.print(table)
-    for mistake, number in tally(results)[:MAX_PRINTED]:
-        console.print(f"{number} × {escape(mistake)}")
-    pairs = ((one.mistake, after.mistake) for one, after in zip(found, results, strict=True) if one.mistake)
-    for (was, now), number in Counter(pair for pair in pairs if pair[0] != pair[1]).most_common(MAX_PRINTED):
-        why = f"it is {now}, which explains more failures" if now else "the other failures speak against it"
-        console.print(f"[dim]withdrawn above: {number} × {escape(was)}: {escape(why)}[/]")
-    if run.not_tried:
-        console.print(f"[dim]not tried: {run.not_tried}[/]")
-    colour = "red" if counts["failed"] else "green"
-    counted = ", ".join(f"{number} {status}" for status, number in counts.items())
-    more = f", {run.not_run} not run" * bool(run.not_run)
-    again = f"; --seed {run.seed} draws the same inputs" * is_drawn
-    console.print(f"[bold {colour}]{run.verdict}: {counted}{more}[/] in {run.seconds:.1f} s{again}")
 
 
 def _print_changes(console: Console, changes: Sequence[VerdictChange]) -> None:

@@ -157,10 +157,10 @@ def read_journal(path: Path, digest: str | None = None) -> dict[str, CaseResult]
     return found
 
 
-def seed_of(results: Iterable[CaseResult]) -> int | None:
-    """The seed of an earlier run's results; None if there are none."""
+def seed_of(results: Iterable[CaseResult], otherwise: int) -> int:
+    """The seed of an earlier run's results, or another if there are none."""
     seeds = (re.search(r" --seed (\d+)", one.command) for one in results)
-    return next((int(found[1]) for found in seeds if found), None)
+    return next((int(found[1]) for found in seeds if found), otherwise)
 
 
 def _word(value: Any) -> Any:

@@ -46,7 +46,29 @@ TRANSFORMERS = """
     mixtral mobilebert mobilevit modernbert moshi mpnet mpt mt5 nemotron_h nomic_bert olmo olmo2 olmo_hybrid olmoe opt pegasus
     persimmon phi phi3 phimoe pixtral plbart poolformer qwen2 qwen2_moe qwen3 qwen3_moe rembert roberta rwkv segformer
     siglip_vision_model smollm3 stablelm starcoder2 switch_transformers t5 umt5 vit vit_mae vits xglm xlm xlnet zamba2
+    bamba bailing_hybrid granitemoehybrid kimi_linear lara_mini qwen3_5_moe_text qwen3_5_text qwen3_next
 """.split()  # noqa: SIM905
+# Hybrids, by the sizes of their other layers.
+LAYERS = {"layer_types": ["linear_attention", "full_attention"]}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8, "mamba_n_groups": 2}
+LINEAR = LAYERS | {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+KIMI = LAYERS | {
+    "mlp_layer_types": ["dense", "sparse"], "linear_head_dim": 8, "linear_num_heads": 4, "num_experts_per_token": 2,
+    "num_key_value_heads": 4, "num_expert_group": 1,
+}  # fmt: skip
+HYBRIDS = {
+    "bamba": MAMBA | {"attn_layer_indices": [1]},
+    "bailing_hybrid": KIMI,
+    "falcon_h1": MAMBA | {"mamba_rms_norm": True, "mamba_d_ssm": 64},
+    "granitemoehybrid": MAMBA | LAYERS | {"shared_intermediate_size": 64},
+    "kimi_linear": KIMI,
+    "mamba2": {"num_heads": 8, "n_groups": 2, "chunk_size": 8},
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), LINEAR),
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8,
+        "chunk_size": 8, "attention_head_dim": 16, "attention_hidden_size": 64, "hybrid_layer_ids": [1], "num_mem_blocks": 1,
+    },
+}  # fmt: skip
 TIMM = """
     beit_base_patch16_224 cait_xxs24_224 caformer_s18 coat_lite_tiny coatnet_nano_rw_224 convformer_s18 convit_tiny
     convnext_atto convnextv2_atto crossvit_tiny_240 davit_tiny deit3_small_patch16_224 deit_tiny_patch16_224 edgenext_xx_small
@@ -217,7 +239,8 @@ def test_transformers(capsys):
         try:
             if any(isinstance(inner, transformers.PretrainedConfig) for inner in vars(settings).values()):
                 raise ValueError(name)
-            settings = kind(**{key: value for key, value in TINY.items() if getattr(settings, key, None) is not None})
+            tiny = {key: value for key, value in TINY.items() if getattr(settings, key, None) is not None}
+            settings = kind(**tiny | HYBRIDS.get(name, {}))
         except Exception:
             settings = shrink(kind())
         with torch.device("meta"):

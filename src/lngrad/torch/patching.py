@@ -15,8 +15,17 @@ from typing import Any, NamedTuple
 import torch
 
 from lngrad.core import fallbacks
-from lngrad.torch import native
-from lngrad.torch.functions import LayerNorm, RMSNorm, _norm, layer_norm, left_to_inductor, rms_norm
+from lngrad.torch import native, operators
+from lngrad.torch.functions import (
+    LayerNorm,
+    RMSNorm,
+    _is_torchs,
+    _norm,
+    gated_rms_norm,
+    layer_norm,
+    left_to_inductor,
+    rms_norm,
+)
 from lngrad.torch.trial import CHANNELS_FIRST, Formula, learn, undisturbed
 
 _OWN = {torch.nn.LayerNorm: LayerNorm, torch.nn.RMSNorm: RMSNorm}
@@ -154,7 +163,7 @@ def forward{header}:
     if torch.jit.is_scripting():
         return {script}
     if isinstance(self, Turned){alone}:
-        y = ours(self, {x})
+        y = ours(self, {x}{gate})
         if y is not None:
             return y
     return theirs(self, {given})
@@ -168,7 +177,7 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
     """
     theirs = turned_from.forward
     own, *parameters = inspect.signature(theirs).parameters.values()
-    x, others = parameters[0].name, parameters[1:]
+    x, others = parameters[0].name, parameters[1 + bool(formula.gate) :]
     names: dict[str, Any] = {f"default_{one.name}": one.default for one in parameters}
     names |= {"torch": torch, "Turned": _Turned, "theirs": theirs, "ours": _ours(formula, turned_from.__name__)}
     header, alone, given = [own.replace(name="self")], "", []
@@ -179,15 +188,21 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
         given.append(stars + one.name)
         if one in others:
             alone += f" and not {one.name}" if stars in ("*", "**") else f" and {one.name} is default_{one.name}"
-    is_ours = not others and len({layout for _, layout in formula.axes}) == 1
-    told = {"header": inspect.Signature(header), "alone": alone, "x": x, "given": ", ".join(given)}
+    is_ours = len(parameters) == 1 == len({layout for _, layout in formula.axes})
+    told = {
+        "gate": formula.gate and f", {formula.gate}",
+        "header": inspect.Signature(header),
+        "alone": alone,
+        "x": x,
+        "given": ", ".join(given),
+    }
     script = _script(formula, x) if is_ours else f"self.their_forward({told['given']})"
     text = _TEMPLATE.format(script=script, **told)
     file = f"<lngrad's forward {next(_numbers)}>"
     linecache.cache[file] = len(text), None, text.splitlines(True), file  # where inspect finds it
     exec(compile(text, file, "exec"), names)  # noqa: S102  # names of parameters, and ours
     forward = names["forward"]
-    if others:
+    if len(parameters) > 1:
         forward.__annotations__ = dict(getattr(theirs, "__annotations__", {}))
     return forward
 
@@ -207,12 +222,12 @@ def _script(formula: Formula, x: str) -> str:
     return f"torch.ops.lngrad.{call}{'.movedim(-1, 1)' * is_first}"
 
 
-def _ours(formula: Formula, name: str) -> Callable[[Any, Any], Any]:
-    """A function of a module and x: the formula, or None for a call that the trial has not seen."""
+def _ours(formula: Formula, name: str) -> Callable[..., Any]:
+    """A function of a module, x and a gate: the formula, or None for a call that the trial has not seen."""
     axes, dtypes, shape = dict(formula.axes), dict(formula.dtypes), formula.shape
     only = set(axes.values())
 
-    def ours(module: Any, x: Any) -> Any:
+    def ours(module: Any, x: Any, gate: Any = None) -> Any:
         eps: Any
         if left_to_inductor(module, x):
             return None
@@ -221,12 +236,16 @@ def _ours(formula: Formula, name: str) -> Callable[[Any, Any], Any]:
         is_traced = isinstance(x, torch.fx.Proxy)  # its rank and dtype are unknown: those of the samples are assumed
         layout = result = None
         if is_traced:
-            layout = next(iter(only)) if len(only) == 1 else None
+            layout = next(iter(only)) if len(only) == 1 and not formula.gate else None
         else:
             device = x.device.type
             autocast = device if device != "meta" and torch.is_autocast_enabled(device) else ""
-            key = x.dtype, *(None if one is None else one.dtype for one in (weight, bias)), autocast
-            result, layout = dtypes.get(key), axes.get(x.ndim)
+            of_weight, of_bias, of_gate = (
+                one if one is None else getattr(one, "dtype", "") for one in (weight, bias, gate)
+            )
+            result, layout = dtypes.get((x.dtype, of_weight, of_bias, autocast, of_gate)), axes.get(x.ndim)
+            if gate is not None and (result is None or not _takes_gate(x, gate, weight)):
+                layout = None
         if layout is None or not (is_traced or (result is not None and _fits(x, layout, shape, weight))):
             if not torch.compiler.is_compiling():
                 fallbacks.count(f"{name}.forward", "a call that the trial of patch has not seen")
@@ -239,7 +258,11 @@ def _ours(formula: Formula, name: str) -> Callable[[Any, Any], Any]:
             one if one is None or not (is_traced or one.ndim != len(sizes)) else one.reshape(sizes)
             for one in (weight, bias)
         )
-        if formula.centred and not formula.offset:
+        if gate is not None:
+            wide = torch.promote_types(torch.promote_types(x.dtype, gate.dtype), result)
+            switches = {"norm_before_gate": not formula.gates_x, "group_size": formula.group, "offset": formula.offset}
+            y = gated_rms_norm(x.to(wide), gate.to(wide), weight, eps, **switches)
+        elif formula.centred and not formula.offset:
             y = layer_norm(rows, sizes, weight, bias, eps)
         elif formula.centred:
             y = _norm(rows, sizes, weight, bias, eps, None, True, formula.offset)
@@ -259,6 +282,14 @@ def _fits(x: Any, layout: str | None, shape: tuple[int, ...] | None, weight: Any
     return bool(sizes == shape and (weight is None or weight.shape == shape or weight.shape.numel() == sizes.numel()))
 
 
+def _takes_gate(x: Any, gate: Any, weight: Any) -> bool:
+    """Whether a gated call is for our operator: plain tensors on a CPU, and no graph whose format lacks it."""
+    is_plain = torch.compiler.is_compiling() or {type(x), type(gate), type(weight)} <= operators.PLAIN
+    is_recorded = torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
+    is_here = x.device.type in ("cpu", "meta") and is_plain and not is_recorded
+    return is_here and not any(_is_torchs("gated_rms_norm", one) for one in (x, gate)) and bool(gate.shape == x.shape)
+
+
 # Looking
 
 
@@ -275,6 +306,8 @@ def _look(name: str, module: torch.nn.Module, known: dict[Hashable, Formula | st
             return None if formula is None else _Found(name, kind, None, formula)
         kind_of_it: Any = type(module)
         turns_to, reason = _turned(kind_of_it, formula), _described(formula)
+        if formula.gate and _is_on_a_gpu(module):
+            return _Found(name, kind, None, "gates are computed on the CPU alone")
     if "forward" in vars(module) and not _calls_its_class(module):
         return _Found(name, kind, None, "its forward is set on the instance")
     return _Found(name, kind, turns_to, reason)
@@ -317,10 +350,16 @@ def _calls_its_class(module: torch.nn.Module) -> bool:
 
 def _described(formula: Formula) -> str:
     kind = "" if formula.centred and not formula.offset else "layer normalization" if formula.centred else "RMS"
-    kind += ", xhat rounded before weight" * formula.twice + ", 1 + weight" * bool(formula.offset)
-    taken = {key[0] for key, _ in formula.dtypes}
-    left = ", ".join(str(one)[6:] for one in (torch.bfloat16, torch.float16) if one not in taken)
-    return "; ".join(filter(None, (kind, left and f"{left} by its own forward")))
+    if formula.gate:
+        kind += f", {'of x' if formula.gates_x else 'then'} times silu({formula.gate})"
+    kind += f", groups of {formula.group}" * bool(formula.group) + ", 1 + weight" * bool(formula.offset)
+    parts = [kind + f", {formula.rounded}" * bool(formula.rounded)]
+    for case in ("with", "without") if formula.gate else ("",):
+        taken = {x for (x, *_, gate), _ in formula.dtypes if (gate is not None) == (case == "with")}
+        left = [str(one)[6:] for one in (torch.bfloat16, torch.float16) if one not in taken] if taken else ["calls"]
+        if left:
+            parts.append(f"{', '.join(left)}{f' {case} {formula.gate}' * bool(case)} by its own forward")
+    return "; ".join(filter(None, parts))
 
 
 def _table(rows: list[_Found]) -> str:
@@ -357,8 +396,8 @@ def _gains(modules: list[Any]) -> Iterator[str]:
         seen.add(row)
         ratios = []
         for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
-            x = torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_()
-            ratio = _ratio(module, theirs.forward, x, leaves)
+            given = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(1 + _has_gate(module))]
+            ratio = _ratio(module, theirs.forward, given, leaves)
             ratios.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
         what = f"{row[0]} {shape}, {str(row[2])[6:]} on {row[3]}"
         yield f"{what}: time of a step over that by its own forward: {', '.join(ratios)}"
@@ -377,16 +416,20 @@ def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[
     return sizes, lambda rows: (*[1] * (ndim - 1 - len(sizes)), rows, *sizes)
 
 
-def _ratio(module: Any, theirs: Any, x: Any, leaves: list[Any]) -> float:
+def _has_gate(module: Any) -> bool:
+    return isinstance(module, _Turned) and bool(module.formula.gate)
+
+
+def _ratio(module: Any, theirs: Any, given: list[Any], leaves: list[Any]) -> float:
     """A step's least time by our forward over that by theirs, in turns."""
 
     def seconds(forward: Any, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            y = forward(module, x)
-            torch.autograd.grad(y, [x, *leaves], y.detach())
-        if x.is_cuda:
-            torch.cuda.synchronize(x.device)
+            y = forward(module, *given)
+            torch.autograd.grad(y, [*given, *leaves], y.detach())
+        if y.is_cuda:
+            torch.cuda.synchronize(y.device)
         return (time.perf_counter() - began) / count
 
     ways = type(module).forward, theirs

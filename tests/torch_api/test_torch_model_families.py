@@ -51,7 +51,12 @@ TRANSFORMERS = """
 # Hybrids, by the sizes of their other layers.
 LAYERS = {"layer_types": ["linear_attention", "full_attention"]}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8, "mamba_n_groups": 2}
-LINEAR = LAYERS | {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+LINEAR = LAYERS | {
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
 KIMI = LAYERS | {
     "mlp_layer_types": ["dense", "sparse"], "linear_head_dim": 8, "linear_num_heads": 4, "num_experts_per_token": 2,
     "num_key_value_heads": 4, "num_expert_group": 1,

@@ -259,9 +259,8 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
             for one in (weight, bias)
         )
         if gate is not None:
-            wide = torch.promote_types(torch.promote_types(x.dtype, gate.dtype), result)
-            switches = {"norm_before_gate": not formula.gates_x, "group_size": formula.group, "offset": formula.offset}
-            y = gated_rms_norm(x.to(wide), gate.to(wide), weight, eps, **switches)
+            ways: Any = {"norm_before_gate": not formula.gates_x, "group_size": formula.group, "offset": formula.offset}
+            y = gated_rms_norm(x, gate.to(x.dtype), weight, eps, **ways)
         elif formula.centred and not formula.offset:
             y = layer_norm(rows, sizes, weight, bias, eps)
         elif formula.centred:

@@ -347,7 +347,7 @@ class _Trial:
             return True
         for dtype in {x.dtype, y.dtype}:
             of_weight = dtype if formula.weight is None else tensors[formula.weight].dtype
-            chains = {"xhat rounded before weight": (dtype,)}
+            chains: dict[str, tuple[Any, ...]] = {"xhat rounded before weight": (dtype,)}
             if gate is not None and not formula.gates_x:
                 chains["xhat rounded before weight, and again before the gate"] = (
                     dtype,

@@ -189,13 +189,8 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
         if one in others:
             alone += f" and not {one.name}" if stars in ("*", "**") else f" and {one.name} is default_{one.name}"
     is_ours = len(parameters) == 1 == len({layout for _, layout in formula.axes})
-    told = {
-        "gate": formula.gate and f", {formula.gate}",
-        "header": inspect.Signature(header),
-        "alone": alone,
-        "x": x,
-        "given": ", ".join(given),
-    }
+    told = {"header": inspect.Signature(header), "alone": alone, "x": x, "given": ", ".join(given)}
+    told["gate"] = formula.gate and f", {formula.gate}"
     script = _script(formula, x) if is_ours else f"self.their_forward({told['given']})"
     text = _TEMPLATE.format(script=script, **told)
     file = f"<lngrad's forward {next(_numbers)}>"

@@ -146,7 +146,11 @@ class _Trial:
         sizes = [n for n in (2, 3) if (n,) != self.shape]
         self.sizes = tuple(itertools.islice(itertools.cycle(sizes), 4))  # of the other axes
         self.samples = {where: self._normal(self._shape(*where)) + 0.5 for where in self._places()}
-        self.gates = {where: 2 * self._normal(x.shape) for where, x in self.samples.items() if gate}
+        self.gates = {
+            where: self._normal(x.shape) * (2 + 20 * (self._normal(x.shape) > 1))
+            for where, x in self.samples.items()
+            if gate
+        }  # so wide that a limit shows
 
     def _normal(self, shape: Any) -> Tensor:
         return torch.randn(tuple(shape), dtype=torch.float64, generator=self.random)
@@ -299,10 +303,8 @@ class _Trial:
             )
             if alone_too and self._same_derivatives(formula, where, None):
                 pairs += [(one, None) for one in _DTYPES]
-        dtypes = {}
-        for (of_x, of_gate), of_tensors, autocast in itertools.product(
-            pairs, _DTYPES if self.values else (None,), ("", "cpu")
-        ):
+        dtypes, of_all = {}, _DTYPES if self.values else (None,)
+        for (of_x, of_gate), of_tensors, autocast in itertools.product(pairs, of_all, ("", "cpu")):
             result = self._accepts(formula, accepted, of_x, of_tensors, autocast, of_gate)
             if result is not None:
                 of_weight, of_bias = (of_tensors if name else None for name in (formula.weight, formula.bias))
@@ -326,7 +328,7 @@ class _Trial:
                 with torch.no_grad(), torch.autocast("cpu", enabled=bool(autocast)):
                     results = [self.theirs(x, gate, of_tensors, training=one, **settings) for one in modes]
                 (first, tensors), *others = results
-                for y in (first, *(y for y, _ in others if y is None or first is None or not torch.equal(y, first))):
+                for y in (first, *(y for y, _ in others if not torch.equal(y, first))):
                     if y is None or not self._is(y, formula, where[1], x, gate, tensors, eps):
                         return None
                     found.add(y.dtype)
@@ -347,15 +349,12 @@ class _Trial:
             return True
         for dtype in {x.dtype, y.dtype}:
             of_weight = dtype if formula.weight is None else tensors[formula.weight].dtype
-            chains: dict[str, tuple[Any, ...]] = {"xhat rounded before weight": (dtype,)}
+            chains: list[Any] = [("", dtype)]
             if gate is not None and not formula.gates_x:
-                chains["xhat rounded before weight, and again before the gate"] = (
-                    dtype,
-                    torch.promote_types(dtype, of_weight),
-                )
-            for rounded, chain in chains.items():
+                chains.append((", and again before the gate", dtype, torch.promote_types(dtype, of_weight)))
+            for more, *chain in chains:
                 if _share(y, self.exact(formula, layout, x, gate, tensors, eps, *chain)) >= _SAME_BITS:
-                    self.rounded = rounded if x.dtype is y.dtype else self.rounded
+                    self.rounded = f"xhat rounded before weight{more}" if x.dtype is y.dtype else self.rounded
                     return True
         return False
 

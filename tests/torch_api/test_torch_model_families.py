@@ -261,7 +261,7 @@ def test_transformers(capsys):
         return model, given
 
     models, turned, left = battery(TRANSFORMERS, make, capsys)
-    right = sum(count for row, count in left.items() if not row.endswith("refuses a sample: RuntimeError"))
+    right = sum(count for row, count in left.items() if "refuses a sample" not in row)
     assert models >= 90
     assert turned + right >= 540
 

@@ -10,6 +10,7 @@ import itertools
 import subprocess
 import sys
 import types
+from typing import Optional
 
 import pytest
 
@@ -246,6 +247,37 @@ def test_a_switch_of_a_gate_that_is_turned_gives_the_class_back():
     for module in (theirs, ours):
         module.norm_before_gate = False
     check_same_bits(ours(x, gate), theirs(x, gate))
+
+
+class Typed(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(size)), 1e-6
+
+    def forward(self, x: torch.Tensor, gate: Optional[torch.Tensor] = None, scale: float = 1.0) -> torch.Tensor:  # noqa: UP045
+        if gate is not None:
+            x = x * F.silu(gate)
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight * scale
+
+
+class Annotated(Typed):
+    def forward(self, x: torch.Tensor, other=None):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+Annotated.forward.__annotations__["other"] = object()  # no text that could be compiled
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_class_with_an_optional_argument_is_scripted():
+    theirs = drawn(Typed(8))
+    ours, (x, gate) = patched(theirs), torch.randn(2, 3, 8)
+    scripted = torch.jit.script(ours)
+    for given in ((x,), (x, gate), (x, gate, 2.0)):
+        torch.testing.assert_close(scripted(*given), theirs(*given))
+        torch.testing.assert_close(ours(*given), theirs(*given))
+    assert inspect.signature(ours.forward) == inspect.signature(theirs.forward)
+    same(Annotated(8), patched(Annotated(8)), x)
 
 
 def test_a_class_with_an_axis_for_each_rank():

@@ -47,10 +47,11 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
 
     A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
     class is tried on random samples: if its forward gives layer normalization or RMS normalization, by weight or 1 + weight,
-    over the last axes or over channels (axis 1), and if its derivatives are those of the formula, it is replaced. It keeps its
-    class as a base, and its forward keeps its arguments. A call that the trial did not see (of another rank, other dtypes, with
-    another argument, under the autocast of another device) goes to the forward that it had, and so do all after a setting of
-    the module was changed; lngrad.torch.fallbacks() counts them.
+    over the last axes or over channels (axis 1), or gated_rms_norm with its second argument as the gate, and if its derivatives
+    are those of the formula, it is replaced. It keeps its class as a base, and its forward keeps its arguments. A call that the
+    trial did not see (of another rank, other dtypes, with another argument, under the autocast of another device, a gate on a
+    GPU) goes to the forward that it had, and so do all after a setting of the module was changed; lngrad.torch.fallbacks()
+    counts them.
 
     Args:
         model: Any module.
@@ -143,15 +144,37 @@ def _turned(turned_from: Any, formula: Formula) -> Any:
     body = {
         "turned_from": turned_from,
         "formula": formula,
-        "their_forward": turned_from.forward,
+        "their_forward": _renamed(turned_from.forward, "their_forward"),
         "forward": _forward(turned_from, formula),
         "__module__": __name__,
     }
     return type(turned_from.__name__, (_Turned, turned_from), body)
 
 
+def _annotation(kind: Any) -> Any:
+    """An annotation as TorchScript reads it in source; none where it can't be written out."""
+    text = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    try:
+        compile(text, "<annotation>", "eval")
+    except SyntaxError:
+        return inspect.Parameter.empty
+    return kind if kind is inspect.Parameter.empty else _Name(text)
+
+
+def _renamed(function: Any, name: str) -> Any:
+    """A copy under the name that it is called by: TorchScript compiles a method under that of its function."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    copied = types.FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__, copied.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copied.__dict__.update(function.__dict__)
+    return copied
+
+
 class _Name(str):
-    """A default, shown by its name."""
+    """A default or an annotation, shown by its name."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -183,7 +206,8 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
     header, alone, given = [own.replace(name="self")], "", []
     for one in parameters:
         default = one.empty if one.default is one.empty else _Name(f"default_{one.name}")
-        header.append(one.replace(annotation=one.empty, default=default))
+        kind = _annotation(one.annotation) if parameters[1:] else one.empty
+        header.append(one.replace(annotation=kind, default=default))
         stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**", one.KEYWORD_ONLY: f"{one.name}="}.get(one.kind, "")  # type: ignore[call-overload]
         given.append(stars + one.name)
         if one in others:

@@ -95,7 +95,9 @@ def command_of(case: CheckCase, options: Options) -> str:
     seed = options.seed if case.seed is None else case.seed
     file = case.source.file
     where = "" if file in SHIPPED else f" {file}" if file.startswith(FUZZ) else f" {shlex.quote(file)}"
-    return f"{options.invoked}{where} --seed {seed} --filter {shlex.quote('=' + case.name)}"
+    quoted = shlex.quote(f"={case.name}")
+    quoted = quoted if quoted[0] == "'" else f"'{quoted}'"  # zsh takes a bare =WORD for the path of a command
+    return f"{options.invoked}{where} --seed {seed} --filter {quoted}"
 
 
 class _Worker(Worker):

@@ -199,10 +199,10 @@ FINDINGS = (
 
 # What fails the check and is a choice, or the precision that a library says it has.
 LIMITS = {
-    "transformers": "float64 is computed in float32; Llama rounds xhat first; Nemotron's LayerNorm1P is PyTorch's",
+    "transformers": "float64 is computed in float32; Llama rounds xhat first; Nemotron's LayerNorm1P calls PyTorch's LayerNorm",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
     "flax_nnx": "variance as mean(x²) - mean², unless use_fast_variance=False",
-    "liger": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",
+    "liger": "LayerNorm computes float64 in float32 (RMSNorm: 11); RMSNorm rounds xhat, as Llama's",
     "fla": "float64 is computed in float32",
     "unsloth": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",
     "tinygrad": "computes LayerNorm in x's dtype (tinygrad#4143), RMSNorm in float32, with xhat rounded",
@@ -315,7 +315,7 @@ choices, such as a variance of mean(x²) - mean².
 
 `python scripts/inspect_libraries.py` installed each library and ran `lngrad check` on its norms, on a CPU ({dates}): the
 [default cases](check.md#cases) of that day without random ones ({cases} for LayerNorm, {rms_cases} for RMSNorm, {hub}
-for the hub's, 85 and 89 with an offset), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
+for the hub's, 85 zero centred, 89 Gemma's), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
 passed/failed/skipped; [libraries.json](libraries.json) has failures, [library_norms.py](../scripts/library_norms.py) how a
 norm is called. A failed case does not mean a bug: we repeated by hand what stands under Findings; Limits are deliberate
 choices of a library.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -184,8 +184,7 @@ OVER = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One of the three terms: outer·D, outer·mean(D), or outer·mean(D·inner).
 
     Attributes:
@@ -221,8 +220,7 @@ def made_of(of: str, over: str) -> Terms3:
     return Term(of), Term(of, over), Term(of, over, "xhat", "xhat·")
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One formula without its coefficients.
 
     Attributes:

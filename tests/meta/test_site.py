@@ -25,13 +25,18 @@ PUBLIC = (
 def public_names(file: str) -> list[str]:
     """What a module's own list of public names spells out, or else what it defines; enumerators come with their class."""
     tree = ast.parse((SOURCE / f"{file}.py").read_text("utf-8")).body
-    for node in tree:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            if isinstance(node.value, ast.ListComp):  # of a table
-                module = import_module(f"lngrad.{file.removesuffix('/__init__').replace('/', '.')}")
-                return [name for name in module.__all__ if callable(getattr(module, name))]
-            spelled = node.value if isinstance(node.value, ast.List) else node.value.left
-            return [name.value for name in spelled.elts if isinstance(name, ast.Constant)]
+    lists = [
+        node.value
+        for node in tree
+        if isinstance(node, ast.Assign | ast.AugAssign) and re.match(r"__all__ \+?= ", ast.unparse(node))
+    ]
+    if lists:
+        spelled = lists[0] if isinstance(lists[0], ast.List) else getattr(lists[0], "left", ast.List([]))
+        names = {name.value for name in spelled.elts if isinstance(name, ast.Constant)}
+        if any(isinstance(one, ast.ListComp) for one in lists):  # of a table
+            module = import_module(f"lngrad.{file.removesuffix('/__init__').replace('/', '.')}")
+            names |= {name for name in module.__all__ if callable(getattr(module, name))}
+        return sorted(names)
     return [node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-# ruff: noqa: F403, F405 - the names are listed once, below
+# ruff: noqa: F403, F405 - the names are listed once, below, or rows of the table of instructions
 from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.cpp.kernel import CompiledKernel
 from lngrad.ascend.cpp.kernel import compile as compile  # not in __all__: a star import keeps Python's own
@@ -17,6 +17,7 @@ from lngrad.ascend.device.launch import *
 from lngrad.ascend.device.layout import *
 from lngrad.ascend.device.local_tensor import *
 from lngrad.ascend.device.numerics import *
+from lngrad.ascend.device.operations import NUMBERS_OF
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import *
 from lngrad.ascend.device.report import *
@@ -44,18 +45,12 @@ __all__ = [
     "CacheMode", "GlobalAddress", "GlobalTensor", "LocalTensor", "TPipe", "GetTPipePtr", "TQue", "TBuf", "TPosition",
     "QuePosition",
     # copies
-    "DataCopy", "DataCopyParams", "DataCopyPad", "DataCopyExtParams", "DataCopyPadParams", "DataCopyPadExtParams",
+    "DataCopyParams", "DataCopyPad", "DataCopyExtParams", "DataCopyPadParams", "DataCopyPadExtParams",
     "PaddingMode", "TransDataTo5HD", "TransDataTo5HDParams", "InitOutput", "SetAtomicAdd", "SetAtomicNone",
     "DisableDmaAtomic", "DataCacheCleanAndInvalid", "CacheLine",
-    # vector instructions
-    "Abs", "AbsSub", "Add", "AddRelu", "AddReluCast", "Adds", "And", "Axpy", "BlockReduceMax", "BlockReduceMin",
-    "BlockReduceSum", "Brcb", "CMPMODE", "Cast", "Compare", "CompareScalar", "Copy", "CreateVecIndex", "Div",
-    "Duplicate", "Exp", "FusedMulAdd", "Gather", "LeakyRelu", "Ln", "Max", "Maxs", "Min", "Mins", "Mul", "MulAddDst",
-    "MulAddRelu", "MulCast", "Muls", "Neg", "Not", "Or", "PairReduceSum", "Reciprocal", "ReduceMax", "ReduceMin",
-    "ReduceOrder", "ReduceRepeat", "ReduceSum", "ReduceType", "Relu", "Rsqrt", "SELMODE", "Select", "ShiftLeft",
-    "ShiftRight", "Sqrt", "Sub", "SubRelu", "SubReluCast", "WholeReduceMax", "WholeReduceMin", "WholeReduceSum",
-    "RoundMode", "BinaryRepeatParams", "BrcbRepeatParams", "CopyRepeatParams", "UnaryRepeatParams", "BroadCast",
-    "GatherMask", "Transpose", "SetDeqScale",
+    # beside the vector instructions, which are below
+    "CMPMODE", "ReduceOrder", "ReduceRepeat", "ReduceType", "SELMODE", "RoundMode", "BinaryRepeatParams",
+    "BrcbRepeatParams", "CopyRepeatParams", "UnaryRepeatParams", "BroadCast", "GatherMask", "Transpose", "SetDeqScale",
     "ToBfloat16", "ToFloat",
     # order
     "HardEvent", "pipe_t", "SetFlag", "WaitFlag", "PipeBarrier", "SyncAll", "CrossCoreSetFlag", "CrossCoreWaitFlag",
@@ -71,3 +66,4 @@ __all__ = [
     # types
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "half", "float32", "bfloat16_t",
 ]  # fmt: skip
+__all__ += [name for name in NUMBERS_OF if name in globals()]

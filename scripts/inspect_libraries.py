@@ -202,7 +202,7 @@ LIMITS = {
     "transformers": "float64 is computed in float32; Llama rounds xhat first; Nemotron's LayerNorm1P calls PyTorch's LayerNorm",
     "flax": "variance as mean(x²) - mean², unless use_fast_variance=False",
     "flax_nnx": "variance as mean(x²) - mean², unless use_fast_variance=False",
-    "liger": "LayerNorm computes float64 in float32 (RMSNorm: 11); RMSNorm rounds xhat, as Llama's",
+    "liger": "LayerNorm computes float64 in float32 (RMSNorm: finding 11); RMSNorm rounds xhat, as Llama's",
     "fla": "float64 is computed in float32",
     "unsloth": "float64 is computed in float32; RMSNorm rounds xhat, as Llama's",
     "tinygrad": "computes LayerNorm in x's dtype (tinygrad#4143), RMSNorm in float32, with xhat rounded",

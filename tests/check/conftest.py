@@ -16,7 +16,6 @@ from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.terms import Terms, terms_of
 from lngrad.cli.commands import app
-from lngrad.core.problem import Grads
 from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import error_share, gradient_scales
 
@@ -56,14 +55,14 @@ def judged() -> Callable[..., Diagnosis]:
         truth, scales = true_grads(given.exact), gradient_scales(given.exact)
         dtypes = zip(truth._asdict().items(), case.output_dtypes, strict=True)
         with np.errstate(over="ignore", invalid="ignore"):
-            got = Grads(*(
+            got = type(truth)(*(
                 None if one is None or results[name] is None
                 else np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
                 for (name, one), dtype in dtypes
             ))  # fmt: skip
         shares = {
             name: error_share(one, true, scale, accumulator_for(one.dtype.name)).reshape(-1, case.N)
-            for name, one, true, scale in zip(Grads._fields, got, truth, scales, strict=True)
+            for name, one, true, scale in zip(truth._fields, got, truth, scales, strict=True)
             if one is not None
         }
         return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})

@@ -106,6 +106,8 @@ FORMS = [
     ("forwards:added", "add_rms_norm", "weight is gamma, eps is eps; returns y and the total", None),
     ("forwards:deep_norm", "deep_norm", "alpha is alpha, eps is eps", "forwards:deep_norm_without_alpha_in_dx"),
     ("forwards:after_the_sum", "add_layer_norm", "residual is residual, weight is weight, bias is bias", None),
+    ("forwards:gated", "gated_rms_norm", "weight is weight, gate is z, eps is eps", None),
+    ("forwards:OfGated", "rms_norm_of_gated", "eps is variance_epsilon, gate is gate", "forwards:WrongOfGated"),
 ]
 
 

@@ -151,7 +151,7 @@ def test_a_triton_kernel_is_rounded_as_on_a_gpu(result_of, monkeypatch):
 
 
 def test_without_gamma_no_factor_of_a_norm_with_an_offset_is_asked_for():
-    for norm, (normalization, _) in NORMS.items():
+    for norm, (normalization, *_) in NORMS.items():
         bare = [case for case in of_norm(list(DEFAULT.values()), norm) if case.gamma_dtype is None]
         assert bool(bare) != bool(normalization.offset), norm
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from lngrad.check.case import NORMS
+from lngrad.check.case import PLAIN
 from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, known_norm, say, working
 from soak.call import ENTRY_POINTS
 from soak.run import Report, program, shrink
@@ -25,7 +25,7 @@ def soak(
     entry_points: Annotated[
         str | None, Option(metavar="A,B", help=f"Of {', '.join(ENTRY_POINTS)}.", show_default="all that are installed")
     ] = None,
-    norm: Annotated[str | None, Option(help=f"One of {', '.join(NORMS)}.", show_default="all of them")] = None,
+    norm: Annotated[str | None, Option(help=f"One of {', '.join(PLAIN)}.", show_default="all of them")] = None,
 ) -> None:
     """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
 

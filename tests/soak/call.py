@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS
+from lngrad.check.case import NORMS, PLAIN
 from lngrad.check.layouts import LAYOUTS, Guarded
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
 from lngrad.support.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
@@ -54,7 +54,7 @@ class Call:
         entry_point: Which of the ways in.
         threads: With how many threads the call is repeated, for its bits; 0 does not repeat it.
         fault: With which fault it is repeated, of `faults.FAULTS`; "" for none.
-        norm: Which one, of NORMS.
+        norm: Which one, of PLAIN.
     """
 
     seed: int = 0
@@ -99,7 +99,7 @@ def draw(
         norm = (
             "layer_norm"
             if rng.random() < 0.5
-            else rng.choice([one for one in NORMS if one in ENTRIES[entry_point].norms])
+            else rng.choice([one for one in PLAIN if one in ENTRIES[entry_point].norms])
         )
     call = Call(
         seed=rng.getrandbits(31),
@@ -236,7 +236,7 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
 
 def operators(call: Call) -> tuple[Operator, Operator]:
     """The forward, and the backward whose results are three whatever the norm, the last None where it has no beta."""
-    normalization, residual = NORMS[call.norm]
+    normalization, residual, _ = NORMS[call.norm]
     forward = FORWARD if normalization.centred else RMS_FORWARD
     return (WITH_RESIDUAL[forward], WITH_RESIDUAL[BACKWARD]) if residual else (forward, BACKWARD)
 

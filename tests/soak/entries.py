@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS
+from lngrad.check.case import PLAIN
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import _ACLNN_BACKWARD, _aclnn_backward, _aclnn_call, _each, public_functions
 from lngrad.core.problem import Grads
@@ -217,7 +217,7 @@ ENTRIES = {
             "override", unprepared(_override_backward), unprepared(_override_forward), ("layer_norm", "rms_norm"),
             needs="torch", own_statistics=("rms_norm",),
         ),
-        Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), NORMS, needs="jax"),
+        Implementation("jax", unprepared(_jax_functions_backward), unprepared(_jax_functions_forward), PLAIN, needs="jax"),
         Implementation(
             "aclnn", unprepared(_aclnn_entry_backward), unprepared(_aclnn_entry_forward), tuple(_ACLNN_FORWARD),
             needs="lngrad.ascend.aclnn",

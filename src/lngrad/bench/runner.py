@@ -213,13 +213,14 @@ def _microseconds(timing: Timing) -> dict[str, float]:
 
 # --- The arrays of a job ------------------------------------------------------------------------------------------------
 
-CHECKED_ROWS = 256  # the first rows of a job are compared with the reference
+CHECKED_ROWS = 256  # the first rows of a job, or of each sample, are compared with the reference
+SAMPLES = 8  # that have scales and shifts of their own
 
 
 def random_arguments(job: Job) -> Arguments:
     """Random NumPy arrays, with the mean and rstd of lngrad's forward; a backward's x is the total, where there is a residual.
 
-    Blocks of 4096 rows are rotations of one another.
+    Blocks of 4096 rows are rotations of one another. Samples are the first dimension of x where they have parameters each.
     """
     rng = np.random.default_rng([job.M, job.N])
 
@@ -232,11 +233,17 @@ def random_arguments(job: Job) -> Arguments:
         return array
 
     x, dy = noise((job.M, job.N), 0.5), noise((job.M, job.N), 0.0)
-    gamma, beta = noise((job.N,), 1.0), noise((job.N,), 0.0)
-    normalization, residual = NORMS[job.norm]
+    normalization, residual, gated = NORMS[job.norm]
+    samples = SAMPLES if normalization.modulated and job.M % SAMPLES == 0 else 1
+    gamma, beta = noise((samples * job.N,), 1.0), noise((samples * job.N,), 0.0)
+    if normalization.modulated:
+        x, dy = (one.reshape(samples, -1, job.N) for one in (x, dy))
+        gamma, beta = (one.reshape(samples, 1, job.N) for one in (gamma, beta))
     a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
     if residual:
         a = replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0))
+    if gated:
+        a = replace(a, gate=noise(x.shape, 0.0))
     results: Record = public_functions("numba_cpu").forward(a)()._asdict()  # type: ignore[misc]  # it is there
     a = replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])
     return replace(a, x=results["total"], summand=x) if residual and job.op == "backward" else a
@@ -244,8 +251,8 @@ def random_arguments(job: Job) -> Arguments:
 
 def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
-    arrays = a.dy, a.x if a.summand is None else a.summand, a.mean, a.rstd, a.residual, a.dtotal
-    dy, x, mean, rstd, *added = (None if one is None else one[:CHECKED_ROWS] for one in arrays)
+    arrays = a.dy, a.x if a.summand is None else a.summand, a.mean, a.rstd, a.residual, a.dtotal, a.gate
+    dy, x, mean, rstd, *added = (None if one is None else one[..., :CHECKED_ROWS, :] for one in arrays)
     beta = a.beta if a.normalization.centred else None
     return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)
 
@@ -257,10 +264,10 @@ def check_first_rows(a: Arguments, *, forward: bool = True, backward: bool = Tru
         GradientError: A result is wrong.
     """
     inputs, ours = first_rows(a), public_functions("numba_cpu")
-    names = "dy", "x", "mean", "rstd", "residual", "dtotal"
+    names = "dy", "x", "mean", "rstd", "residual", "dtotal", "gate"
     rows = replace(a, **{name: getattr(inputs, name) for name in names})
     if forward:
         check_forward(ours.forward(rows)(), inputs)  # type: ignore[misc]  # it is there
     if backward:
         grads = ours.backward(replace(rows, x=inputs.total))()
-        check_grads(grads if a.normalization.centred else RmsGrads(*grads[:2]), inputs)
+        check_grads(grads if a.normalization.centred or a.gate is not None else RmsGrads(*grads[:2]), inputs)

@@ -8,12 +8,13 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from lngrad.check.layouts import LAYOUTS
-from lngrad.core.problem import LAYER_NORM, RMS_NORM, Normalization
+from lngrad.core.problem import LAYER_NORM, RMS_NORM, GatedGrads, Grads, Normalization
 from lngrad.errors import FileFormatError
 from lngrad.support.dtypes import DTYPES, accumulator_for
+from lngrad.typing import Shape
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
-ADDED = ("residual", "dtotal")  # inputs besides, where x has a residual
+ADDED = ("residual", "dtotal", "gate")  # inputs besides, where x has a residual or a gate
 OUTPUTS = ("dx", "dgamma", "dbeta")
 
 # The lowest and highest value, equal for a constant; further ones are forced on elements spread over the array.
@@ -23,10 +24,11 @@ DEFAULT_RANGE: Range = (-2.0, 2.0)
 
 
 class Norm(NamedTuple):
-    """A member of the family: its switches, and whether x has a residual beside it, and so its total a gradient."""
+    """A member of the family: its switches; whether x has a residual beside it, and so its total a gradient; or a gate."""
 
     normalization: Normalization
     residual: bool = False
+    gated: bool = False
 
 
 NORMS = {
@@ -37,7 +39,13 @@ NORMS = {
     "add_layer_norm": Norm(LAYER_NORM, residual=True),
     "add_rms_norm": Norm(RMS_NORM, residual=True),
     "deep_norm": Norm(LAYER_NORM._replace(alpha=1.7), residual=True),
+    "gated_rms_norm": Norm(RMS_NORM, gated=True),
+    "rms_norm_of_gated": Norm(RMS_NORM._replace(gates_x=True), gated=True),
+    "rms_norm_of_gated_groups": Norm(RMS_NORM._replace(modulated=True, gates_x=True), gated=True),
+    "modulated_layer_norm": Norm(LAYER_NORM._replace(offset=1.0, modulated=True)),
+    "modulated_rms_norm": Norm(RMS_NORM._replace(offset=1.0, modulated=True)),
 }
+PLAIN = tuple(name for name, one in NORMS.items() if not one.gated and not one.normalization.modulated)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class CheckCase:
         source: Where it was read.
         lead, normalized: x has the shape (*lead, *normalized).
         dtype, gamma_dtype, statistics_dtype: Of dy and x; of gamma, None without one; of mean and the statistic.
-        output_dtypes: Of dx, dgamma, dbeta, as the case declares them.
+        output_dtypes: Of dx, dgamma, dbeta, as the case declares them; with a gate dgate, in dx's, is in dbeta's place.
         output_mask: Which of the three are wanted; never dbeta where the norm has no beta.
         third: What the statistic is: rstd, or the variance that eps is added to.
         eps: Used with a variance, and where statistics are computed from x.
@@ -120,15 +128,15 @@ class CheckCase:
     @property
     def nbytes(self) -> int:
         """Of all inputs and outputs."""
-        full = (4 if self.residual else 2) * self.M * self.N * DTYPES[self.dtype].itemsize
-        gamma = 0 if self.gamma_dtype is None else self.N * DTYPES[self.gamma_dtype].itemsize
+        full = (2 + 2 * self.residual + self.gated) * self.M * self.N * DTYPES[self.dtype].itemsize
+        gamma = 0 if self.gamma_dtype is None else math.prod(self.parameters) * DTYPES[self.gamma_dtype].itemsize
         return full + gamma + 2 * self.M * DTYPES[self.statistics_dtype].itemsize + self.output_nbytes
 
     @property
     def output_nbytes(self) -> int:
         """Of the outputs that are wanted."""
-        sizes = zip((self.M * self.N, self.N, self.N), self.output_dtypes, self.output_mask, strict=True)
-        return sum(size * DTYPES[dtype].itemsize for size, dtype, wanted in sizes if wanted)
+        shapes = zip(self.results(), self.output_dtypes, self.output_mask, strict=True)
+        return sum(math.prod(shape) * DTYPES[dtype].itemsize for shape, dtype, wanted in shapes if wanted)
 
     @property
     def normalization(self) -> Normalization:
@@ -137,6 +145,26 @@ class CheckCase:
     @property
     def residual(self) -> bool:
         return NORMS[self.norm].residual
+
+    @property
+    def gated(self) -> bool:
+        return NORMS[self.norm].gated
+
+    @property
+    def parameters(self) -> Shape:
+        """gamma's shape: that which is normalized, or one for each of x's first dimension."""
+        is_own = self.normalization.modulated and self.gamma_dtype
+        return (*self.lead[:1], *(1,) * (len(self.lead) - 1), *self.normalized) if is_own else self.normalized
+
+    @property
+    def grads(self) -> type[Grads]:
+        """The type of its results."""
+        return GatedGrads if self.gated else Grads  # type: ignore[return-value]  # with another name for the last
+
+    def results(self, rows: int | None = None) -> tuple[Shape, Shape, Shape]:
+        """The shapes of its results, or of those of some rows."""
+        x = self.shape if rows is None or rows == self.M else (rows, *self.normalized)
+        return x, self.parameters, x if self.gated else self.parameters
 
     @property
     def label(self) -> str:
@@ -161,7 +189,9 @@ class CheckCase:
                 raise FileFormatError(f"{self.source}: case {self.name!r}: {name}: expected {expected}, got {got}")
 
         need(self.norm in NORMS, "norm", f"one of {', '.join(NORMS)}", repr(self.norm))
-        if not self.normalization.centred:
+        if self.gated:
+            object.__setattr__(self, "output_dtypes", (*self.output_dtypes[:2], self.output_dtypes[0]))
+        elif not self.normalization.centred:
             object.__setattr__(self, "output_mask", (*self.output_mask[:2], False))
         need(1 <= len(self.shape) <= 8, "x", "1 to 8 dimensions", len(self.shape))
         need(bool(self.normalized), "normalized shape", "at least 1 dimension", "()")

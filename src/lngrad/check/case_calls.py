@@ -47,7 +47,7 @@ class CaseCalls:
         signature = self.kernel.signature if self.kernel is not None else None
         self.case = case if signature is None else signature.fitted(case)
         self.third = kernels(options.third) if standard == "dual" else None
-        rows = case.M if case.layouts else max(1, block_rows(case, options.block_bytes))
+        rows = case.M if case.layouts or case.normalization.modulated else max(1, block_rows(case, options.block_bytes))
         self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
         self.is_whole = len(self.blocks) == 1 or (not options.against and self.fits(OUTPUTS_OF_A_CALL))
         self.twice_fits = self.fits(OUTPUTS_OF_TWO)  # before any of it is taken

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
 from lngrad.check.result import OutputResult, RuleResult, WorstElement
 from lngrad.check.standards import LLAMA, STANDARDS, Compared, Sums, Tolerances
@@ -18,6 +18,7 @@ from lngrad.core.problem import Grads
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.testing import TOLERANCES, gradient_scales
 
+OF_ROWS = "dx", "dgate"  # of x's shape
 # What a tolerance of float32's sums is multiplied by where terms may be rounded to 16 bits, four times each.
 OF_16_BITS = {one: 1 + 4 * UNIT_ROUNDOFF[one] / (TOLERANCES["float32"] * 2.0**-24) for one in ("float16", "bfloat16")}
 
@@ -54,8 +55,8 @@ class Comparison:
         own_statistics: float | None = None,
     ) -> None:  # fmt: skip
         self.case, self._standard, self._own_statistics = case, standard, own_statistics
-        self._judges = {name: _Output(case, standard, level, index) for index, name in enumerate(OUTPUTS)}
-        self._sums = {name: _ColumnSum() for name in OUTPUTS[1:]}
+        self._judges = {name: _Output(case, standard, level, index) for index, name in enumerate(case.grads._fields)}
+        self._sums = {name: _ColumnSum() for name in self._judges if name not in OF_ROWS}
         self.kept: tuple[DrawnInputs, Grads] | None = None
         self._was_off = False
         for number, piece in enumerate(pieces):
@@ -73,16 +74,15 @@ class Comparison:
 
     def _take(self, piece: Piece, with_sums: bool) -> None:
         """Look at what a call gave, and keep its column sums."""
-        case, rows = self.case, piece.stop - piece.start
-        self._judges["dx"].take(piece.got.dx, case.shape if rows == case.M else (rows, *case.normalized))
+        for name, got, shape in zip(self._judges, piece.got, self.case.results(piece.stop - piece.start), strict=True):
+            self._judges[name].take(got, shape)
         for name, one in self._sums.items():
-            self._judges[name].take(getattr(piece.got, name), case.normalized)
             if with_sums:
                 one.got.append(getattr(piece.got, name))
                 one.third.append(piece.third and getattr(piece.third, name))
 
     def _add(self, piece: Piece, given: DrawnInputs) -> None:
-        """Judge dx of some rows, and add what they give to the true column sums."""
+        """Judge dx, and dgate, of some rows, and add what they give to the true column sums."""
         own, dx = self._own_statistics, self._judges["dx"]
         exact = given.exact if own is None else with_own_statistics(given.exact, own)
         truth = scales = true_grads(exact)
@@ -96,12 +96,16 @@ class Comparison:
                     sized = replace(exact, dy=np.maximum(np.abs(exact.dy.astype(np.float64)), least))
                 scales = gradient_scales(sized, rounded_mean=is_llama or self._standard == "stable" or own is not None)
                 if is_rounded:
-                    scales = Grads(*(None if one is None else one * OF_16_BITS[self.case.dtype] for one in scales))
+                    times = OF_16_BITS[self.case.dtype]
+                    scales = type(scales)(*(None if one is None else one * times for one in scales))
         rows = slice(given.start - piece.start, given.stop - piece.start)
-        got, third = (_rows(one, piece, rows, truth.dx) for one in (piece.got, piece.third))
-        dx.add(got, truth.dx, scales.dx, third, given.start)
+        of_rows: dict[str, Any] = {}
+        for name in (one for one in OF_ROWS if one in self._judges):
+            true, scale = getattr(truth, name), getattr(scales, name)
+            of_rows[name], third = (_rows(one, name, piece, rows, true) for one in (piece.got, piece.third))
+            self._judges[name].add(of_rows[name], true, scale, third, given.start)
         if self.kept is None or (dx.failed and not self._was_off):
-            self.kept = given, piece.got._replace(dx=got)
+            self.kept = given, piece.got._replace(**of_rows)
             self._was_off = dx.failed
         for name, one in self._sums.items():
             one.add(getattr(truth, name), getattr(scales, name))
@@ -128,9 +132,9 @@ class _ColumnSum:
             self.truth, self.scale = self.truth + truth, self.scale + scale
 
 
-def _rows(grads: Grads | None, piece: Piece, rows: slice, like: Any) -> Any:
-    """Some rows of dx; all of it as it is."""
-    dx = None if grads is None else grads.dx
+def _rows(grads: Grads | None, name: str, piece: Piece, rows: slice, like: Any) -> Any:
+    """Some rows of dx or dgate; all of it as it is."""
+    dx = None if grads is None else getattr(grads, name)
     if dx is None or rows == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
         return dx
     return dx.reshape(piece.stop - piece.start, -1)[rows].reshape(like.shape)
@@ -151,7 +155,7 @@ def _reason(output: OutputResult) -> str:
     if not output.worst:
         return text
     worst = output.worst[0]
-    where = f"({', '.join(map(str, worst.index))})" + f" in row {worst.row}" * (output.name == OUTPUTS[0])
+    where = f"({', '.join(map(str, worst.index))})" + f" in row {worst.row}" * (output.name in OF_ROWS)
     values = f"expected {worst.golden:.9g}, got {worst.got:.9g}"
     return f"{text}; {output.off:.2%} of the elements are off, the worst at {where}: {values}"
 
@@ -167,12 +171,12 @@ class _Output:
     """
 
     def __init__(self, case: CheckCase, standard: str, level: str, index: int) -> None:
-        self.name, self.dtype, self.wanted = OUTPUTS[index], case.output_dtypes[index], case.output_mask[index]
-        self.shape = case.normalized if index else case.shape
+        self.name, self.shape = case.grads._fields[index], case.results()[index]
+        self.dtype, self.wanted = case.output_dtypes[index], case.output_mask[index]
         self.N, self.standard, self._takes_nan = case.N, STANDARDS[standard], standard != "binary"
         rtol, part = case.tolerances or (None, None)
         self.tolerances = Tolerances(rtol, part, case.atol, level)
-        self.sums, self.third = (Sums(1 if index else case.M, case.N) for _ in range(2))
+        self.sums, self.third = (Sums(max(math.prod(self.shape) // max(case.N, 1), 1), case.N) for _ in range(2))
         self.share: Any = None
         self.broken = ""
         self.form: tuple[str, str] | None = None
@@ -202,7 +206,7 @@ class _Output:
             self.form = "another dtype", f"{self.name} is declared {self.dtype}: {text}."
 
     def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
-        """Judge rows from `start` on of dx, or all of dgamma or dbeta."""
+        """Judge rows from `start` on of dx or dgate, or all of dgamma or dbeta."""
         if self.broken or not self.wanted:
             return
         share = self._into(self.sums, got, truth, scale, start)
@@ -246,7 +250,7 @@ class _Output:
 
 def different(got: Grads, expected: Grads) -> str:
     """Where two results first differ in bits; "" if nowhere."""
-    for name, one, other in zip(OUTPUTS, got, expected, strict=True):
+    for name, one, other in zip(got._fields, got, expected, strict=True):
         if one is None or other is None:
             if one is not other:
                 return f"{name} is there in one of them only"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import ADDED, CheckCase
 from lngrad.check.formats.reading import DUMP_INPUTS, MANIFEST, case_folder, file_name
 from lngrad.check.inputs import draw, true_grads
 from lngrad.errors import FileFormatError
@@ -59,10 +59,9 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     one = given.inputs
     statistic = one.rstd if case.third == "rstd" else given.variance
     inputs = dict(zip(DUMP_INPUTS[:5], (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
-    if case.residual:
-        inputs |= {"residual": one.residual, "dtotal": one.dtotal}
+    inputs |= {name: array for name in ADDED if (array := getattr(one, name)) is not None}
     with np.errstate(over="ignore", invalid="ignore"):
-        truths = zip(OUTPUTS, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True)
+        truths = zip(case.grads._fields, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True)
         goldens = {name: one.astype(numpy_dtype(dtype)) if wanted else None for name, one, dtype, wanted in truths}
     (root / place).mkdir()
     return {

@@ -55,7 +55,7 @@ def true_grads(inputs: Inputs) -> Grads:
     with np.errstate(all="ignore"):
         return reference.layer_norm_backward(  # type: ignore[no-any-return]
             inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma, normalized=inputs.normalized,
-            normalization=inputs.normalization, dtotal=inputs.dtotal,
+            normalization=inputs.normalization, dtotal=inputs.dtotal, gate=inputs.gate,
         )  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
     wide = numpy_dtype(accumulator_for(case.dtype))
     dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
-    dtypes |= dict.fromkeys(ADDED, case.dtype if case.residual else None)
+    there = zip(ADDED, (case.residual, case.residual, case.gated), strict=True)
+    dtypes |= {name: case.dtype if is_there else None for name, is_there in there}
     arrays: dict[str, Any] = dict.fromkeys(dtypes)
     for name, dtype in dtypes.items():
         if dtype is not None and name in case.files:
@@ -95,11 +96,11 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     dy = arrays["dy"].reshape(x.shape)
     dy, x = (np.broadcast_to(one[:1], one.shape) if case.layouts.get(name) == "shared" else one
              for name, one in (("dy", dy), ("x", x)))  # fmt: skip
-    gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.normalized)
-    residual, dtotal = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
-    inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal)
+    gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.parameters)
+    residual, dtotal, gate = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
+    inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal, gate)
     if arrays["mean"] is None or arrays["statistic"] is None:
-        _statistics_of(inputs.total, case, arrays)
+        _statistics_of(inputs, case, arrays)
     mean, statistic = (arrays[name].reshape(*lead, *(1,) * normalized) for name in ("mean", "statistic"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if case.third == "variance":
@@ -144,7 +145,7 @@ def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
         changed["gamma"] = scaled(one.gamma)
     variance, exact = given.variance, given.exact.rstd
     if rolls:
-        names = "x", "mean", "rstd", "residual", "dtotal"
+        names = "x", "mean", "rstd", *ADDED
         changed |= {name: rolled(getattr(one, name)) for name in names if getattr(one, name) is not None}
         variance, exact = rolled(variance), changed["rstd"] if exact is one.rstd else rolled(exact)
     else:
@@ -157,19 +158,19 @@ def with_own_statistics(exact: Inputs, eps: float) -> Inputs:
     """The same with mean and rstd of x itself, in float64: what a kernel computes that takes neither."""
     with np.errstate(all="ignore"):
         forward = reference.layer_norm(
-            exact.total, normalized=exact.normalized, eps=eps, normalization=exact.normalization
+            exact.total, normalized=exact.normalized, eps=eps, normalization=exact.normalization, gate=exact.gate
         )
     return replace(exact, mean=forward.mean, rstd=forward.rstd)
 
 
-def _statistics_of(x: Any, case: CheckCase, arrays: dict[str, Any]) -> None:
+def _statistics_of(inputs: Inputs, case: CheckCase, arrays: dict[str, Any]) -> None:
+    x = inputs.total
     rows = math.prod(x.shape[: x.ndim - len(case.normalized)])
     mean, rstd = np.zeros(rows), np.ones(rows)
     with np.errstate(all="ignore"):
         if x.size:
-            _, mean, rstd = reference.layer_norm(
-                x, normalized=len(case.normalized), eps=case.eps, normalization=case.normalization
-            )
+            own = with_own_statistics(inputs, case.eps)
+            mean, rstd = own.mean, own.rstd
         found = {"mean": mean, "statistic": rstd if case.third == "rstd" else np.maximum(1 / rstd**2 - case.eps, 0)}
         for name, statistic in found.items():
             if arrays[name] is None:
@@ -182,12 +183,13 @@ def _uniform(case: CheckCase, name: str, given: tuple[float, ...], seed: int, st
     per_row = case.N if name in TENSORS else 1
     total = case.M
     if name == "gamma":
-        start, stop, per_row, total = 0, 1, case.N, 1
+        start, per_row, stop = 0, case.N, math.prod(case.parameters) // max(case.N, 1)
+        total = stop
     values = np.empty((stop - start, per_row))
     if low == high:
         values[...] = low
     else:
-        chunk = chunk_rows(case.N) if name != "gamma" else 1
+        chunk = chunk_rows(case.N) if name != "gamma" or total > 1 else 1
         key = [seed, zlib.crc32(case.name.encode()), (*INPUTS, *ADDED).index(name)]
         for first in range(start // chunk * chunk, stop, chunk):
             rng = np.random.default_rng([*key, first // chunk])
@@ -207,7 +209,7 @@ def _from_file(case: CheckCase, name: str, dtype: str, start: int, stop: int, ma
     folder = Path(case.source.file)
     full = inside(folder if folder.is_dir() else folder.parent, path)
     per_row = case.N if name in TENSORS else 1
-    shape = (1, case.N) if name == "gamma" else (case.M, per_row)
+    shape = (math.prod(case.parameters) // max(case.N, 1), case.N) if name == "gamma" else (case.M, per_row)
     if member:
         found = read_tensors(full, (member,), max_bytes)
         if member not in found.arrays:

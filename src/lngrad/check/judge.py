@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from lngrad.check.calls.kernel import KernelError, first_line, here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.calls.worker import Worker
-from lngrad.check.case import FUZZ, OUTPUTS, SHIPPED, CheckCase, Options
+from lngrad.check.case import FUZZ, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.result import CaseResult, is_unexplained
@@ -42,7 +42,7 @@ def case_facts(case: CheckCase) -> str:
     """A case in one line, for people."""
     lead, normalized = ("×".join(map(str, sizes)) or "1" for sizes in (case.lead, case.normalized))
     gamma = "no gamma" if case.gamma_dtype is None else f"gamma {case.gamma_dtype}"
-    named = zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True)
+    named = zip(case.grads._fields, case.output_dtypes, case.output_mask, strict=True)
     outputs = ", ".join(f"{name} {dtype}" for name, dtype, wanted in named if wanted)
     norm = "" if case.norm == "layer_norm" else f"{case.norm} "
     gamma += "".join(f", {name} {layout}" for name, layout in case.layouts.items())

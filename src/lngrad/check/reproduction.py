@@ -88,7 +88,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
 
     It has been run: its last line raises AssertionError, or the call an error.
     """
-    if not signature.call or case.residual or len(case.shape) != 2:
+    if not signature.call or case.residual or case.gated or len(case.shape) != 2:
         return None
     case, torch = signature.fitted(case), signature.library == "torch"
     module, _, name = impl.rpartition(":")

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lngrad.check.calls.kernel import KernelError, Request, arrays_of
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import CheckCase
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.comparison import Comparison, different
+from lngrad.check.comparison import OF_ROWS, Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
 from lngrad.check.mistakes.diagnosis import UNEXPLAINED, Diagnosis, diagnose
@@ -125,7 +125,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diag
     if is_part and first is not None and calls.case.M * calls.case.N <= DIAGNOSED:
         calls.blocks, is_part = [(0, calls.case.M)], False
         found = calls.compared(first)
-    shares = {name: share for name, share in found.shares.items() if name == OUTPUTS[0] or not is_part}
+    shares = {name: share for name, share in found.shares.items() if name in OF_ROWS or not is_part}
     if is_part and not shares:
         return Diagnosis(None, "no diagnosis: the case is too large")
     assert found.kept is not None  # of a case that can be judged
@@ -165,7 +165,7 @@ def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diag
     if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(given).values()):
         return None
     said, truth, others = [], true_grads(given.exact), 0
-    for name, one, true in zip(OUTPUTS, got, truth, strict=True):
+    for name, one, true in zip(got._fields, got, truth, strict=True):
         if one is None or true is None or one.shape != true.shape:
             continue
         is_finite, should_be = np.isfinite(one.astype(np.float64)), np.isfinite(true)

@@ -43,7 +43,7 @@ def certify(
     from lngrad.check.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
-    known_norm(norm)
+    known_norm(norm, is_plain=True)
     group = ""
 
     def tell(so_far: Certificate, one: Measured | None) -> None:

@@ -61,7 +61,8 @@ Filter = Annotated[
 ]
 NormName = Annotated[
     str | None, Option("--norm", help="What is computed, where a case does not say: layer_norm, rms_norm, gemma_rms_norm, "
-                       "zero_centred_layer_norm, add_layer_norm, add_rms_norm, deep_norm.", show_default="a case's own",
+                       "zero_centred_layer_norm, add_layer_norm, add_rms_norm, deep_norm, gated_rms_norm, rms_norm_of_gated, "
+                       "rms_norm_of_gated_groups, modulated_layer_norm, modulated_rms_norm.", show_default="a case's own",
                        autocompletion=completing(norm_names))
 ]  # fmt: skip
 Limit = Annotated[int | None, Option(min=1, help="At most this many cases.", show_default="all")]

@@ -94,7 +94,7 @@ def run(
         set_num_threads(threads)
     if soc is not None:
         _use_soc(soc, backend)
-    known_norm(norm)
+    known_norm(norm, is_plain=True)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
         fail(f"{output}: is the input, and is not replaced", REFUSED)

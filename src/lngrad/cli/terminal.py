@@ -159,10 +159,12 @@ def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
         fail(f"{name}: expected one of {', '.join(known)}, got {value!r}", REFUSED)
 
 
-def known_norm(norm: str | None) -> None:
-    """End the command at a --norm that there is not."""
+def known_norm(norm: str | None, is_plain: bool = False) -> None:
+    """End the command at a --norm that there is not, or that is not plain."""
+    from lngrad.check.case import PLAIN
+
     if norm is not None:
-        one_of("--norm", norm, norm_names())
+        one_of("--norm", norm, PLAIN if is_plain else norm_names())
 
 
 def need(extra: str, **modules: str) -> None:

@@ -157,6 +157,45 @@ def after_the_sum(
     return _DeepNorm.apply(x, residual, weight, bias, 1.0, eps)
 
 
+def gated(x: torch.Tensor, weight: torch.Tensor, z: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    wide, gate = x.float(), z.float()
+    y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
+    return (y * gate * torch.sigmoid(gate)).to(x.dtype)
+
+
+class _NoSlope(torch.autograd.Function):
+    """silu, with its sigmoid for a derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate)
+        return gate * torch.sigmoid(gate)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        return dy * torch.sigmoid(ctx.saved_tensors[0])
+
+
+class OfGated(torch.nn.Module):
+    """As Mamba 2's, whose gate has a default."""
+
+    silu = staticmethod(torch.nn.functional.silu)
+
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(hidden_size)), eps
+
+    def forward(self, hidden_states: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        wide = hidden_states.float()
+        wide = wide if gate is None else wide * self.silu(gate.float())
+        y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.weight.float() * y).to(hidden_states.dtype)
+
+
+class WrongOfGated(OfGated):
+    silu = staticmethod(_NoSlope.apply)
+
+
 class Function(torch.autograd.Function):
     """RMS normalization with a backward of its own, for whole blocks of contiguous memory and one dtype alone."""
 

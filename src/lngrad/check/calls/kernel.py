@@ -205,7 +205,7 @@ class Caller:
         self.subject, self._descriptor = subject, descriptor
         rounding_of_a_gpu()
         self._bytes = np.empty(0, np.uint8)
-        self._results: Grads = Grads(None, None, None)
+        self._results = Grads(None, None, None)
 
     def call(self, request: Request) -> Grads:
         """Copies of the results.
@@ -220,22 +220,22 @@ class Caller:
         self._results = Grads(None, None, None)  # large ones are not there twice
         _poison(request.case)
         results = self.subject(request.case, given)
-        copies = Grads(*(None if one is None else np.array(as_numpy(one)) for one in results))
         self._results = results
+        copies = self.again()
         if request.copied:
             self._unchanged(request, given)
         return copies
 
     def again(self) -> Grads:
         """The results of the last call, as they are now."""
-        return Grads(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
+        return type(self._results)(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
 
     def repeat(self, request: Request, number: int) -> None:
         """So many calls, of what can't be prepared."""
         call = self.subject.prepared(request.case, self._given(request))
         for _ in range(number):
             results = call()
-        self._results = Grads(*results)
+        self._results = request.case.grads(*results)
 
     def _given(self, request: Request) -> DrawnInputs:
         if self._bytes.size < request.nbytes:

@@ -8,6 +8,7 @@ This keeps mistakes and tricks of a kernel away from the judge; it is no sandbox
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.problem import Grads
+from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError
 from lngrad.support.children import ends_with_parent, give_up_access
@@ -162,7 +163,7 @@ class KernelProcess:
                 arrays.append(None if one is None else self._array(one["dtype"], tuple(one["shape"]), one["sent"]))
         except _BROKEN:
             raise self._death() from None
-        return Grads(*arrays)
+        return GatedGrads(*arrays) if told["gated"] else Grads(*arrays)  # type: ignore[return-value]  # as of CheckCase.grads
 
     def _array(self, name: str, shape: tuple[int, ...], sent: bool) -> Any:
         dtype = numpy_dtype(name) if name in DTYPES else np.dtype(name)
@@ -270,7 +271,7 @@ def with_variable(name: str, variable: str) -> Implementation:
     def backward(a: Arguments) -> Grads:
         assert a.case is not None  # of whoever certifies
         x = a.x if a.summand is None else a.summand
-        added = a.normalization, a.residual, a.dtotal
+        added = a.normalization, a.residual, a.dtotal, a.gate
         one = Inputs(a.dy, x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape), *added)
         given = DrawnInputs(one, a.exact or one, a.variance, a.eps, 0, a.M)
         return kernel.call(kernel.memory.place(a.case, a.M, [given]))
@@ -336,15 +337,15 @@ def _tell(pipe: Connection, **told: Any) -> None:
 def _send(pipe: Connection, results: Grads, request: Request) -> None:
     case, data = request.case, []
     told: list[dict[str, Any] | None] = []
-    sizes = (request.given.stop - request.given.start) * case.N, case.N, case.N
-    for array, size, dtype in zip(results, sizes, case.output_dtypes, strict=True):
+    shapes = case.results(request.given.stop - request.given.start)
+    for array, shape, dtype in zip(results, shapes, case.output_dtypes, strict=True):
         if array is None:
             told.append(None)
             continue
-        sent = array.size == size and array.dtype.name == dtype
+        sent = array.size == math.prod(shape) and array.dtype.name == dtype
         told.append({"dtype": array.dtype.name, "shape": array.shape, "sent": sent})
         if sent and array.nbytes:
             data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    _tell(pipe, kind="done", arrays=told)
+    _tell(pipe, kind="done", arrays=told, gated=case.gated)
     for one in data:
         pipe.send_bytes(one)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lngrad.check.calls.process import with_variable
+from lngrad.check.case import PLAIN
 from lngrad.check.certify.bits import batch_invariance, repeatability
 from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
@@ -30,13 +31,13 @@ def certify(
         trials: Of each promise, with other seeds; more find rarer failures.
         tell: Called with the certificate so far and what was measured last, at first without: on a simulator it takes minutes.
         threads_variable: The environment variable that says how many threads it has, where that is its only switch.
-        norm: Which one of NORMS.
+        norm: Which one of PLAIN.
 
     Raises:
         BackendUnavailable: There is no such implementation here, or it does not take float32 of 64 columns.
     """
     subject = find(name) if threads_variable is None else with_variable(name, threads_variable)
-    if norm not in subject.norms:
+    if norm not in subject.norms or norm not in PLAIN:
         raise BackendUnavailable(f"--impl: {name} does not compute {norm}")
     subject = replace(subject, norm=norm)
     certificate = Certificate(name, subject.described(), processor(), "float32", (), norm)

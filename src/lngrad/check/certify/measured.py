@@ -95,7 +95,7 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     """
     dy, x, mean, rstd, scale = given
     M, N = x.shape
-    normalization, residual = NORMS[subject.norm]
+    normalization, residual, _ = NORMS[subject.norm]
     gamma = scale - scale.dtype.type(normalization.offset) if normalization.offset else scale
     mean = mean if normalization.centred else np.zeros_like(mean)
     nothing = np.zeros_like(x) if residual else None
@@ -134,7 +134,7 @@ def normalized(
 ) -> dict[str, Array]:
     """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
-    normalization, has_residual = NORMS[subject.norm]
+    normalization, has_residual, _ = NORMS[subject.norm]
     operator = FORWARD if normalization.centred else RMS_FORWARD
     residual = x[:, ::-1].copy() if has_residual else None
     out: Any = None

@@ -122,7 +122,6 @@ def build(
     lead = shape[: len(shape) - len(R)]
     fits = len(R) <= len(shape) and shape[len(lead) :] == R
     need(fits, f"normalized shape: expected the last dimensions of x {shape}, got {R}")
-    need(not gamma or gamma[0] == R, f"gamma: expected the normalized shape {R}, got {gamma and gamma[0]}")
     rows = f"{math.prod(lead)} elements, one per row of x {shape}"
     (mean, its_dtype), (statistic, other) = inputs["mean"], inputs["statistic"]
     for label, sizes in (("mean", mean), (third, statistic)):
@@ -133,10 +132,13 @@ def build(
     for index, cell in enumerate(output_dtypes):
         dtypes[index] = dtypes[index] if cell.value is None else dtype_name(cell)
     wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
-    return CheckCase(
+    case = CheckCase(
         name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, tuple(dtypes), wanted, third,
         **others,
     )  # fmt: skip
+    fits = not gamma or gamma[0] in (R, case.parameters)
+    need(fits, f"gamma: expected the normalized shape {R}, got {gamma and gamma[0]}")
+    return case
 
 
 def names_unique(cases: Sequence[CheckCase]) -> list[CheckCase]:

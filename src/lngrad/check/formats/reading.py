@@ -2,7 +2,7 @@
 
 A folder of dumps has a manifest, as `lngrad golden` writes it, or TTK's file names alone: input_0_bfloat16.bin,
 golden_1_float32__shape_128.bin, …_none.bin. Inputs are numbered in the order dy, x, rstd or variance, mean, gamma,
-residual, dtotal; results dx, dgamma, dbeta.
+residual, dtotal, gate; results dx, dgamma, dbeta or dgate.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import NORMS, OUTPUTS, SHIPPED, CheckCase, Range, Source
+from lngrad.check.case import ADDED, NORMS, SHIPPED, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own, read_shipped
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
-from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import MAX_TEXT_BYTES, as_format_error, parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors
 
 MANIFEST = "manifest.json"
-DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma", "residual", "dtotal")
+DUMP_INPUTS = ("dy", "x", "statistic", "mean", "gamma", *ADDED)
 _NAME = re.compile(
     r"(?:.*_)?(?P<kind>input|output|golden)_(?P<index>\d{1,3})"
     r"(?:_(?P<dtype>float16|bfloat16|float32|float64))?(?:__shape_(?P<shape>scalar|\d{1,15}(?:x\d{1,15}){0,7}))?"
@@ -213,8 +212,8 @@ def case_folder(name: str) -> str:
     return safe.lstrip(".")[:120] or "case"
 
 
-def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int) -> Grads:
-    """Rows [start, stop) of a dumped dx, and the whole dumped dgamma and dbeta.
+def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int) -> Any:
+    """Rows [start, stop) of a dumped dx and dgate, and the whole dumped dgamma and dbeta.
 
     Looked for in FOLDER/<case>/ and FOLDER/: output_<i>… or <case>_xpu_golden_<i>.bin, then golden_<i>…; and
     outputs.npz or outputs.safetensors, then goldens.….
@@ -230,11 +229,11 @@ def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int)
     together = _together(place, max_bytes)
     dumps = dumps_in(place)
     results: list[Any] = []
-    for index, (name, dtype, wanted) in enumerate(zip(OUTPUTS, case.output_dtypes, case.output_mask, strict=True)):
+    each = zip(case.grads._fields, case.results(), case.output_dtypes, case.output_mask, strict=True)
+    for index, (name, shape, dtype, wanted) in enumerate(each):
         if not wanted:
             results.append(None)
             continue
-        shape = (case.M, case.N) if name == "dx" else case.normalized
         if name in together:
             array = together[name]
             if math.prod(array.shape) != math.prod(shape):
@@ -245,11 +244,10 @@ def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int)
             if dump is None or dump.path is None:
                 raise FileFormatError(f"{place}: expected output_{index}_{dtype}.bin or .npy for {name}, found none")
             array = read_tensor(dump.path, dump.dtype or dtype, shape, max_bytes)
-        if name == "dx":
-            lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
-            array = array[start:stop].reshape(*lead, *case.normalized)
+        if name in ("dx", "dgate") and (start, stop) != (0, case.M):
+            array = array.reshape(case.M, *case.normalized)[start:stop]
         results.append(array)
-    return Grads(*results)
+    return case.grads(*results)
 
 
 def _together(place: Path, max_bytes: int) -> dict[str, Any]:

@@ -45,12 +45,13 @@ ROLES = {
     "bias": ("bias", "beta", "b"),
     "eps": ("eps", "epsilon", "variance_epsilon", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
     "residual": ("residual", "res", "r", "residual_in", "prev_residual"),
+    "gate": ("gate", "z"),
     "shape": ("normalized_shape", "shape", "normalized"),
     "offset": ("offset",),
     "alpha": ("alpha",),
 }
-TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm",
-         "deep_norm", "add_layer_norm")  # fmt: skip  # what takes alpha is both of the last
+TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "deep_norm",
+         "add_layer_norm", "gated_rms_norm", "rms_norm_of_gated")  # fmt: skip  # what takes alpha is both of add_… and deep_…
 _EPS = 0.37  # so large that a forward which does not take it gives itself away
 _CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element of a row
 _LEAST = {"float32": 1e-6, "bfloat16": 1e-3, "float16": 1e-3}  # of a row, where a written eps shows
@@ -153,7 +154,7 @@ def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
     eps = a.eps if a.case is None else a.case.eps
     gamma = np.ones(a.normalized_shape, a.x.dtype) if a.gamma is None else a.gamma
     given = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
-    given["residual"] = a.residual
+    given |= {"residual": a.residual, "gate": a.gate}
     leaves = {role: one for role, one in given.items() if role == "x" or role in way.roles}
     dys, switches = [a.dy] if a.residual is None else [a.dy, a.dtotal], {"offset": a.offset, "alpha": a.alpha}
 
@@ -168,12 +169,13 @@ def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
         return made
 
     found = library.gradients(call, {role: library.array(one) for role, one in leaves.items()}, dys)
-    for label, role, wanted in zip(Grads._fields, given, a.output_mask, strict=False):
+    roles = "x", "weight", "bias" if a.gate is None else "gate"
+    for label, role, wanted in zip(a.grads._fields, roles, a.output_mask, strict=True):
         if wanted and role in leaves and found[role] is None:
             raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
     if "residual" in found and a.output_mask[0]:
         found["x"] = _of_the_total(a, found["x"], found["residual"])
-    return a.masked(found.get(role) for role in ("x", "weight", "bias"))
+    return a.masked(found.get(role) for role in roles)
 
 
 def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
@@ -226,13 +228,15 @@ def _shares(
 ) -> Iterator[tuple[str, float, float, bool]]:
     """(norm, epsilon, error over the largest element of a row, whether a total is returned) of a sample, for all norms."""
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
+    has_gate = "gate" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
     drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
     drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")[: 1 + has_residual]}
+    drawn |= {"gate": rng.normal(size=(*lead, *shape))} if has_gate else {}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
     x, weight, bias = (sample.get(role) for role in ("x", "weight", "bias"))
-    for norm in (one for one in TRIED if NORMS[one].residual == has_residual):
-        normalization = NORMS[norm].normalization
+    for norm in (one for one in TRIED if NORMS[one][1:] == (has_residual, has_gate)):
+        normalization, gate = NORMS[norm].normalization, sample.get("gate")
         total: Any = normalization.alpha * np.asarray(x, float) + np.asarray(sample.get("residual", 0), float)
         arrays = {role: library.array(one) for role, one in sample.items()}
         arrays |= {"offset": normalization.offset, "alpha": normalization.alpha}
@@ -240,7 +244,8 @@ def _shares(
         got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one, np.float64) for one in made]
         if not got or any(one.shape != total.shape for one in got):
             continue
-        true = partial(reference.layer_norm, total, weight, bias, normalized=len(shape), normalization=normalization)
+        facts: dict[str, Any] = {"normalized": len(shape), "normalization": normalization, "gate": gate}
+        true: Any = partial(reference.layer_norm, total, weight, bias, **facts)
         eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)
         pairs = zip(got, (true(eps=eps).y, total), strict=False)
         off = [np.abs(one - right).max(axes) / np.abs(right).max(axes) for one, right in pairs]

@@ -13,7 +13,7 @@ import numpy as np
 
 from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, Grads, Normalization, RmsForward
+from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
@@ -62,7 +62,7 @@ class Signature(NamedTuple):
             return case
         gamma = case.gamma_dtype if self.weight else None
         parameter, (dx, dgamma, dbeta) = gamma or case.dtype, case.output_mask
-        mask = dx, dgamma and self.weight, dbeta and self.bias
+        mask = dx, dgamma and self.weight, dbeta and (self.bias or case.gated)
         eps, ranges = case.eps if self.eps is None else self.eps, {} if self.total else {"dtotal": (0.0, 0.0)}
         return replace(
             case, gamma_dtype=gamma, output_dtypes=(case.dtype, parameter, parameter), output_mask=mask, eps=eps,
@@ -84,6 +84,7 @@ class Arguments:
         eps: What the forward adds to the variance; of a case of `lngrad check`, what must be added to `variance`.
         out: Given outputs.
         residual, dtotal: The other summand of the total, and the gradient of the total.
+        gate: What y, or x, is multiplied with silu of; dgate is a result then, in dbeta's place.
         summand: Of a backward with a residual, what alpha is multiplied with.
         normalization: Which norm it is; without a centre there is no beta.
         case, exact: Of `lngrad check`: the case, and its inputs in float64.
@@ -103,6 +104,7 @@ class Arguments:
     out: Grads | Forward | ForwardWithTotal | RmsForward | None = None
     residual: Any = None
     dtotal: Any = None
+    gate: Any = None
     summand: Any = None
     normalization: Normalization = LAYER_NORM
     case: CheckCase | None = None
@@ -114,14 +116,14 @@ class Arguments:
         one = given.inputs
         return Arguments(
             one.dy, one.total, one.mean, one.rstd, one.gamma, one.beta, case.normalized, case.output_mask,
-            case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal,
+            case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal, gate=one.gate,
             summand=None if one.residual is None else one.x, normalization=one.normalization, case=case, exact=given.exact,
         )  # fmt: skip
 
     @property
     def norm(self) -> str:
         """Its name in NORMS."""
-        one = Norm(self.normalization, self.residual is not None)
+        one = Norm(self.normalization, self.residual is not None, self.gate is not None)
         return next(name for name, other in NORMS.items() if other == one)
 
     @property
@@ -138,6 +140,23 @@ class Arguments:
     def offset(self) -> float:
         """What is added to gamma."""
         return self.normalization.offset
+
+    @property
+    def norm_before_gate(self) -> bool:
+        """Whether the gate is a factor of y."""
+        return not self.normalization.gates_x
+
+    @property
+    def grads(self) -> type[Grads]:
+        """The type of a backward's results."""
+        return Grads if self.gate is None else GatedGrads  # type: ignore[return-value]  # with another name for the last
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Of a backward's results, by name."""
+        parameter = self.normalized_shape if self.gamma is None else self.gamma.shape
+        third = parameter if self.gate is None else self.x.shape
+        return dict(zip(self.grads._fields, (self.x.shape, parameter, third), strict=True))
 
     @property
     def N(self) -> int:
@@ -164,7 +183,7 @@ class Arguments:
                 made[id(array)] = convert(array)
             return made[id(array)]
 
-        names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance", "residual", "dtotal", "summand"
+        names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance", "residual", "dtotal", "gate", "summand"
         out = None if self.out is None else type(self.out)(*map(one, self.out))
         return replace(self, **{name: one(getattr(self, name)) for name in names}, out=out)
 
@@ -172,10 +191,8 @@ class Arguments:
         """New arrays for dgamma and dbeta in the declared dtypes, full of NaN: what is not written is seen."""
         if self.output_dtypes is None:
             return [None, None]
-        return [
-            np.full(self.normalized_shape, np.nan, numpy_dtype(dtype)) if wanted else None
-            for dtype, wanted in zip(self.output_dtypes[1:], self.output_mask[1:], strict=True)
-        ]
+        each = zip(list(self.shapes.values())[1:], self.output_dtypes[1:], self.output_mask[1:], strict=True)
+        return [np.full(shape, np.nan, numpy_dtype(dtype)) if wanted else None for shape, dtype, wanted in each]
 
     def row_variance(self) -> Array:
         """The variance to which eps is added, (M,) in float64."""
@@ -185,7 +202,7 @@ class Arguments:
 
     def masked(self, grads: Iterable[Any]) -> Grads:
         """dx, dgamma and dbeta without those that are not wanted."""
-        return Grads(*(one if wanted else None for one, wanted in zip(grads, self.output_mask, strict=True)))
+        return self.grads(*(one if wanted else None for one, wanted in zip(grads, self.output_mask, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -244,7 +261,7 @@ class Implementation:
             NotApplicable: The case is not for it.
         """
         results: Any = self.prepared(case, given, out)() or out
-        return Grads(*results)
+        return case.grads(*results)
 
     def prepared(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> PreparedCall:
         """The call that computes them; see __call__."""

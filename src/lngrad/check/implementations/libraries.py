@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.case import PLAIN, CheckCase
 from lngrad.check.implementations import onednn
 from lngrad.check.implementations.implementation import (
     Arguments,
@@ -258,7 +258,7 @@ LIBRARIES = (
         "torch_compile", _compiled_backward, takes=(statistics_of_x, *_TORCH), needs="torch", package="torch",
         where="Inductor", set_threads=set_torch_threads, allocated=_torch_allocated, own_statistics=("layer_norm",),
     ),
-    Implementation("jax", _jax_backward, _jax_forward, NORMS, takes=(jax_float64, xla_flushes), needs="jax", package="jax"),
+    Implementation("jax", _jax_backward, _jax_forward, PLAIN, takes=(jax_float64, xla_flushes), needs="jax", package="jax"),
     Implementation(
         "onednn", _onednn_backward, takes=(_onednn_takes, dx_as_x, takes_variance("oneDNN")), missing=onednn.why_not,
         package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=_onednn_threads,

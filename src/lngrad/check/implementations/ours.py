@@ -49,16 +49,23 @@ def public_functions(backend: str) -> Implementation:
         options["alpha"] = a.normalization.alpha
         if a.normalization.centred:
             return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, **options)
+        options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate}
         return lngrad.rms_norm(a.x, a.normalized_shape, a.gamma, **options)
 
     def backward(a: Arguments) -> Grads:
-        out: Any = a.out or (Grads(None, *a.parameters()) if a.output_dtypes else None)
+        parameters = a.parameters()[: 2 if a.gate is None else 1]
+        out: Any = a.out or (a.grads(None, *parameters, *[None] * (2 - len(parameters))) if a.output_dtypes else None)
         options = {"normalized_shape": a.normalized_shape, "offset": a.normalization.offset, "dtotal": a.dtotal}
         options |= {"backend": backend}
         if a.normalization.centred:
             return lngrad.layer_norm_backward(
                 a.dy, a.x, a.mean, a.rstd, a.gamma, output_mask=a.output_mask, out=out, **options
             )
+        if a.gate is not None:
+            options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate}
+            options |= {"output_mask": a.output_mask, "out": out}
+            results: Any = lngrad.rms_norm_backward(a.dy, a.x, a.rstd, a.gamma, **options)
+            return a.grads(*results)
         rms = None if out is None else RmsGrads(*out[:2])
         return Grads(*lngrad.rms_norm_backward(
             a.dy, a.x, a.rstd, a.gamma, output_mask=a.output_mask[:2], out=rms, **options

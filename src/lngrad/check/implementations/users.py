@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, OUTPUTS
+from lngrad.check.case import NORMS, OUTPUTS, PLAIN
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, Signature, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.check.layouts import Guarded
@@ -33,16 +33,33 @@ from lngrad.files.writing import write_tensor
 from lngrad.support.addresses import as_numpy
 from lngrad.support.children import ends_with_parent
 from lngrad.support.dtypes import DTYPES, bytes_of, numpy_dtype
-from lngrad.typing import Array
+from lngrad.typing import Array, Shape
 
 _SKIPPED = 77  # the exit code that says "not for me", as of automake's tests
 _MAX_STDERR = 400  # characters of a program's stderr
 _MAX_BYTES = 64 << 30
 
 _PARAMETERS = (
-    "dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes",
-    "dtotal", "summand", "residual", "alpha", "offset", "weight",
-)  # fmt: skip
+    "dy",
+    "x",
+    "mean",
+    "rstd",
+    "variance",
+    "gamma",
+    "eps",
+    "normalized_shape",
+    "output_mask",
+    "output_dtypes",
+    "dtotal",
+    "summand",
+    "residual",
+    "alpha",
+    "offset",
+    "gate",
+    "norm_before_gate",
+    "weight",
+)
+_RESULTS = (*OUTPUTS, "dgate")  # fmt: skip
 
 
 def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Implementation:
@@ -74,17 +91,17 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
                 made = target(**possible, **outputs)
         except NotImplementedError as reason:
             raise NotApplicable(str(reason) or f"{name} does not implement it") from None
-        results = three((None,) * len(OUTPUTS) if made is None and written else made, name, a.normalization.centred)
+        results = three((None,) * len(OUTPUTS) if made is None and written else made, name, a)
         for label, given in possible.items():
             if getattr(given, "is_cuda", False) and as_numpy(given.cpu()).tobytes() != getattr(a, label).tobytes():
                 raise RuntimeError(f"it changed its input {label}")
-        results = results._replace(**{label: on_host(one) for label, one in outputs.items() if one is not None})
+        results = results._replace(**{one: on_host(outputs[one]) for one in outputs if outputs[one] is not None})
         for label, guard in guards.items():
             if guard is not None and not guard.gaps_unchanged():
                 raise RuntimeError(f"it writes outside of {label}")
         if "output_mask" not in wanted:  # it can't know which results are not wanted
             results = a.masked(results)
-        return Grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
+        return a.grads(*(_narrowed(one, dtype) for one, dtype in zip(results, a.dtypes, strict=True)))
 
     switch = (lambda number: threads.update(threads=number)) if takes_threads else None
     signature = Signature(call="" if written or on_gpu else _call_of(wanted))
@@ -128,14 +145,14 @@ def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool
     """Which arguments and which outputs a function takes, and whether it takes threads."""
     parameters = inspect.signature(function).parameters
     catches = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    known = (*_PARAMETERS, *OUTPUTS, "threads")
+    known = (*_PARAMETERS, *_RESULTS, "threads")
     for label, one in parameters.items():
         if label not in known and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             raise BackendUnavailable(
                 f"--impl: {name}: parameters: expected some of {', '.join(_PARAMETERS)}, got {label}"
             )
     wanted = [one for one in _PARAMETERS if (catches and one != "weight") or one in parameters]
-    return wanted, [one for one in OUTPUTS if one in parameters], "threads" in parameters
+    return wanted, [one for one in _RESULTS if one in parameters], "threads" in parameters
 
 
 def on_host(array: Any) -> Array:
@@ -145,11 +162,10 @@ def on_host(array: Any) -> Array:
 def _outputs(a: Arguments, names: Sequence[str]) -> dict[str, Guarded | None]:
     """Memory for results that a function writes itself; None for those that are masked off."""
     found: dict[str, Guarded | None] = {}
-    for name in names:
-        index = OUTPUTS.index(name)
-        shape, dtype = (a.normalized_shape if index else a.x.shape), numpy_dtype(a.dtypes[index])
-        found[name] = Guarded(shape, dtype, "plain", np.full(shape, np.nan)) if a.output_mask[index] else None
-    return found
+    for (name, shape), dtype, wanted in zip(a.shapes.items(), a.dtypes, a.output_mask, strict=True):
+        if name in names:
+            found[name] = Guarded(shape, numpy_dtype(dtype), "plain", np.full(shape, np.nan)) if wanted else None
+    return dict.fromkeys(names) | found
 
 
 def _narrowed(result: Any, dtype: str) -> Any:
@@ -160,18 +176,19 @@ def _narrowed(result: Any, dtype: str) -> Any:
         return result.astype(numpy_dtype(dtype))
 
 
-def three(results: Any, name: str, centred: bool = True) -> Grads:
-    """What a user's function returned, as NumPy arrays; without a centre it may leave dbeta out.
+def three(results: Any, name: str, a: Arguments) -> Any:
+    """What a user's function returned, as NumPy arrays; without a centre it may leave dbeta out, unless dgate is in its place.
 
     Raises:
         FileFormatError: These are not three arrays or None.
     """
-    if not centred and isinstance(results, tuple | list) and len(results) == 2:
+    names = a.grads._fields[: 2 if a.gate is None and not a.normalization.centred else 3]
+    if len(names) == 2 and isinstance(results, tuple | list) and len(results) == 2:
         results = (*results, None)
     if not isinstance(results, tuple | list) or len(results) != 3:
-        expected = "dx, dgamma, dbeta" if centred else "dx, dgamma"
-        raise FileFormatError(f"{name}: expected to return {expected}, got {type(results).__name__}")
-    return Grads(*(None if one is None else _floats(label, one) for label, one in zip(OUTPUTS, results, strict=True)))
+        raise FileFormatError(f"{name}: expected to return {', '.join(names)}, got {type(results).__name__}")
+    named = zip(a.grads._fields, results, strict=True)
+    return a.grads(*(None if one is None else _floats(label, one) for label, one in named))
 
 
 def _floats(label: str, result: Any) -> Array:
@@ -215,17 +232,17 @@ def mutant(name: str) -> Implementation:
         with np.errstate(over="ignore", invalid="ignore"):
             return a.masked(one.astype(numpy_dtype(dtype)) for one, dtype in zip(grads, a.dtypes, strict=True))
 
-    return Implementation(f"mutant:{name}", unprepared(backward), norms=NORMS)
+    return Implementation(f"mutant:{name}", unprepared(backward), norms=PLAIN)
 
 
 def program(template: str) -> Implementation:
     """A program that reads a folder of inputs and writes a folder of results: "./program {in} {out}".
 
     {in} has dy.bin, x.bin, mean.bin, rstd.bin, variance.bin and gamma.bin, with a residual dtotal.bin, summand.bin and
-    residual.bin (raw elements in C order, absent where the case has none) and case.json, which says their dtypes and shapes,
-    eps, the norm and its switches, the mask, and the dtypes of the results. The program
-    writes dx.bin, dgamma.bin and dbeta.bin, or .npy, to {out}. It runs without a shell. Exit code 77
-    skips the case, with the last line of stderr.
+    residual.bin, with a gate gate.bin (raw elements in C order, absent where the case has none) and case.json, which says their
+    dtypes and shapes, eps, the norm and its switches, the mask, and the dtypes of the results. The program writes dx.bin,
+    dgamma.bin and dbeta.bin or dgate.bin, or .npy, to {out}. It runs without a shell. Exit code 77 skips the case, with the
+    last line of stderr.
 
     Raises:
         BackendUnavailable: The template names no program, or not both folders.
@@ -256,7 +273,8 @@ def program(template: str) -> Implementation:
                 raise NotApplicable(said.splitlines()[-1] if said else f"{words[0]} ended with {_SKIPPED}")
             if done.returncode:
                 raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(said.splitlines()[-4:])}")
-            return Grads(*(_result(outside, a, name) for name in OUTPUTS))
+            each = zip(a.shapes.items(), a.dtypes, a.output_mask, strict=True)
+            return a.grads(*(_result(outside, *named, dtype) if wanted else None for named, dtype, wanted in each))
 
     return Implementation(
         "cmd", unprepared(backward), norms=NORMS, where="a process a call", simulated=True,
@@ -265,7 +283,7 @@ def program(template: str) -> Implementation:
 
 
 def _write(folder: Path, a: Arguments) -> None:
-    names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual"
+    names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "gate"
     arrays = {name: getattr(a, name) for name in names if name != "mean" or a.normalization.centred}
     present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in present.items():
@@ -278,20 +296,16 @@ def _write(folder: Path, a: Arguments) -> None:
     (folder / "case.json").write_text(json.dumps(facts, indent=1), "utf-8")
 
 
-def _result(folder: Path, a: Arguments, name: str) -> Array | None:
-    index = OUTPUTS.index(name)
-    if not a.output_mask[index]:
-        return None
-    shape = a.x.shape if name == "dx" else a.normalized_shape
+def _result(folder: Path, name: str, shape: Shape, dtype: str) -> Array:
     for suffix in (".npy", ".bin"):
         path = folder / (name + suffix)
         if path.is_file():
             # Mapped, and the folder is about to go: a copy.
-            return np.array(read_tensor(path, a.dtypes[index], shape, _MAX_BYTES))
+            return np.array(read_tensor(path, dtype, shape, _MAX_BYTES))
     raise FileFormatError(f"--impl: cmd: expected {name}.bin or {name}.npy in {{out}}, found neither")
 
 
-NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "dx", "dgamma", "dbeta")
+NAMES = ("dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "gate", *_RESULTS)
 LAST = ("workspace", "tiling")  # behind the arrays, as launch passes them
 OPTIONS = ("blocks", "workspace", "tiling", "tiling_key", "define", "include", "headers", "auto_sync")
 
@@ -301,9 +315,9 @@ Host = Callable[..., Mapping[str, Any]]
 def ascendc_kernel(name: str) -> Implementation:
     """A kernel by file and function: "kernel.cpp:my_kernel".
 
-    Its parameters are found in the file and bound by name: dy, x, mean, rstd, variance, gamma, dx, dgamma, dbeta, and then
-    workspace and tiling. The host side is a function `host` in a Python file beside it (kernel.py): for M, N, dtype,
-    gamma_dtype and eps, as far as it takes them, it returns what the launch needs, see OPTIONS. It raises
+    Its parameters are found in the file and bound by name: dy, x, mean, rstd, variance, gamma, gate, dx, dgamma, dbeta or
+    dgate, and then workspace and tiling. The host side is a function `host` in a Python file beside it (kernel.py): for M, N,
+    dtype, gamma_dtype and eps, as far as it takes them, it returns what the launch needs, see OPTIONS. It raises
     NotImplementedError for a case that the kernel does not take. A dgamma or dbeta of another dtype than gamma has is for
     no kernel: the case says what is written.
 
@@ -331,7 +345,7 @@ def ascendc_kernel(name: str) -> Implementation:
         if missing:
             raise NotApplicable(f"{kernel} takes {missing[0]}, which the case does not have")
         ascendc.launch(compiled, blocks, *(arrays[one] for one in parameters if one in arrays), **options)
-        return a.masked(arrays[one] if one in parameters else None for one in OUTPUTS)
+        return a.masked(arrays[one] if one in parameters else None for one in a.grads._fields)
 
     return Implementation(
         f"ascendc:{name}",
@@ -393,8 +407,8 @@ def _options(host: Host | None, a: Arguments, source: Path) -> dict[str, Any]:
 
 def _arrays(a: Arguments) -> dict[str, Any]:
     """All that a kernel may take: inputs of its own, and outputs in the declared dtypes, filled so that gaps are seen."""
-    given = {name: getattr(a, name) for name in NAMES if name not in OUTPUTS}
+    given = {name: getattr(a, name) for name in NAMES if name not in _RESULTS}
     arrays: dict[str, Any] = {name: None if one is None else np.ascontiguousarray(one) for name, one in given.items()}
-    for name, dtype in zip(OUTPUTS, a.dtypes, strict=True):
-        arrays[name] = np.full(a.x.shape if name == "dx" else a.normalized_shape, np.nan, numpy_dtype(dtype))
-    return arrays
+    for (name, shape), dtype in zip(a.shapes.items(), a.dtypes, strict=True):
+        arrays[name] = np.full(shape, np.nan, numpy_dtype(dtype))
+    return dict.fromkeys(NAMES) | arrays

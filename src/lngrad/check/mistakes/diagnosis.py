@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import NORMS, OUTPUTS, PLAIN, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
@@ -24,11 +24,16 @@ from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
 from lngrad.core.problem import Grads
+from lngrad.core.reference import gate_factors
 from lngrad.support.bounded_cache import cached_property
 from lngrad.testing import Inputs, gradient_scales
 from lngrad.typing import Array
 
 UNEXPLAINED = "no known mistake explains it."
+OF_GATE = (
+    "dgate alone is wrong: it is the gradient of silu(gate) times silu'(gate) = sigmoid·(1 + gate·(1 − sigmoid)). What the "
+    "gate multiplies is xhat·gamma, or x, and is not to be read as it was rounded."
+)
 OVERFLOW = Difference(  # of which no finite number says where
     "overflow in 16 bits", "what is wrong is not finite, and no case says more: a product, or a row sum, is kept in 16 bits, "
     "and beyond their largest number. Keep it in float32.")  # fmt: skip
@@ -146,10 +151,37 @@ def diagnose(
         shares: For each output that failed, how much of the standard's tolerance each element used.
         in_brief: Search no mistake.
     """
-    failure = Failure(ExactCase(case, given.exact), got, shares)
+    if shares.keys() == {"dgate"}:
+        return Diagnosis(None, f"{UNEXPLAINED} {OF_GATE}")
     with np.errstate(all="ignore"), one_blas_thread():
+        make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
+        failure = make(case, given.exact, got, shares)
         stages = IN_BRIEF if in_brief else STAGES
         return next(found for stage in stages if (found := stage(failure)) is not None)
+
+
+def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]) -> Failure:
+    """The failure of a call without a gate whose dx is that one's but for a factor; of one sample, the first of the worst."""
+    norm, (of_x, of_y, _) = exact.normalization, gate_factors(exact.gate, exact.normalization)
+    inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, gates_x=False))
+    sums, dx, lead = list(got[1:]) if exact.gate is None else [got[1], None], got.dx, case.lead
+    if exact.gate is not None:
+        inputs = replace(inputs, dy=wide(exact.dy) * of_y, x=wide(exact.x) * of_x)
+        if norm.gates_x and dx is not None:
+            dx = (wide(dx) / of_x if "dx" in shares else true_grads(inputs).dx).astype(dx.dtype)
+    if norm.modulated and lead and exact.gamma is not None:
+        shares = {name: one.reshape(lead[0], -1, case.N) for name, one in shares.items()}
+        one = int(np.argmax(sum((share > 1).any((1, 2)) for share in shares.values())))
+        rows = {name: getattr(inputs, name)[one] for name in ("dy", "x", "mean", "rstd")}
+        inputs = replace(inputs, **rows, gamma=exact.gamma[one].reshape(case.normalized))
+        sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
+        dx, lead, shares = (
+            None if dx is None else dx[one],
+            lead[1:],
+            {name: share[one] for name, share in shares.items()},
+        )
+    name = next(name for name, other in NORMS.items() if other == Norm(inputs.normalization))
+    return Failure(ExactCase(replace(case, norm=name, lead=lead), inputs), Grads(dx, *sums), shares)
 
 
 def _no_rows(failure: Failure) -> Diagnosis | None:

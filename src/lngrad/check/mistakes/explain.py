@@ -65,7 +65,7 @@ def _explained(family: Family, name: str, sentence: str) -> str:
 
 def right_lines(norm: str) -> list[str]:
     """The backward of a norm, a line for each of its terms."""
-    one, residual = NORMS[norm]
+    one, residual, _ = NORMS[norm]
     x = "total" if residual else "x"
     means = ["dxhat.mean(1, keepdims=True)"] * one.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
     lines = [f"total = {'x' if one.alpha == 1 else 'alpha * x'} + residual"] if residual else []

@@ -64,6 +64,22 @@ def test_bench_times_the_family_beside_what_people_write(tmp_path):
     assert "--norm: expected one of layer_norm, rms_norm, " in refused.stderr
 
 
+def test_bench_times_gated_and_modulated_norms(tmp_path):
+    pytest.importorskip("torch")
+    for norm in ("gated_rms_norm", "rms_norm_of_gated", "modulated_layer_norm"):
+        records = tmp_path / norm
+        result = lngrad(
+            "bench", "--norm", norm, "--quick", "--cases", "64x72", "--dtypes", "bfloat16", "--json", records,
+            "--peers", "layer_norm,separate,torch,override,llama",
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        assert [(line["scope"], line["norm"]) for line in lines] == [("forward", norm), ("autograd", norm)]
+        assert all(set(line["ratio"]) == {"separate", "torch", "override", "llama"} for line in lines)
+        assert all(line["passed_over"] == ["layer_norm"] for line in lines)
+        assert "layer_norm: it has neither a gate nor scales of samples" in " ".join(result.stdout.split())
+
+
 def test_bench_times_modules_forward_and_backward(tmp_path):
     pytest.importorskip("torch")
     records = tmp_path / "records.jsonl"

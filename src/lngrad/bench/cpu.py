@@ -12,8 +12,9 @@ import numpy as np
 
 import lngrad
 from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.family import autograd, overridden
 from lngrad.bench.measure import TurnClock, keep_memory
-from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, autograd, jitted, overridden
+from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, jitted
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, empty

@@ -208,7 +208,7 @@ class CudaFamilyBench(OnDevice, FamilyBench):
     scopes: tuple[str, ...] = ("forward", "autograd", "overhead")
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     known_peers: Mapping[str, Implementation] = {
-        **FamilyBench.known_peers,
+        **{name: peer for name, peer in FamilyBench.known_peers.items() if name != "override"},
         **{name: replace(CUDA_PEERS[name], name=name) for name in ("liger", "quack")},
     }
 

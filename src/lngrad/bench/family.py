@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock
-from lngrad.bench.peers import CPU_PEERS
+from lngrad.bench.peers import CPU_PEERS, Contestants
 from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
-from lngrad.core.problem import LAYER_NORM, Grads, RmsGrads
+from lngrad.core.problem import LAYER_NORM, RmsGrads
 from lngrad.core.threads import get_num_threads
+from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import to_torch
 from lngrad.testing import check_grads
 from lngrad.typing import Array, Tensor
 
 EPS = 1e-5
 # What lngrad.torch has a function for.
-TIMED = ("rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm")
+TIMED = (
+    "rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm", "gated_rms_norm", "rms_norm_of_gated",
+    "modulated_layer_norm",
+)  # fmt: skip
 
 Results: TypeAlias = "tuple[Tensor, ...]"  # y, and the total where there is a residual
-Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias and residual, the last two perhaps None
+Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias, and residual or gate, the last two perhaps None
 
 
 def _ours(a: Arguments) -> Norm:
@@ -31,6 +35,10 @@ def _ours(a: Arguments) -> Norm:
     shape, centred, offset = a.normalized_shape, a.normalization.centred, a.offset
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
+        if a.gate is not None:
+            return (lngrad_torch.gated_rms_norm(x, residual, weight, EPS, norm_before_gate=a.norm_before_gate),)
+        if a.normalization.modulated:
+            return (lngrad_torch.modulated_layer_norm(x, weight, bias, EPS),)
         if residual is None and centred:
             return (lngrad_torch.layer_norm(x, shape, weight, bias, EPS),)
         if residual is None:
@@ -44,11 +52,19 @@ def _ours(a: Arguments) -> Norm:
 
 def _layer_norm(a: Arguments) -> Norm:
     """Our layer normalization in the norm's place: what it should not take longer than."""
+    if a.gate is not None or a.normalization.modulated:
+        raise NotApplicable("it has neither a gate nor scales of samples")
     return _ours(replace(a, normalization=LAYER_NORM))
 
 
-def _added(norm_of_sum: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Norm:
-    """A norm of (x, weight, bias) after an addition of torch's, where there is a residual."""
+def _added(a: Arguments, norm_of_sum: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Norm:
+    """A norm of (x, weight, bias) after an addition of torch's, where there is a residual; or torch's silu beside it."""
+    from torch.nn.functional import silu
+
+    if a.gate is not None and a.norm_before_gate:
+        return lambda x, weight, bias, gate: (norm_of_sum(x, weight, bias) * silu(gate),)
+    if a.gate is not None:
+        return lambda x, weight, bias, gate: (norm_of_sum(x * silu(gate), weight, bias),)
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
         h = x if residual is None else x + residual
@@ -59,19 +75,21 @@ def _added(norm_of_sum: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> No
 
 
 def _separate(a: Arguments) -> Norm:
-    """Ours, after an addition."""
-    norm = _ours(a)
-    return _added(lambda h, weight, bias: norm(h, weight, bias, None)[0])
+    """Ours, beside an addition or silu of torch's."""
+    norm = _ours(replace(a, gate=None))
+    return _added(a, lambda h, weight, bias: norm(h, weight, bias, None)[0])
 
 
 def _torch(a: Arguments) -> Norm:
-    """torch.nn.functional's norm, after an addition."""
+    """torch.nn.functional's norm, beside an addition, silu, or scale and shift."""
     from torch.nn import functional
 
     shape, offset = a.normalized_shape, a.offset
+    if a.normalization.modulated:
+        return _added(a, lambda h, scale, shift: functional.layer_norm(h, shape, None, None, EPS) * (1 + scale) + shift)
     if a.normalization.centred:
-        return _added(lambda h, weight, bias: functional.layer_norm(h, shape, weight, bias, EPS))
-    return _added(lambda h, weight, bias: functional.rms_norm(h, shape, weight + offset if offset else weight, EPS))
+        return _added(a, lambda h, weight, bias: functional.layer_norm(h, shape, weight, bias, EPS))
+    return _added(a, lambda h, weight, bias: functional.rms_norm(h, shape, weight + offset if offset else weight, EPS))
 
 
 def _llama(a: Arguments) -> Norm:
@@ -87,7 +105,7 @@ def _llama(a: Arguments) -> Norm:
         y = (xhat * (offset + weight.float())).to(h.dtype) if offset else weight * xhat.to(h.dtype)
         return y if bias is None else y + bias
 
-    return _added(norm)
+    return _added(a, norm)
 
 
 def _liger(a: Arguments) -> Norm:
@@ -96,8 +114,10 @@ def _liger(a: Arguments) -> Norm:
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
+    if a.gate is not None or a.normalization.modulated:
+        raise NotApplicable("it has neither a gate nor scales of samples")
     if a.normalization.centred:
-        return _added(lambda h, weight, bias: LigerLayerNormFunction.apply(h, weight, bias, EPS))
+        return _added(a, lambda h, weight, bias: LigerLayerNormFunction.apply(h, weight, bias, EPS))
     casting = "gemma" if a.offset else "llama"
 
     def norm(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Results:
@@ -111,7 +131,7 @@ def _liger(a: Arguments) -> Norm:
 
 def _quack(a: Arguments) -> Norm:
     """quack's RMSNorm, which adds a residual itself; its layer normalization has no backward."""
-    if a.normalization.centred or a.offset:
+    if a.normalization.centred or a.offset or a.gate is not None:
         raise NotApplicable("quack: it has RMSNorm alone")
     from quack.rmsnorm import rmsnorm
 
@@ -123,17 +143,75 @@ def _quack(a: Arguments) -> Norm:
 
 
 FORMULAS = {
-    "layer_norm": _layer_norm, "separate": _separate, "torch": _torch, "llama": _llama, "compile": _torch,
-    "compile_llama": _llama, "liger": _liger, "quack": _quack,
+    "layer_norm": _layer_norm, "separate": _separate, "torch": _torch, "override": _torch, "llama": _llama,
+    "compile": _torch, "compile_llama": _llama, "liger": _liger, "quack": _quack,
 }  # fmt: skip
+
+
+def step(norm: Norm, a: Arguments, rows: int, forward: bool = False, device: str = "cpu") -> PreparedCall:
+    """A forward without derivatives of the first rows, or forward and backward with all gradients."""
+    import torch
+
+    torch.set_num_threads(get_num_threads())
+
+    def tensor(array: Array) -> Tensor:
+        return to_torch(array).to(device)
+
+    beta = a.beta if a.normalization.centred else None
+    added = a.residual if a.gate is None else a.gate
+    arrays = (a.x[..., :rows, :], a.gamma, beta, None if added is None else added[..., :rows, :])
+    given = [None if one is None else tensor(one).requires_grad_(not forward) for one in arrays]
+    wanted = [one for one in given if one is not None]
+    into = [tensor(one[..., :rows, :]) for one in (a.dy, a.dtotal) if one is not None]
+    if not forward:
+        return lambda: torch.autograd.grad(norm(*given), wanted, into)
+
+    def call() -> Results:
+        with torch.no_grad():
+            return norm(*given)
+
+    return call
+
+
+def checked(norm: Norm, a: Arguments, device: str = "cpu", aten: Callable[..., Any] | None = None) -> Norm:
+    """A norm of ours, whose gradients of the first rows are right, by statistics of aten's forward or by ours.
+
+    Raises:
+        GradientError: They are wrong.
+    """
+    inputs = first_rows(a)
+    if aten is not None:
+        x, gamma, beta = map(to_torch, (inputs.x, a.gamma, a.beta))
+        mean, rstd = map(as_numpy, aten(x, a.normalized_shape, gamma, beta, EPS)[1:])
+        inputs = replace(inputs, mean=mean, rstd=rstd)
+    grads = [grad.cpu() for grad in step(norm, a, inputs.x.shape[-2], device=device)()]
+    results = RmsGrads if a.gate is None and not a.normalization.centred else a.grads
+    check_grads(results(*grads[: len(results._fields)]), inputs)
+    return norm
+
+
+def overridden(a: Arguments) -> Contestants:
+    """torch.nn.functional's norm, in turns with lngrad's kernels behind aten and with aten's own; raises as checked."""
+    import torch
+
+    from lngrad.torch import override
+
+    with override():
+        call = step(checked(_torch(a), a, aten=torch.native_layer_norm), a, a.M)
+    return {LNGRAD: call, "torch": call}, {LNGRAD: override}
+
+
+def autograd(a: Arguments) -> Contestants:
+    """lngrad.torch's norm and torch.nn.functional's; raises as checked."""
+    return {LNGRAD: step(checked(_ours(a), a), a, a.M), "torch": step(_torch(a), a, a.M)}, {}
 
 
 class FamilyBench:
     """Scopes of a norm of the family, on a CPU.
 
     forward: lngrad.torch's function without derivatives; autograd: forward and backward, with all gradients.
-    Peers: layer_norm (ours in its place), separate (an addition and our norm), torch (torch.nn.functional), llama
-    (the formula of its module), and both of these compiled.
+    Peers: layer_norm (ours in its place), separate (an addition or silu, and our norm), torch (torch.nn.functional), the same
+    under override(), llama (the formula of its module), and both of these compiled.
     """
 
     scopes: tuple[str, ...] = ("forward", "autograd")
@@ -141,7 +219,7 @@ class FamilyBench:
     peers: tuple[str, ...] = ("torch", "llama")
     known_peers: Mapping[str, Implementation] = {
         name: replace(CPU_PEERS["compile" if name.startswith("compile") else "torch"], name=name)
-        for name in ("layer_norm", "separate", "torch", "llama", "compile", "compile_llama")
+        for name in ("layer_norm", "separate", "torch", "override", "llama", "compile", "compile_llama")
     }
     _device = "cpu"
     drawn = "autograd"
@@ -161,7 +239,9 @@ class FamilyBench:
         """Check the gradients of a job's first rows and prepare all contestants; see lngrad.bench.runner.Bench."""
         calls, versions = self.contestants(job, peers, lambda name, reason: say(f"{name}: {reason}"))
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
-        return Contest(calls, TurnClock(), rounds, versions, facts={"backend": "numba_cpu"})
+        from lngrad.torch import override
+
+        return Contest(calls, TurnClock(), rounds, versions, {"override": override}, facts={"backend": "numba_cpu"})
 
     def contestants(
         self, job: Job, peers: Mapping[str, Implementation], refused: Callable[[str, Exception], None]
@@ -170,18 +250,14 @@ class FamilyBench:
         import torch
 
         a, forward = random_arguments(job), job.op == "forward"
-        inputs = first_rows(a)
-        grads = [grad.cpu() for grad in self._step(_ours(a), a, inputs.x.shape[0], forward=False)()]
-        check_grads(Grads(*grads[:3]) if inputs.normalization.centred else RmsGrads(*grads[:2]), inputs)
-        torch.set_num_threads(get_num_threads())
         torch._dynamo.reset()
-        calls = {LNGRAD: self._step(_ours(a), a, job.M, forward)}
+        calls = {LNGRAD: step(checked(_ours(a), a, self._device), a, job.M, forward, self._device)}
         versions: dict[str, str] = {}
         for name, peer in peers.items():
             try:
                 norm = FORMULAS[name](a)
                 norm = torch.compile(norm, dynamic=False) if name.startswith("compile") else norm
-                call = self._step(norm, a, job.M, forward)
+                call = step(norm, a, job.M, forward, self._device)
                 call()
             except Exception as reason:  # a peer's limits are its own
                 refused(name, reason)
@@ -189,24 +265,3 @@ class FamilyBench:
             calls[name] = call
             versions |= peer.versions()
         return calls, versions
-
-    def _step(self, norm: Norm, a: Arguments, rows: int, forward: bool) -> PreparedCall:
-        """A forward without derivatives of the first rows, or forward and backward with all gradients."""
-        import torch
-
-        def tensor(array: Array) -> Tensor:
-            return to_torch(array).to(self._device)
-
-        beta = a.beta if a.normalization.centred else None
-        arrays = (a.x[:rows], a.gamma, beta, None if a.residual is None else a.residual[:rows])
-        given = [None if one is None else tensor(one).requires_grad_(not forward) for one in arrays]
-        wanted = [one for one in given if one is not None]
-        into = [tensor(one[:rows]) for one in (a.dy, a.dtotal) if one is not None]
-        if not forward:
-            return lambda: torch.autograd.grad(norm(*given), wanted, into)
-
-        def call() -> Results:
-            with torch.no_grad():
-                return norm(*given)
-
-        return call

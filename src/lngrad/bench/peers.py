@@ -3,9 +3,8 @@
 Peers are the rows of lngrad.check.implementations, wrapped where what is timed is not what is checked. Each has the same memory
 as lngrad, and computes what its own users get: a compiled operator, a formula's derivative.
 
-In torch two ways to use lngrad are timed against torch's own module: its kernels replaced under it, and a module of ours.
-In JAX both are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own memory, and fresh pages count for
-both.
+In JAX lngrad and the formula that people write are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own
+memory, and fresh pages count for both.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ import numpy as np
 
 import lngrad
 from lngrad.bench.measure import Context
-from lngrad.bench.runner import check_first_rows, first_rows
+from lngrad.bench.runner import check_first_rows
 from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall, onednn
 from lngrad.check.implementations.libraries import tensors
 from lngrad.core.arrays import Output, empty
 from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
-from lngrad.support.addresses import as_numpy
-from lngrad.testing import check_grads, check_same_bits
+from lngrad.testing import check_same_bits
 from lngrad.typing import Tensor
 
 NEED_OUTPUTS = {"onednn"}  # timed only where results have their memory
@@ -230,61 +228,6 @@ CUDA_PEERS = {
 
 Contestants = tuple[dict[str, PreparedCall], dict[str, Context]]
 """Calls by contestant, and contexts of some contestants' turns."""
-
-
-def overridden(a: Arguments) -> Contestants:
-    """One torch.nn.LayerNorm, in turns with lngrad's kernels behind aten and with aten's own.
-
-    Raises:
-        GradientError: Our gradients are wrong.
-    """
-    import torch
-
-    from lngrad.torch import override
-
-    step = _step(torch.nn.LayerNorm, a)
-    with override():
-        _check(torch.nn.LayerNorm, torch.native_layer_norm, a)
-    return {"lngrad": step, "torch": step}, {"lngrad": override}
-
-
-def autograd(a: Arguments) -> Contestants:
-    """lngrad.torch.LayerNorm against torch.nn.LayerNorm; see overridden."""
-    import torch
-
-    from lngrad.torch import LayerNorm
-
-    _check(LayerNorm, torch.ops.lngrad.layer_norm, a)
-    return {"lngrad": _step(LayerNorm, a), "torch": _step(torch.nn.LayerNorm, a)}, {}
-
-
-def _module(kind: type[Any], gamma: Tensor, beta: Tensor) -> Any:
-    module = kind(len(gamma), dtype=gamma.dtype)
-    module.load_state_dict({"weight": gamma, "bias": beta})
-    return module
-
-
-def _step(kind: type[Any], a: Arguments) -> PreparedCall:
-    """Forward and backward with all three gradients, which are dropped as a training step's are."""
-    import torch
-
-    torch.set_num_threads(get_num_threads())
-    t = tensors(a)
-    module, x, dy = _module(kind, t.gamma, t.beta), t.x.requires_grad_(), t.dy
-    wanted, differentiate = (x, module.weight, module.bias), torch.autograd.grad
-    return lambda: differentiate(module(x), wanted, dy)
-
-
-def _check(kind: type[Any], forward: Callable[..., Any], a: Arguments) -> None:
-    """Refuse to time a wrong module: compare its gradients, by its own forward's statistics."""
-    import torch
-
-    inputs = first_rows(a)
-    t = tensors(replace(a, dy=inputs.dy, x=inputs.x, mean=inputs.mean, rstd=inputs.rstd))
-    _, mean, rstd = forward(t.x, [t.x.shape[-1]], t.gamma, t.beta, 1e-5)
-    module, x = _module(kind, t.gamma, t.beta), t.x.requires_grad_()
-    grads = Grads(*torch.autograd.grad(module(x), (x, module.weight, module.bias), t.dy))
-    check_grads(grads, replace(inputs, mean=as_numpy(mean), rstd=as_numpy(rstd)))
 
 
 def jitted(a: Arguments) -> Contestants:

@@ -55,8 +55,9 @@ def bench(
     norm: Annotated[
         str,
         choice(
-            "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, with the scopes forward,autograd "
-            "and the peers separate,torch,llama,compile,compile_llama; with cuda, overhead, and liger,quack too.",
+            "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, gated_rms_norm, rms_norm_of_gated, "
+            "modulated_layer_norm, with the scopes forward,autograd and the peers layer_norm,separate,torch,override,llama,"
+            "compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
             _norms,
         ),
     ] = "layer_norm",

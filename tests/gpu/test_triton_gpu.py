@@ -21,6 +21,8 @@ from lngrad.api import execute  # noqa: E402
 from lngrad.core.problem import (  # noqa: E402
     BACKWARD,
     FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
     RMS_BACKWARD,
     RMS_FORWARD,
     SLICE_BACKWARD,
@@ -326,6 +328,17 @@ def test_a_gamma_for_each_sample_is_refused():
     inputs = make_inputs(Case((2, 3), (8,)), "float32", normalization=Normalization(modulated=True))
     with pytest.raises(BackendUnavailable, match="triton_gpu takes one gamma for all rows, got one for each sample"):
         family(inputs)
+
+
+@pytest.mark.parametrize("gates_x", [False, True])
+def test_a_gate_is_refused_when_a_call_is_planned(gates_x):
+    """So nothing has been allocated; a call that names no backend gets the same error on a GPU."""
+    one = make_inputs(Case((6,), (8,)), "float32", normalization=Normalization(False, gates_x=gates_x), gated=True)
+    for operator in (GATED_FORWARD, GATED_BACKWARD):
+        arrays = tuple(torch.from_numpy(getattr(one, name)) for name in operator.inputs)
+        problem, _ = describe(operator, arrays, (8,), operator.everything, None, one.normalization)
+        with pytest.raises(BackendUnavailable, match=r"^backend: triton_gpu takes no gate, got one$"):
+            triton_gpu.plan(problem, 1)
 
 
 FAMILY = [

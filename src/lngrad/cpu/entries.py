@@ -92,7 +92,8 @@ def kernels() -> list[tuple[str, str, str]]:
 
     found = [(name, "", "") for name in ENTRIES]
     for dtype, accumulator in ACCUMULATORS.items():
-        found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS]
+        own = dtype == accumulator  # beside a gate rows come to the kernels in that
+        found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS if own or not name.startswith("gated_")]
         found.append(
             ("combine", dtype, {"float32": "float64", "float64": "float32"}[accumulator])
         )  # another dgamma's dtype

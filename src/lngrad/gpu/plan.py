@@ -37,12 +37,12 @@ def plan(problem: Problem, threads: int) -> Plan:
 
     Raises:
         BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
-            which is for columns of longer rows; or each sample has a gamma of its own.
+            which is for columns of longer rows; or each sample has a gamma of its own; or there is a gate.
     """
     if "lost" in problem.inputs:
         raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
     if "gate" in problem.inputs:
-        raise BackendUnavailable("backend: triton_gpu has no gates")
+        raise BackendUnavailable("backend: triton_gpu takes no gate, got one")
     if problem.normalization.modulated:
         raise BackendUnavailable("backend: triton_gpu takes one gamma for all rows, got one for each sample")
     if problem.kind != "torch":

@@ -180,3 +180,11 @@ def test_a_gate_s_kernel_returns_three(make_case):
     )  # fmt: skip
     assert result.status == "failed"
     assert "two: expected to return dx, dgamma, dgate, got tuple" in result.reason
+
+
+@pytest.mark.parametrize("command", [("certify", "--impl", "numpy_cpu"), ("run", __file__, "-o", "out.npz")])
+def test_commands_for_plain_norms_refuse_others(run, command):
+    result = run(*command, "--norm", "modulated_layer_norm")
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert f"--norm: expected one of {', '.join(PLAIN)}, got 'modulated_layer_norm'" in said

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from lngrad.cli.terminal import choice, file_option, impl_names, known_norm, say
+from lngrad.cli.terminal import choice, file_option, impl_names, known_norm, plain_norms, say
 
 if TYPE_CHECKING:
     from lngrad.check.certify.measured import Certificate, Measured
@@ -43,7 +43,7 @@ def certify(
     from lngrad.check.certify import certify as measure
     from lngrad.check.reports.certificate import write_certificate_html, write_certificate_json
 
-    known_norm(norm, is_plain=True)
+    known_norm(norm, plain_norms)
     group = ""
 
     def tell(so_far: Certificate, one: Measured | None) -> None:

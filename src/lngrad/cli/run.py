@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
-from lngrad.cli.terminal import REFUSED, SocName, choice, fail, given, known_norm, norm_names, progress, say
+from lngrad.cli.terminal import REFUSED, SocName, choice, fail, given, known_norm, plain_norms, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -44,7 +44,7 @@ def run(
         int | None, Option(min=1, help="At most this many.", show_default="what the machine grants")
     ] = None,
     norm: Annotated[
-        str, choice("layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.", norm_names)
+        str, choice("layer_norm, rms_norm, gemma_rms_norm (1 + gamma) or zero_centred_layer_norm.", plain_norms)
     ] = "layer_norm",
     eps: Annotated[
         float | None,
@@ -94,7 +94,7 @@ def run(
         set_num_threads(threads)
     if soc is not None:
         _use_soc(soc, backend)
-    known_norm(norm, is_plain=True)
+    known_norm(norm, plain_norms)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
         fail(f"{output}: is the input, and is not replaced", REFUSED)

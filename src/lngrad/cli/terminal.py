@@ -146,6 +146,13 @@ def norm_names() -> Iterable[str]:
     return NORMS
 
 
+def plain_norms() -> Iterable[str]:
+    """Of --norm where there are neither gates nor samples."""
+    from lngrad.check.case import PLAIN
+
+    return PLAIN
+
+
 def impl_names() -> Iterable[str]:
     """Of --impl; forms that end in a name of yours end at the colon."""
     from lngrad.check.implementations import names
@@ -159,12 +166,10 @@ def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
         fail(f"{name}: expected one of {', '.join(known)}, got {value!r}", REFUSED)
 
 
-def known_norm(norm: str | None, is_plain: bool = False) -> None:
-    """End the command at a --norm that there is not, or that is not plain."""
-    from lngrad.check.case import PLAIN
-
+def known_norm(norm: str | None, names: Callable[[], Iterable[str]] = norm_names) -> None:
+    """End the command at a --norm that there is not."""
     if norm is not None:
-        one_of("--norm", norm, PLAIN if is_plain else norm_names())
+        one_of("--norm", norm, names())
 
 
 def need(extra: str, **modules: str) -> None:

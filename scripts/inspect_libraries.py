@@ -315,8 +315,9 @@ choices, such as a variance of mean(x²) - mean².
 
 `python scripts/inspect_libraries.py` installed each library and ran `lngrad check` on its norms, on a CPU ({dates}): the
 [default cases](check.md#cases) of that day without random ones ({cases} for LayerNorm, {rms_cases} for RMSNorm, {hub}
-for the hub's, 85 zero centred, 89 Gemma's), against float64. y is compared too, on {shapes} shapes in three dtypes. A cell has cases
-passed/failed/skipped; [libraries.json](libraries.json) has failures, [library_norms.py](../scripts/library_norms.py) how a
+for the hub's, 85 zero centred, 89 Gemma's), against float64. y is compared too, on {shapes} shapes in three
+dtypes. A cell has cases passed/failed/skipped;
+[libraries.json](libraries.json) has failures, [library_norms.py](../scripts/library_norms.py) how a
 norm is called. A failed case does not mean a bug: we repeated by hand what stands under Findings; Limits are deliberate
 choices of a library.
 

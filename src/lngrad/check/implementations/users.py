@@ -40,26 +40,10 @@ _MAX_STDERR = 400  # characters of a program's stderr
 _MAX_BYTES = 64 << 30
 
 _PARAMETERS = (
-    "dy",
-    "x",
-    "mean",
-    "rstd",
-    "variance",
-    "gamma",
-    "eps",
-    "normalized_shape",
-    "output_mask",
-    "output_dtypes",
-    "dtotal",
-    "summand",
-    "residual",
-    "alpha",
-    "offset",
-    "gate",
-    "norm_before_gate",
-    "weight",
-)
-_RESULTS = (*OUTPUTS, "dgate")  # fmt: skip
+    "dy", "x", "mean", "rstd", "variance", "gamma", "eps", "normalized_shape", "output_mask", "output_dtypes",
+    "dtotal", "summand", "residual", "alpha", "offset", "gate", "norm_before_gate", "weight",
+)  # fmt: skip
+_RESULTS = (*OUTPUTS, "dgate")
 
 
 def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Implementation:

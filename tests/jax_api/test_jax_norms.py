@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 
@@ -17,7 +18,7 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as lngrad_jax  # noqa: E402
-from lngrad.core.problem import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads  # noqa: E402
+from lngrad.core.problem import Forward, ForwardWithTotal, GatedGrads, Grads, RmsForward, RmsGrads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.jax import operators  # noqa: E402
 from lngrad.testing import (  # noqa: E402
@@ -521,3 +522,105 @@ def test_an_axis_in_the_middle():
             function(x, axis=4)
         with pytest.raises(ShapeError, match=r"^axis: expected no normalized_shape with it, got 6$"):
             function(x, axis=1, normalized_shape=6)
+
+
+# Gates
+
+RMS = Normalization(centred=False)
+GATES = {
+    "of y": RMS, "of x": RMS._replace(gates_x=True), "of y, gamma around zero": RMS._replace(offset=1.0),
+    "of x, gamma around zero": RMS._replace(offset=1.0, gates_x=True),
+}  # fmt: skip
+gates = pytest.mark.parametrize("normalization", GATES.values(), ids=GATES)
+
+
+def gated(normalization):
+    return partial(
+        lngrad_jax.gated_rms_norm, eps=EPS, offset=normalization.offset, norm_before_gate=not normalization.gates_x
+    )
+
+
+def gated_core(one, x, dy, gate):
+    switches = {"offset": one.normalization.offset, "gate": gate, "norm_before_gate": not one.normalization.gates_x}
+    y, rstd, _ = lngrad.rms_norm(x, one.normalized_shape, one.gamma, eps=EPS, **switches)
+    grads = lngrad.rms_norm_backward(dy, x, rstd, one.gamma, normalized_shape=one.normalized_shape, **switches)
+    return y, (grads.dx, grads.dgate, grads.dgamma)
+
+
+@pytest.mark.parametrize(
+    ("case", "jit", "dtype"),
+    [(Case((3, 5, 7), (4, 6)), True, dtype) for dtype in ("float16", "bfloat16", "float32", "float64")]
+    + [(Case((65,), (1000,), gamma=False), False, "float32"), (Case((67,), (7,), gamma_dtype="float32"), True, "bfloat16")],
+    ids=["float16", "bfloat16", "float32", "float64", "eager-float32", "beside-float32"],
+)  # fmt: skip
+@gates
+def test_a_gated_norm_and_its_gradients_have_the_bits_of_the_core(normalization, dtype, case, jit):
+    one = make_inputs(case, dtype, normalization=normalization, gated=True)
+    f = gated(normalization)
+    arrays = [jnp.asarray(array) for array in (one.x, one.gate, one.gamma) if array is not None]
+    y, pullback = jax.vjp(jax.jit(f) if jit else f, *arrays)
+    expected, grads = gated_core(one, one.x, one.dy, one.gate)
+    check_same_bits(np.asarray(y), expected)
+    for got, right in zip(numpy(pullback(jnp.asarray(one.dy))), grads, strict=False):
+        check_same_bits(got, right)
+
+
+@gates
+def test_a_batch_of_gated_norms_has_the_bits_of_its_examples(normalization):
+    """Of gammas of their own, as of groups of columns, and of one gamma, whose gradients are of one call each."""
+    many = [
+        make_inputs(Case((9,), (33,)), "float32", seed, normalization=normalization, gated=True) for seed in range(3)
+    ]
+    x, gate, gamma, dy = (jnp.stack([getattr(one, name) for one in many]) for name in ("x", "gate", "gamma", "dy"))
+
+    def gradients(x, gate, gamma, dy):
+        y, pullback = jax.vjp(gated(normalization), x, gate, gamma)
+        return y, pullback(dy)
+
+    got = numpy(jax.jit(jax.vmap(gradients))(x, gate, gamma, dy))
+    shared = numpy(jax.vmap(gradients, (0, 0, None, 0))(x, gate, gamma[0], dy))
+    for k, one in enumerate(many):
+        for results, gamma_of in ((got, one.gamma), (shared, many[0].gamma)):
+            y, grads = gated_core(replace(one, gamma=gamma_of), one.x, one.dy, one.gate)
+            check_same_bits(results[0][k], y)
+            for result, right in zip(results[1], grads, strict=True):
+                check_same_bits(result[k], right)
+
+
+@gates
+def test_derivatives_of_a_gated_norm_s_gradients(normalization):
+    """Of float64, by differences, in reverse mode twice and forward over reverse; and sums over no rows."""
+    with jax.enable_x64():
+        one = make_inputs(Case((3,), (5,)), "float64", normalization=normalization, gated=True)
+        arrays = [jnp.asarray(array) for array in (one.x, one.gate, one.gamma)]
+        check_by_differences(gated(normalization), arrays, order=2, modes=["rev"])
+        loss = lambda *given: (gated(normalization)(*given) ** 3).sum()  # noqa: E731
+        check_by_differences(jax.grad(loss, (0, 1, 2)), arrays, order=1, modes=["fwd"])
+    empty = jnp.zeros((0, 4))
+    dx, dgate, dgamma = jax.grad(lambda *given: gated(normalization)(*given).sum(), (0, 1, 2))(
+        empty, empty, jnp.ones(4)
+    )
+    assert dx.shape == dgate.shape == (0, 4)
+    assert dgamma.tolist() == [0] * 4
+
+
+@gates
+def test_where_our_kernels_do_not_run_a_gated_norm_is_a_formula(normalization):
+    one = make_inputs(Case((40,), (96,)), "float32", normalization=normalization, gated=True)
+    given, static = [jnp.asarray(array) for array in (one.x, one.gamma, one.gate)], (1, EPS, normalization)
+    y, rstd, _ = operators.gated_formula(*given, static)
+    check_forward(RmsForward(np.asarray(y), np.asarray(rstd)), one)
+    grads = operators.gated_gradients_formula(jnp.asarray(one.dy), given[0], rstd, *given[1:], static)
+    check_grads(GatedGrads(*numpy(grads)), one)
+
+
+def test_a_gated_norm_refuses_what_the_core_refuses():
+    x, w = jnp.ones((4, 8)), jnp.ones(8)
+    with pytest.raises(ShapeError, match=r"^gate: expected the shape of x, \(4, 8\), got \(4, 7\)"):
+        lngrad_jax.gated_rms_norm(x, jnp.ones((4, 7)), w)
+    with pytest.raises(DtypeError, match=r"^gate: expected the dtype of x, float32, got bfloat16"):
+        lngrad_jax.gated_rms_norm(x, x.astype(jnp.bfloat16), w)
+    with pytest.raises(NumberError, match=r"^eps: expected a number"):
+        lngrad_jax.gated_rms_norm(x, x, w, eps="1e-5")
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lngrad_jax.gated_rms_norm, (x, x, w), (x, x, w))

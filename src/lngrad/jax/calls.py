@@ -30,6 +30,7 @@ from lngrad.core.problem import (
     LAYER_NORM,
     ROLES,
     SLICE_BACKWARD,
+    WITH_GATE,
     WITH_RESIDUAL,
     Normalization,
     Operator,
@@ -138,8 +139,9 @@ def _error(api: int, reason: BaseException) -> int:
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
-# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, both with a residual, a slice's.
-_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values(), SLICE_BACKWARD)
+# By their numbers in an attribute, which exported programs have too: layer norm's, RMS norm's, both with a residual, a slice's,
+# RMS norm's with a gate.
+_OPERATORS = (*WITH_RESIDUAL, *WITH_RESIDUAL.values(), SLICE_BACKWARD, *WITH_GATE.values())
 
 
 # --- The attribute: what buffers do not tell ------------------------------------------------------------------------
@@ -162,9 +164,11 @@ def attribute(
         present: Which parameters are there.
         wanted: Which results of a backward; a forward's all are.
         numbers: The operator's.
-        normalization: Its offset and alpha come last, where they are not 0 and 1; whether it is centred the operator says.
+        normalization: Its offset and alpha come last, where they are not 0 and 1, or all switches where a gate is x's factor;
+            whether it is centred the operator says.
     """
-    switches = normalization[1:3] if normalization[1:3] != LAYER_NORM[1:3] else ()
+    switches = normalization[1 : 5 if normalization.gates_x else 3]
+    switches = switches if switches != LAYER_NORM[1:3] else ()
     bits, last = bits_of(numbers), bits_of(switches)
     return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted, *last], np.int64)
 

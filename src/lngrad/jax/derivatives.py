@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from lngrad.core.problem import Normalization
 from lngrad.jax import operators
 from lngrad.jax.meshes import vary_together
-from lngrad.jax.operators import AxisName, Four
+from lngrad.jax.operators import AxisName, Four, Gated
 
 Three = tuple[Any, Any, Any]  # arrays, or None
 
@@ -75,28 +75,35 @@ def _forward_tangents(
 _STATIC = ("normalized", "wanted", "dtypes", "normalization", "axis")
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(6, 7, 8, 9, 10))
-def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
-    """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
-    return operators.backward(dy, x, mean, rstd, gamma, dtotal, **dict(zip(_STATIC, static, strict=True)))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static: Any, *given: Any) -> Any:
+    """What a kernel computes, and a formula where JAX differentiates it; static: what both take by name, as pairs."""
+    return kernel(*given, **dict(static))
 
 
-backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9, 10), inline=True)
-
-
-@partial(_backward.defjvp, symbolic_zeros=True)
-def _backward_tangents(*given: Any) -> tuple[Three, Three]:
-    *static, primals, moved = given
+@partial(_by_formula.defjvp, symbolic_zeros=True)
+def _tangents_by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static: Any, *both: Any) -> Any:
+    primals, moved = both
     at = [k for k, tangent in enumerate(moved) if tangent is not None and not isinstance(tangent, SymbolicZero)]
 
-    def of_chosen(*chosen: Any) -> Three:
+    def of_chosen(*chosen: Any) -> Any:
         given = list(primals)
         for k, value in zip(at, chosen, strict=True):
             given[k] = value
-        return operators.backward_formula(*given, **dict(zip(_STATIC, static, strict=True)))  # type: ignore[no-any-return]
+        return formula(*given, **dict(static))
 
-    results = backward(*primals, *static)
+    results = _by_formula(kernel, formula, static, *primals)
     return results, jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
+
+
+def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
+    """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
+    facts = tuple(zip(_STATIC, static, strict=True))
+    given = dy, x, mean, rstd, gamma, dtotal
+    return _by_formula(operators.backward, operators.backward_formula, facts, *given)  # type: ignore[no-any-return]
+
+
+backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9, 10), inline=True)
 
 
 # --- The forward's tangents -----------------------------------------------------------------------------------------
@@ -273,3 +280,26 @@ ad.primitive_jvps[_primitive] = _differentiate
 ad.primitive_transposes[_primitive] = _transpose
 batching.primitive_batchers[_primitive] = _batch
 mlir.register_lowering(_primitive, mlir.lower_fun(_evaluate, multiple_results=True))
+
+
+# --- With a gate: our backward in reverse mode; there is no forward mode ----------------------------------------------
+
+
+def _save_gated(x: Any, gamma: Any, gate: Any, static: Gated) -> Any:
+    facts = (("static", static),)
+    y, rstd, _ = _by_formula(operators.gated_forward, operators.gated_formula, facts, x, gamma, gate)
+    return y, (x, rstd, gamma, gate)
+
+
+def _pull_gated(static: Gated, saved: Any, dy: Any) -> Any:
+    facts = (("static", static),)
+    return _by_formula(operators.gated_backward, operators.gated_gradients_formula, facts, dy, *saved)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _gated(x: Any, gamma: Any, gate: Any, static: Gated) -> Any:
+    return _save_gated(x, gamma, gate, static)[0]
+
+
+_gated.defvjp(_save_gated, _pull_gated)
+gated = jax.jit(_gated, static_argnums=(3,), inline=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import Grads, Normalization, RmsGrads, describe, number
+from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, number
 from lngrad.errors import DtypeError, ShapeError, install_command
 from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
@@ -156,6 +156,30 @@ def add_rms_norm(
     """
     switches = Normalization.of(False, offset, alpha, residual)
     return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
+
+
+def gated_rms_norm(
+    x: ArrayLike,
+    gate: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    eps: float | None = None,
+    offset: float = 0.0,
+    norm_before_gate: bool = True,
+) -> jax.Array:
+    """rms_norm times silu(gate), rounded once; or with norm_before_gate=False rms_norm of x·silu(gate), as in Mamba 2.
+
+    x, gamma, eps (a number) and offset, the bits and errors are those of rms_norm; gate is as x. It can be jitted, batched
+    (groups of columns by jax.vmap over them and their gammas), and differentiated in reverse mode to any order, and forward
+    over reverse.
+    """
+    x, gamma, gate = _arrays(x=x, gamma=gamma, gate=gate)
+    refuse_sharded("x, gamma, gate", x, gamma, gate)
+    normalization = Normalization.of(False, offset, gates_x=not norm_before_gate)
+    facts = tuple(map(_facts, (x, gamma, gate)))
+    problem, _ = describe(GATED_FORWARD, facts, None, GATED_FORWARD.everything, None, normalization)
+    epsilon = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]] if eps is None else number("eps", eps)
+    return derivatives.gated(*vary_together(x, gamma, gate), (len(problem.normalized_shape), epsilon, normalization))
 
 
 def _normalized(

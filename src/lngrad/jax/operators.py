@@ -22,10 +22,13 @@ from lngrad.core.problem import (
     ADD_FORWARD,
     BACKWARD,
     FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
     LAYER_NORM,
     RMS_BACKWARD,
     RMS_FORWARD,
     ROLES,
+    WITH_GATE,
     WITH_RESIDUAL,
     Normalization,
     Operator,
@@ -139,7 +142,7 @@ def _on_cpu(
 ) -> tuple[Any, ...]:
     """Results by our kernels. `most` is the row with all that can be given and computed, None for what is absent."""
     given = dict(zip(most.inputs, arrays, strict=True))
-    operator = row(most.direction, normalization, arrays[-1] is not None)
+    operator = most if most in WITH_GATE.values() else row(most.direction, normalization, arrays[-1] is not None)
     mask = wanted[: len(operator.outputs)]
     outputs = [name for name, want in zip(operator.outputs, mask or operator.everything, strict=True) if want]
     x = given["x"]
@@ -246,3 +249,36 @@ def backward(
     if axis is not None:
         on_cpu = partial(_backward_of_slices, normalization=switches, axis=axis, **static)
     return jax.lax.platform_dependent(*given, cpu=on_cpu, default=formula)  # type: ignore[no-any-return]
+
+
+Gated: TypeAlias = tuple[int, float, Normalization]  # how many dimensions a row has, eps, and which normalization it is
+
+
+def gated_formula(x: Any, gamma: Any, gate: Any, static: Gated) -> Any:
+    """y and rstd of RMS normalization with a gate, and no total."""
+    normalized, eps, normalization = static
+    dtype = accumulator(x, gamma)
+    factor = jax.nn.silu(gate.astype(dtype))
+    h = x.astype(dtype) * (factor if normalization.gates_x else 1)
+    y, _, rstd = _along(formulas.forward, h, gamma, None, normalized=normalized, eps=eps, normalization=normalization)
+    return (y if normalization.gates_x else y * factor).astype(x.dtype), rstd, None
+
+
+def gated_gradients_formula(dy: Any, x: Any, rstd: Any, gamma: Any, gate: Any, static: Gated) -> Any:
+    """dx, dgamma, None without gamma, and dgate; rstd is x's."""
+    return jax.vjp(lambda x, gamma, gate: gated_formula(x, gamma, gate, static)[0], x, gamma, gate)[1](dy)
+
+
+def _gated(most: Operator, formula: Callable[..., Any], *given: Any, static: Gated) -> Any:
+    """The forward or the backward with a gate: by our kernel, or its formula."""
+    plain, gamma, facts = partial(formula, static=static), given[-2], dict[str, Any](numbers=(static[1],))
+    if given[-1].size == 0:
+        return plain(*given)
+    if most is GATED_BACKWARD:
+        facts = {"wanted": (True, gamma is not None, True), "dtypes": () if gamma is None else (gamma.dtype,)}
+    on_cpu = partial(_on_cpu, most, normalized=static[0], normalization=static[2], **facts)
+    return jax.lax.platform_dependent(*given, cpu=on_cpu, default=plain)
+
+
+gated_forward = partial(_gated, GATED_FORWARD, gated_formula)
+gated_backward = partial(_gated, GATED_BACKWARD, gated_gradients_formula)

@@ -134,7 +134,7 @@ CASE_OF = {
     **{f"tiles of dx of {tile} transposed": {"normalized": (tile + 5,), "lead": (2 * tile + 3,)} for tile in (4, 8, 16, 32)},
     **{name: {"zeros": ("gamma",)} for name in ("xhat from y/gamma", "dgamma divided by gamma")},
     **{f"squares rounded to {dtype} in the variance": LARGE for dtype in ("bfloat16", "float16")},
-    "dx times alpha": {"norm": "deep_norm"},
+    **{name: {"norm": "deep_norm"} for name in ("dx times alpha", "alpha forgotten in the gradient of x")},
     "half-away rounding": {
         "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,
         "normalized": (400,), "standard": "binary",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lngrad.check.implementations.implementation import unprepared
 from lngrad.check.inputs import draw, true_grads
 from lngrad.check.judge import check_case
 from lngrad.check.mistakes.terms import Terms, terms_of
+from lngrad.check.result import CaseResult, settled
 from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 
@@ -146,3 +148,56 @@ def test_what_is_flushed_on_the_way_is_named_and_an_error_among_subnormal_number
     noise = 1 + 0.2 * np.random.default_rng(2).standard_normal(t.dy.shape)
     found = judged(case, given, true_grads(given.exact)._asdict() | {"dx": t.dx() * noise})
     assert found.mistake is None, found
+
+
+def tiled(t: Terms, tile: int, of: tuple[bool, bool] = (True, True)) -> dict[str, Any]:
+    """The last tile has N % tile columns, which are none where N is a multiple."""
+    whole = t.N // tile * tile - tile * (t.N % tile == 0)
+    taken = np.arange(t.N) < (whole if t.N % tile == 0 else t.N)
+    both = ((one * taken).sum(1, keepdims=True) / t.N for one in t.averaged)
+    return {"dx": t.dx(*(one if some else None for one, some in zip(both, of, strict=True)))}
+
+
+@pytest.mark.parametrize(
+    ("of", "what"), [((True, True), "means"), ((True, False), "mean of dxhat"), ((False, True), "mean of dxhat·xhat")]
+)
+def test_a_sum_that_takes_nothing_is_one_kind_with_sums_that_take_too_little(diagnosed, of, what):
+    name = f"part of the columns in the {what}"
+    found = [diagnosed(lambda t: tiled(t, 64, of), lead=(24,), normalized=(N,)) for N in (64, 128, 256)]
+    assert name in (one for one, _ in found[0].alternatives), found[0]
+    results = [CaseResult(str(number), "", "failed", "", "", "", **one._asdict()) for number, one in enumerate(found)]
+    assert {one.mistake for one in settled(results)} == {name}
+    alone = settled(results[:1])[0].mistake
+    assert alone == {"means": "mean and rstd detached"}.get(what, f"{what} missing")
+
+
+@pytest.mark.parametrize("apart", [6e-8, -4e-7, 3e-6])
+def test_a_variance_that_is_a_little_off_where_x_is_constant_is_one_number(diagnosed, apart):
+    """Any other name would be one of several for the same number: all are said, and other cases choose."""
+
+    def off(t: Terms) -> dict[str, Any]:
+        return {"dx": t.dx() / t.rstd / np.sqrt(1e-5 + apart)}
+
+    found = diagnosed(off, lead=(12,), normalized=(24,), ranges={"mean": None, "statistic": None, "x": (1.5, 1.5)})
+    assert re.fullmatch(r"dx or rstd (0.997|1.02|0.877) times", found.mistake or ""), found
+    assert {"another eps", "variance by cancellation"} <= {one for one, _ in found.alternatives}
+
+
+def test_a_variance_by_cancellation_far_from_zero_is_named_where_the_mean_is_rounded_too(diagnosed):
+    def cancelled(t: Terms) -> dict[str, Any]:
+        mean = t.mean.astype("f4").astype(float)
+        variance = (t.x**2).mean(1, keepdims=True).astype("f4") - (mean**2).astype("f4")
+        rstd = 1 / np.sqrt(variance.astype(float) + 1e-5)
+        return t.with_xhat((t.x - mean) * rstd, rstd)
+
+    ranges = {"mean": None, "statistic": None, "x": (1000.0, 1004.0)}
+    assert diagnosed(cancelled, lead=(64,), normalized=(96,), ranges=ranges).mistake == "variance by cancellation"
+
+
+def test_a_mistake_in_few_of_many_elements_is_named(diagnosed):
+    def tail(t: Terms) -> dict[str, Any]:
+        first = np.where(np.arange(t.N) < 56, t.dxhat, t.dy)
+        return {"dx": t.rstd * (first - t.means[0] - t.xhat * t.means[1])}
+
+    found = diagnosed(tail, lead=(400,), normalized=(63,))
+    assert found.mistake == "dy for dxhat in the first term in part of the columns", found

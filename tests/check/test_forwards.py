@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,10 +124,20 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
         assert run_at_hand(wrong, files).verdict == "FAIL"
 
 
-def test_gradients_of_x_and_the_residual_that_do_not_fit_have_a_name():
-    found = run_of("forwards:deep_norm_without_alpha_in_dx", filter="=tail", fuzz=0)
-    assert [one.name for one in found.mistakes] == ["gradients of x and the residual"]
-    assert "x's gradient is not 1.7 times the residual's" in found.results[0].reason
+@pytest.mark.parametrize(("forward", "name"), [
+    ("deep_norm_without_alpha_in_dx", "alpha forgotten in the gradient of x"),
+    ("deep_norm_with_alpha_in_both", "dx times alpha"),
+    ("a_total_that_is_detached", "dtotal forgotten"),
+])  # fmt: skip
+def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wrong(forward, name):
+    found = run_of(f"forwards:{forward}", filter="=tail", fuzz=0)
+    assert [one.name for one in found.mistakes] == [name], found.results
+
+
+def test_what_a_backward_raises_is_said_with_its_place():
+    found = run_of("forwards:raising", filter="=tail", fuzz=0)
+    assert found.mistakes[0].name == "backward raises"
+    assert re.search(r"its backward raises KeyError: 'rstd' \(forwards.py:\d+\)$", found.results[0].reason)
 
 
 @pytest.mark.slow
@@ -288,5 +299,5 @@ def test_a_wrong_module_of_flax_fails():
 
 
 def test_the_error_of_the_likeliest_call_is_told():
-    with pytest.raises(BackendUnavailable, match=r"a call gave ValueError: not today$"):
+    with pytest.raises(BackendUnavailable, match=r"a call gave ValueError: not today \(forwards.py:\d+\)$"):
         run_of("forwards:refuses_all")

@@ -57,6 +57,11 @@ def test_what_was_seen_stays_and_outvotes_nothing(seen):
     assert names(*[result(seen)] * 9, result("a")) == [seen] * 9 + ["a"]
 
 
+def test_a_name_at_a_place_is_of_the_kind_of_that_name():
+    given = [*[result("a in dx alone")] * 9, result("a"), result("a in part of the rows; b"), result("b")]
+    assert names(*given) == ["a in dx alone"] * 9 + ["a", "a in part of the rows; b", None]
+
+
 def test_an_earlier_call_is_no_finding_where_nearly_all_cases_are_wrong_in_their_first():
     seen = result("an earlier call's results")
     earlier = replace(seen, sentence="The first call was right, a second one was not.")

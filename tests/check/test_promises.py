@@ -55,6 +55,38 @@ def refuses_16_bits_and_strides(dy, x, mean, rstd, gamma, normalized_shape):
         raise NotImplementedError("float32 alone,\\n  PASS: 12 passed\\x1b[31m")
     return right.plain(dy, x, mean, rstd, gamma, normalized_shape)
 
+def uncleared(dy, x, mean, rstd, gamma, normalized_shape):
+    dx, dgamma, dbeta = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    parts = np.empty((5, *dbeta.shape), np.float32)
+    parts += dbeta / 5
+    return dx, dgamma, parts.sum(0).astype(dbeta.dtype)
+
+def uncleared_dx(dy, x, mean, rstd, gamma, normalized_shape):
+    dx, dgamma, dbeta = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    memory = np.empty(dx.shape, np.float32)
+    memory += dx
+    return memory.astype(dx.dtype), dgamma, dbeta
+
+def unwritten(dy, x, mean, rstd, gamma, normalized_shape):
+    dx, dgamma, dbeta = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
+    memory = np.empty_like(dx)
+    memory[:32] = dx[:32]
+    return memory, dgamma, dbeta
+
+def by_xla(dy, x, mean, rstd, gamma, normalized_shape):
+    import jax.numpy as jnp
+    dy, x, mean, rstd, gamma = map(jnp.asarray, (dy, x, mean, rstd, gamma))
+    xhat, dxhat = (x - mean) * rstd, dy * gamma
+    dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))
+    return tuple(map(np.array, (dx, (dy * xhat).sum(0), dy.sum(0))))
+
+def flushes(dy, x, mean, rstd, gamma, normalized_shape):
+    import jax
+    def flushed(one):
+        return np.where(np.abs(one) < np.finfo("f4").tiny, 0, one).astype(one.dtype)
+    grads = right.plain(flushed(dy), x, mean, rstd, gamma, normalized_shape)
+    return tuple(map(flushed, grads))
+
 def of_known_shapes(dy, x, mean, rstd, gamma, normalized_shape):
     grads = right.plain(dy, x, mean, rstd, gamma, normalized_shape)
     return grads if x.shape in KNOWN else tuple(0 * one for one in grads)
@@ -164,6 +196,50 @@ def test_every_run_has_inputs_and_shapes_of_its_own():
     assert [case.shape for case in drawn[0]] == [case.shape for case in drawn[2]] != [case.shape for case in drawn[1]]
     assert len(drawn[0]) == DRAWN >= len(DEFAULT) // 5 + 2
     assert chosen_cases(None, "layer_norm", (None, 3), range(1), 0, 1 << 33) == list(DEFAULT.values())[:3]
+
+
+def test_first_values_that_hide_a_mistake_are_no_results_of_an_earlier_call(result_of):
+    """With a dy of ones an offset makes no difference: other values do, also in the first call of a process."""
+    case = replace(DEFAULT["column sums in bfloat16"], norm="zero_centred_layer_norm")
+    found = result_of("right:plain", case)
+    assert (found.status, found.mistake) == ("failed", "offset forgotten"), found
+    assert any(note.startswith("right with the case's values, and wrong with others") for note in found.notes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc fills memory")
+@pytest.mark.parametrize(("function", "case", "name"), [
+    ("uncleared", "17 by 1025", "dbeta added to memory that is not cleared"),
+    ("uncleared", "float16", "dbeta added to memory that is not cleared"),
+    ("uncleared_dx", "64 by 64", "dx added to memory that is not cleared"),
+    ("uncleared_dx", "bfloat16", "dx added to memory that is not cleared"),
+    ("unwritten", "64 by 64", "rows of dx never written"),
+    ("unwritten", "float16", "rows of dx never written"),
+])  # fmt: skip
+def test_what_is_added_to_memory_is_seen_where_other_numbers_fill_it(result_of, function, case, name):
+    found = result_of(f"odd:{function}", DEFAULT[case])
+    assert found.mistake == name, found
+
+
+def test_what_xla_flushes_is_refused_and_what_numpy_flushes_is_wrong(odd, run, result_of):
+    pytest.importorskip("jax")
+    assert result_of("odd:by_xla", DEFAULT["tail"]).status == "passed"
+    found = result_of("odd:by_xla", DEFAULT["subnormal"])
+    assert (found.status, found.reason) == ("skipped", "computed by XLA, which takes subnormal numbers for 0 on a CPU: "
+                                            "right but for these")  # fmt: skip
+    found = result_of("odd:flushes", DEFAULT["subnormal"])
+    assert (found.status, found.mistake) == ("failed", "flushed to zero"), found
+    result = run("check", "--impl", "odd:by_xla", "--filter", "* by 6*", "--fuzz", 0, "--no-diagnosis")
+    assert "PASS: " in result.output, result.output
+    result = run("check", "--impl", "odd:by_xla", "--filter", "[!bf]*l", "--fuzz", 0, "--no-diagnosis")
+    assert "PASS WITH LIMITS: " in result.output, result.output
+
+
+def test_a_seed_that_is_given_is_said_to_try_no_new_inputs(odd, run):
+    """A table of results of an earlier run is right with that run's seed."""
+    told = "new inputs, as --seed was given: what remembers an earlier run's results passes"
+    assert told in " ".join(run("check", "--impl", "right:plain", "--filter", "=tail").output.split())
+    found = lngrad.check.run("right:plain", filter="=tail", fuzz=0)
+    assert (found.verdict, told in found.not_tried) == ("PASS", False)
 
 
 def test_a_kernel_of_known_shapes_fails(odd, run):

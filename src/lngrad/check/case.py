@@ -231,6 +231,7 @@ class Options:
         repeatable: Whether equal calls must give equal bits.
         fail_fast: Whether a run ends with its first failure.
         allowed: Inputs that an implementation may change.
+        repeated: Whether the seed was given, so that an earlier run may have had the same inputs.
         invoked: The command up to the cases, for the line that reproduces a failure.
     """
 
@@ -247,6 +248,7 @@ class Options:
     repeatable: bool = False
     fail_fast: bool = False
     allowed: tuple[str, ...] = ()
+    repeated: bool = False
     invoked: str = ""
 
 

@@ -36,7 +36,8 @@ from lngrad.support.dtypes import DTYPES
 FORMAT = 1  # of to_json; it grows when a key changes its meaning or goes
 MAX_SKIPPED = "34%"
 DRAWN = 20  # random cases beside those that come with lngrad, a fifth: no kernel knows all shapes
-INT32 = 1 << 31
+INT32, WRAPS = 1 << 31, "2^31 elements, where int32 indices wrap"
+REPEATED = "new inputs, as --seed was given: what remembers an earlier run's results passes"
 ALLOWED = {"inplace-dy": ("dy",)}  # what an implementation may do beside its results, and to which inputs
 _NO_LIMITS = OWN, "switched off", "a derivative computes", "XLA takes"  # statistics of its own are a choice
 REPRODUCED = 3  # mistakes that get a script, the most frequent first
@@ -225,7 +226,7 @@ def summary(
         "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if limits else "PASS",
         options.invoked, options.seed, versions, started.isoformat("T", "seconds"),
         f"{platform.system()} {platform.machine()}", signature.text if signature else "", counts,
-        len(cases) - len(results), "2^31 elements, where int32 indices wrap" if is_small else "",
+        len(cases) - len(results), "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
         tuple(restrictions(results, by_name)),
         tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
     )  # fmt: skip
@@ -279,10 +280,12 @@ def run(
         signature = own.signature if own else processes.signature(name)
         if norm is None and not cases and (own or ":" in name):
             norm = norm_of(signature)
-        paths, seed = None if cases is None else [Path(one) for one in cases], drawn_seed() if seed is None else seed
+        paths, is_drawn = None if cases is None else [Path(one) for one in cases], seed is None
+        seed = drawn_seed() if seed is None else seed
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
         invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
-        options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked)
+        options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked,
+                          repeated=not is_drawn and paths is None)  # fmt: skip
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

@@ -18,12 +18,13 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, NoReturn
 
-from lngrad.check.calls.kernel import KernelError, first_line, here
+from lngrad.check.calls.kernel import KernelError, here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.calls.worker import Worker
 from lngrad.check.case import FUZZ, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
+from lngrad.check.implementations.implementation import first_line
 from lngrad.check.result import CaseResult, is_unexplained
 from lngrad.check.standards import AUTO, LLAMA, STANDARDS, usual
 from lngrad.check.trial import result_of

@@ -23,6 +23,7 @@ SEEN = frozenset({
 BELIEVED = "believed, as --resume any says, whoever wrote the file"
 NO_NAME, NOT_EXPLAINED = "no known mistake", "not explained, as --no-diagnosis says"
 MANY = 4  # times as many cases: those outvote a name
+AT_A_PLACE = re.compile(r" in (dx|dgamma|dbeta|the [^;]*) alone$| in part of the (rows|columns)( of \w+)?$")
 NUMBER = re.compile(r"\b\d+(\.\d+)?(e[-+]?\d+)?\b")
 
 
@@ -269,7 +270,8 @@ def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
         return named[name] * VERY_MANY <= named[most] and result.sentence.startswith("The first call was right")
     if not name or name in SEEN or named[name] * MANY > named[most]:
         return False
-    return not set(name.split("; ")) & set(most.split("; "))
+    parts, theirs = ({AT_A_PLACE.sub("", part) for part in one.split("; ")} for one in (name, most))
+    return not parts & theirs
 
 
 def _withdrawn(result: CaseResult, text: str) -> CaseResult:

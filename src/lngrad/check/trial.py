@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.check.calls.kernel import KernelError, Request, arrays_of
+from lngrad.check.calls.kernel import OTHER_POISON, KernelError, Request, arrays_of
 from lngrad.check.case import CheckCase
 from lngrad.check.case_calls import CaseCalls
 from lngrad.check.comparison import OF_ROWS, Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
-from lngrad.check.mistakes.diagnosis import UNEXPLAINED, Diagnosis, diagnose
+from lngrad.check.mistakes.diagnosis import FILL, UNEXPLAINED, Diagnosis, diagnose, is_flushed
 from lngrad.check.result import EARLIER, NOT_EXPLAINED, CaseResult
 from lngrad.core.machine import copy_speed
 from lngrad.core.problem import Grads
+from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
 DIAGNOSED = 1 << 23  # elements of a case whose failure is explained as a whole
@@ -35,6 +35,8 @@ THREADS = (1, 2, 3)
 REPEATED = 12  # calls more, where bits must be equal
 MORE_ROWS = 600  # of a call between two others, of cases that are called more often than by default
 DEFAULT_CALLS = CheckCase.calls
+MAX_APART = 0.05  # of what is added to memory: roundings of a result
+HIDDEN = "right with the case's values, and wrong with others of the same shape"
 
 
 def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
@@ -49,25 +51,26 @@ def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
         first, found, finding = None, _in_blocks(calls), None
     failed = finding is not None or not found.passed
     made = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
-    said = _diagnosed(calls, found, first) if failed and finding is None else None
-    is_open = said is not None and (said.sentence.startswith(UNEXPLAINED) or not calls.case.M)
-    if is_open and first is not None and calls.options.explained == "whole":
-        finding = alone(calls)
+    if failed and finding is None:
+        finding = said = _diagnosed(calls, found, first)
+        is_open = said.sentence.startswith(UNEXPLAINED) or not calls.case.M
+        if first is not None and not found.broken and calls.options.explained == "whole":
+            finding = _refilled(calls, said, first) or (alone(calls) if is_open else None) or said
     if finding is not None:
-        made = replace(made, **finding._asdict(), reason=found.reason or finding.mistake)
-    elif said is not None:
-        made = replace(made, **said._asdict())
+        made = replace(made, **finding._asdict(), reason=found.reason or finding.mistake or HIDDEN)
     elif calls.options.timed and first is not None:
         made, failed = _timed(calls, made)
     return replace(made, status="failed" if failed else "passed", notes=tuple(calls.notes), calls=calls.calls)
 
 
-def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Finding | None]:
+def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Diagnosis | None]:
     """All rows at once: the results, what is wrong with them, and what further calls show."""
     first = calls.first()
     found = calls.compared(first)
     if not found.passed and not found.broken and _ignores_statistics(calls, first):
         found = _with_own_statistics(calls, first, found)
+    if not (found.passed or found.broken) and found.kept and is_flushed(calls.case, *found.kept):
+        calls.call(replace(calls.placed(), is_flushed=True))  # which refuses it, where it is XLA that flushes
     finding = without_layout(calls) if not found.passed and calls.case.layouts else None
     return first, found, finding or further(calls, found, first)
 
@@ -182,14 +185,7 @@ def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diag
     return Diagnosis("NaN or infinity lost" if is_named else None, text)
 
 
-class Finding(NamedTuple):
-    """What further calls show of a kernel; its name and a sentence."""
-
-    mistake: str
-    sentence: str
-
-
-def without_layout(calls: CaseCalls) -> Finding | None:
+def without_layout(calls: CaseCalls) -> Diagnosis | None:
     """Whether inputs that lie otherwise make the difference."""
     try:
         plain = calls.call(calls.placed(case=replace(calls.case, layouts={})))
@@ -199,12 +195,12 @@ def without_layout(calls: CaseCalls) -> Finding | None:
         return None
     which = " and ".join(f"{name} ({layout})" for name, layout in calls.case.layouts.items())
     text = f"It is right where all inputs are contiguous and wrong for {which}"
-    return Finding(
+    return Diagnosis(
         "layout ignored", f"{text}: it has to use their strides, or copy them, or raise NotImplementedError."
     )
 
 
-def further(calls: CaseCalls, found: Comparison, first: Grads) -> Finding | None:
+def further(calls: CaseCalls, found: Comparison, first: Grads) -> Diagnosis | None:
     """After the first call: other inputs of the same shape, and the first ones again; more rows; other numbers of threads."""
     kernel = calls.called
     if kernel.seconds > SLOW_SECONDS:
@@ -219,7 +215,7 @@ def further(calls: CaseCalls, found: Comparison, first: Grads) -> Finding | None
         request = calls.placed(given)  # where the first inputs were
         if found.passed and (difference := different(kernel.again(), first)):
             text = f"Its results changed after it had returned, when the inputs did: {difference}."
-            return Finding("results that change", text)
+            return Diagnosis("results that change", text)
         other = given, calls.later(request)
     request = calls.placed()
     if finding := _the_same_again(calls, request, found, first):
@@ -233,7 +229,7 @@ def further(calls: CaseCalls, found: Comparison, first: Grads) -> Finding | None
     return _with_threads(calls, first) if is_quick and kernel.has_threads else None
 
 
-def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first: Grads) -> Finding | None:
+def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first: Grads) -> Diagnosis | None:
     """Whether equal calls differ by more than sums in another order do."""
     repeatable = calls.options.repeatable and found.passed
     for number in range(max(1, calls.case.calls - 1, REPEATED * repeatable)):
@@ -243,7 +239,7 @@ def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first
             continue
         if found.passed and calls.compared(again).passed:
             if repeatable:
-                return Finding("not repeatable", f"Equal calls gave right results with different bits: {difference}. "
+                return Diagnosis("not repeatable", f"Equal calls gave right results with different bits: {difference}. "
                                "--repeatable wants equal ones.")  # fmt: skip
             harmless = "all are right"
         elif not found.passed and calls.differs_by_rounding(again, first):
@@ -255,18 +251,52 @@ def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first
     return None
 
 
-def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Grads, first: Grads) -> Finding | None:
-    """Whether a call with other inputs, after a right one, is wrong by more than the last digits."""
+def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Grads, first: Grads) -> Diagnosis | None:
+    """Whether a call with other inputs, after a right one, is wrong by more than the last digits; and as the first one too."""
     second = calls.compared(other, given)
     if second.passed or not calls.is_far_off(other, given, first):
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
-    return _raced(calls, calls.placed(given), other) or Finding(
+    if raced := _raced(calls, calls.placed(given), other):
+        return raced
+    if calls.called.restart():
+        fresh = calls.later(calls.placed(given))
+        if not (found := calls.compared(fresh, given)).passed:  # nothing is kept: the first values hide what is wrong
+            calls.notes.append(f"{HIDDEN}: {found.reason}")
+            return _diagnosed(calls, found, None)
+    return Diagnosis(
         EARLIER, f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
         "kept between calls, by shape or by a part of the values; or calls are counted.")  # fmt: skip
 
 
-def alone(calls: CaseCalls) -> Finding | None:
+def _refilled(calls: CaseCalls, said: Diagnosis, first: Grads) -> Diagnosis | None:
+    """What results are that have in them what memory held, seen with other numbers in it: huge ones hide all else."""
+    true = true_grads(calls.given(*calls.blocks[0]).exact)
+    pairs = [(one.astype(np.float64), right) for one, right in zip(first, true, strict=True) if one is not None]
+    if len(calls.blocks) > 1 or not any((~(np.abs(one) < FILL) & np.isfinite(right)).any() for one, right in pairs):
+        return None
+    other = calls.later(replace(calls.placed(), fill=OTHER_POISON))
+    found, added = calls.compared(other), {}
+    if not different(other, first) or found.passed or found.broken:
+        return None
+    for name, share in found.shares.items():
+        got = getattr(other, name).astype(np.float64).reshape(share.shape)[share > 1]
+        rest = got - getattr(true, name).reshape(share.shape)[share > 1]
+        most = max(
+            MAX_APART * np.abs(rest).max(), 4 * UNIT_ROUNDOFF[getattr(other, name).dtype.name] * np.abs(got).max()
+        )
+        if np.ptp(rest) <= most < np.abs(rest).max() and np.ptp(got):
+            added[name] = f"{np.median(rest):.4g} more in {name}"
+    if {*added} == {*found.shares}:
+        text = (
+            f"with other numbers in memory there is {', '.join(added.values())}: what is added to was not set to zero."
+        )
+        return Diagnosis(f"{' and '.join(added)} added to memory that is not cleared", text)
+    again = _diagnosed(calls, found, other) if said.mistake is None else said
+    return again if again.mistake and again is not said else None
+
+
+def alone(calls: CaseCalls) -> Diagnosis | None:
     """Whether it is right in a process that has seen no other case."""
     if not calls.called.restart():
         return None
@@ -275,11 +305,11 @@ def alone(calls: CaseCalls) -> Finding | None:
             return None
     except (NotApplicable, KernelError):
         return None
-    return Finding(EARLIER, "Right as the first call of a process, and wrong after the calls of other cases: something is kept "
-                   "from call to call, such as a workspace, a sum, or results by shape.")  # fmt: skip
+    return Diagnosis(EARLIER, "Right as the first call of a process, and wrong after the calls of other cases: something is "
+                     "kept from call to call, such as a workspace, a sum, or results by shape.")  # fmt: skip
 
 
-def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Finding | None:
+def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Diagnosis | None:
     """Whether a call with more rows leaves something that the next one takes for its own."""
     larger = replace(calls.case, lead=(calls.case.M + MORE_ROWS,), layouts={}, files={})
     try:
@@ -289,12 +319,12 @@ def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Findin
     again = calls.later(calls.placed())
     if not (difference := different(again, first)) or calls.compared(again).passed:
         return None
-    return _raced(calls, request, again) or Finding(
+    return _raced(calls, request, again) or Diagnosis(
         EARLIER, f"Right until a call with {larger.M} rows, and wrong after it: {difference}. A workspace is kept from call to "
         "call, and summed beyond what the last one wrote.")  # fmt: skip
 
 
-def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Finding | None:
+def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Diagnosis | None:
     """Whether a wrong result comes again."""
     for _ in range(3):
         again = calls.later(request)
@@ -303,7 +333,7 @@ def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Finding | None:
     return None
 
 
-def _with_threads(calls: CaseCalls, first: Grads) -> Finding | None:
+def _with_threads(calls: CaseCalls, first: Grads) -> Diagnosis | None:
     for threads in THREADS:
         request = replace(calls.placed(), threads=threads)
         got = calls.later(request)
@@ -311,10 +341,10 @@ def _with_threads(calls: CaseCalls, first: Grads) -> Finding | None:
             continue
         if calls.is_far_off(got, None, first):
             text = f"With {threads} threads it is wrong, and with the usual number right: {found.reason}."
-            return _raced(calls, request, got) or Finding("number of threads", text)
+            return _raced(calls, request, got) or Diagnosis("number of threads", text)
     return None
 
 
-def _not_repeatable(difference: str) -> Finding:
+def _not_repeatable(difference: str) -> Diagnosis:
     text = f"Equal calls gave different results, and not all of them right: {difference}. A race, a sum that is not set to zero"
-    return Finding("not repeatable", f"{text}, or memory that nobody has written. Nothing else can be concluded.")
+    return Diagnosis("not repeatable", f"{text}, or memory that nobody has written. Nothing else can be concluded.")

@@ -179,7 +179,7 @@ def check(
         impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
         seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, explained="not" if no_diagnosis else "whole",
         repeatable=repeatable, allowed=ALLOWED.get(allow or "", ()), fail_fast=fail_fast,
-        invoked=shlex.join(["lngrad", "check", *words]),
+        repeated=not (is_drawn or cases or against), invoked=shlex.join(["lngrad", "check", *words]),
     )  # fmt: skip
     start = monotonic()
     try:

@@ -93,7 +93,7 @@ class WrongOutside(Written):
 
 
 class _DeepNorm(torch.autograd.Function):
-    alpha_of_dx = True
+    alpha_of_dx, alpha_of_residual = True, False
 
     @staticmethod
     def forward(
@@ -122,7 +122,7 @@ class _DeepNorm(torch.autograd.Function):
         times = ctx.alpha if cls.alpha_of_dx else 1.0
         return (
             (times * dx).to(dtype),
-            dx.to(dtype),
+            (ctx.alpha * dx if cls.alpha_of_residual else dx).to(dtype),
             (dy * xhat).sum(rows).to(of_weight),
             dy.sum(rows).to(of_weight),
             None,
@@ -134,6 +134,16 @@ class _ForgotAlpha(_DeepNorm):
     alpha_of_dx = False
 
 
+class _AlphaInBoth(_DeepNorm):
+    alpha_of_residual = True
+
+
+class _Raises(_DeepNorm):
+    @classmethod
+    def backward(cls, ctx: Any, dy: torch.Tensor) -> Any:
+        return {}["rstd"]
+
+
 def deep_norm(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -143,6 +153,25 @@ def deep_norm(
     eps: float = 1e-5,
 ) -> Any:
     return _DeepNorm.apply(x, residual, weight, bias, alpha, eps)
+
+
+def deep_norm_with_alpha_in_both(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, alpha: float, eps: float = 1e-5
+) -> Any:
+    return _AlphaInBoth.apply(x, residual, weight, bias, alpha, eps)
+
+
+def raising(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, alpha: float, eps: float = 1e-5
+) -> Any:
+    return _Raises.apply(x, residual, weight, bias, alpha, eps)
+
+
+def a_total_that_is_detached(
+    x: torch.Tensor, residual: torch.Tensor, gamma: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, total = added(x, residual, gamma, eps)
+    return y, total.detach()
 
 
 def deep_norm_without_alpha_in_dx(

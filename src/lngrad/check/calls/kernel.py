@@ -6,22 +6,22 @@ copied out as soon as a call returns. Nothing of the truth is on this side.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from pathlib import Path
 from time import perf_counter
-from traceback import extract_tb
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-import lngrad
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
+from lngrad.check.implementations.implementation import MAX_SAID, first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
@@ -34,10 +34,11 @@ from lngrad.testing import Inputs
 from lngrad.typing import Array, Shape
 
 _LINE = 64  # bytes; every array's room begins on one
-_OURS = str(Path(lngrad.__file__).parent)
-MAX_SAID = 500  # characters of what an implementation says
 _AROUND = 0xFF  # NaN in every dtype: what is read beside an array shows
-_POISON = 0xFE  # as glibc fills what it allocates: large numbers
+POISON = 0xFE  # as glibc fills what it allocates: large numbers
+FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU: right but for these"
+OTHER_POISON = 0x40  # 2 to 33 in every dtype: what is added to it is seen
+PERTURB, M_PERTURB = "MALLOC_PERTURB_", -6  # glibc's variable, which has the other bits; and what mallopt calls it
 _CACHED_BYTES, _CACHED_BLOCKS = 1024, 8  # smaller blocks are kept by NumPy, so many of a size
 _KEPT = ("beta", "gamma")  # do not grow with the rows
 _OF_CASE = dict.fromkeys(("rstd", "variance"), "statistic")
@@ -78,6 +79,8 @@ class Request:
         threads: With its own switch set to so many; None leaves it.
         copied: Whether it gets copies that it can write, and is told of if it does.
         allowed: Which of them it may write.
+        fill: The byte that allocated memory is full of, where it is filled.
+        is_flushed: Whether it is refused if XLA computes it, as subnormal numbers are taken for 0.
     """
 
     case: CheckCase
@@ -86,6 +89,8 @@ class Request:
     threads: int | None = None
     copied: bool = False
     allowed: tuple[str, ...] = ()
+    fill: int = POISON
+    is_flushed: bool = False
 
 
 class Kernel(Protocol):
@@ -205,7 +210,8 @@ class Caller:
         self.subject, self._descriptor = subject, descriptor
         rounding_of_a_gpu()
         self._bytes = np.empty(0, np.uint8)
-        self._results = Grads(None, None, None)
+        self._results: Any = Grads(None, None, None)
+        self._fill = POISON
 
     def call(self, request: Request) -> Grads:
         """Copies of the results.
@@ -218,8 +224,11 @@ class Caller:
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
         self._results = Grads(None, None, None)  # large ones are not there twice
-        _poison(request.case)
+        self._fill = _poison(request.case, request.fill, self._fill)
+        compiled = _compilations() if request.is_flushed else []
         results = self.subject(request.case, given)
+        if any("compile" in event for event in compiled):
+            raise NotApplicable(FLUSHED)
         self._results = results
         copies = self.again()
         if request.copied:
@@ -264,12 +273,26 @@ def _places(request: Request) -> Iterator[tuple[str, Place]]:
     return ((name, place) for name, place in found.items() if isinstance(place, Place))
 
 
-def _poison(case: CheckCase) -> None:
+def _compilations() -> list[str]:
+    """Events of XLA from now on; it has forgotten what it has compiled."""
+    seen: list[str] = []
+    if "jax" in sys.modules:
+        import jax.monitoring
+
+        jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+        jax.clear_caches()
+    return seen
+
+
+def _poison(case: CheckCase, fill: int, before: int) -> int:
     """Fill what NumPy keeps of freed results; larger blocks are filled by the C library, see `process`."""
+    if fill != before and PERTURB in os.environ and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_PERTURB, 0xFF ^ fill)
     for nbytes in {case.N * 4, case.N * 2, case.N * 8, case.M * case.N * 4, case.M * case.N * 2}:
         if 0 < nbytes < _CACHED_BYTES:
-            blocks = [np.full(nbytes, _POISON, np.uint8) for _ in range(_CACHED_BLOCKS)]
+            blocks = [np.full(nbytes, fill, np.uint8) for _ in range(_CACHED_BLOCKS)]
             del blocks
+    return fill
 
 
 class Here:
@@ -311,14 +334,6 @@ class Here:
             raise KernelError(str(fault), fault.mistake) from None
         except Exception as error:
             raise KernelError(first_line(error)) from None
-
-
-def first_line(error: Exception) -> str:
-    """What was raised, and the last line of code outside lngrad, and outside what is installed, that led there."""
-    frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
-    own = [one for one in frames if "lib/python" not in one.filename] or frames
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_SAID] + where
 
 
 def in_one_line(text: str) -> str:

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.calls.kernel import Caller, KernelError, Memory, Request, first_line, in_one_line
+from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request, in_one_line
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
-from lngrad.check.implementations.implementation import unprepared
+from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
@@ -41,7 +41,7 @@ TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
 LOOK_SECONDS = 0.5  # after which it is looked whether a process that does not answer is still there
 LOG_CHARACTERS = 400
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-FILLED = {"MALLOC_PERTURB_": "1", "MallocScribble": "1"}  # glibc's and macOS's way to fill what is allocated and freed
+FILLED = {PERTURB: str(0xFF ^ POISON), "MallocScribble": "1"}  # glibc's and macOS's: what is allocated and freed
 MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message
 _WRITES = {signal.SIGSEGV, signal.SIGBUS}
 _BROKEN = (EOFError, OSError, ValueError, KeyError, TypeError)  # of a pipe that somebody else writes to, too

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed_version
 from math import prod
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+import lngrad
 from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
@@ -20,10 +23,20 @@ from lngrad.typing import Array, Mask, Shape
 
 PreparedCall: TypeAlias = Callable[[], Any]
 Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
+_OURS = str(Path(lngrad.__file__).parent)
+MAX_SAID = 500  # characters of what an implementation says
 
 
 class NotApplicable(Exception):
     """This implementation does not do what is asked; the text says why. A case is skipped, not failed."""
+
+
+def first_line(error: BaseException) -> str:
+    """What was raised, and the last line of code outside lngrad, and outside what is installed, that led there."""
+    frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
+    own = [one for one in frames if "lib/python" not in one.filename] or frames
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_SAID] + where
 
 
 class Fault(Exception):

@@ -415,6 +415,9 @@ FAMILIES = (
     Family("LN-N19", "dx times alpha", "dx is multiplied by alpha: that is the gradient of the summand, and dx the total's.",
            results=lambda call: {"dx": call.inputs.normalization.alpha * call.true.dx}, norm="deep_norm",
            example="dx = alpha * dx"),
+    Family("LN-N20", "alpha forgotten in the gradient of x", "the gradient of x lacks alpha: it is alpha times the total's, "
+           "which is the residual's.", results=lambda call: {"dx": call.true.dx / call.inputs.normalization.alpha},
+           norm="deep_norm", example="dx = dx / alpha"),
     *PRECISION,
 )  # fmt: skip
 MISTAKES: dict[str, Mistake] = {name: mistake for family in FAMILIES for name, mistake in family.mistakes()}

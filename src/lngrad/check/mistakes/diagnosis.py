@@ -42,10 +42,17 @@ MIN_TIES = 8  # that are rounded otherwise: one may be chance
 FLUSHED = 4.0  # numbers on the way, for each term
 FILL = 1e37  # less than what the check fills memory with, in float32, bfloat16 and float64
 SMALL = 1 << 16  # elements: of more, mistakes are looked at in some rows first
+MAX_COMBINED = 1 << 17  # elements: of more, two mistakes on top of each other are left to other cases
 # What has a free number for each row or column: a mistake without one says more.
 VAGUE = ("another rstd", "another mean", "dx times a factor a row", "dx times a factor a column",
          "another gamma in part of the columns")  # fmt: skip
 
+# A sum that takes nothing is also the end of a row of cases whose sums take less and less: others tell.
+TAKES_NOTHING = {
+    "mean and rstd detached": ["columns in the means"], "mean of dxhat missing": ["columns in the mean of dxhat"],
+    "mean of dxhat·xhat missing": ["columns in the mean of dxhat·xhat"],
+    "dgamma 0 times; dbeta 0 times": ["rows in the column sums"], "dgamma 0 times": ["rows in the column sums"],
+}  # fmt: skip
 # What may explain one wrong output, in this order.
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
     "dx": (misplaced.unwritten, misplaced.narrow_store, misplaced.overflow, misplaced.clipped, explain_dx),
@@ -127,7 +134,7 @@ class Failure:
             if one.by_size and one.dx_only and self.call.terms.M < MIN_ROWS:
                 continue  # two numbers a row, of which half may be left, fit by chance
             wrong = mistake.made(self.call) if _may_explain(mistake, self.call, self.outputs) else None
-            if wrong is not None and (is_small or _explains_one(self.outputs, wrong, one.by_size)):
+            if wrong is not None and (is_small or _explains_one(self.wrong, wrong, one.by_size)):
                 known[name] = wrong
         return known
 
@@ -157,7 +164,11 @@ def diagnose(
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
         failure = make(case, given.exact, got, shares)
         stages = IN_BRIEF if in_brief else STAGES
-        return next(found for stage in stages if (found := stage(failure)) is not None)
+        found = next(found for stage in stages if (found := stage(failure)) is not None)
+    lost = [
+        (f"part of the {what}", f"the {what} of these are none.") for what in TAKES_NOTHING.get(str(found.mistake), ())
+    ]
+    return found._replace(alternatives=(*found.alternatives, *lost))
 
 
 def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]) -> Failure:
@@ -205,8 +216,7 @@ def _never_written(failure: Failure) -> Diagnosis | None:
     which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
     name = "never written" if len(zeros) == len(failure.outputs) else f"{which} never written"
     what = format(value, ".3g") if filled else "zeros"
-    added = ", added to what memory held" * ("dx" not in filled and bool(filled))
-    return Diagnosis(name, f"all {what} in {which}: never written{added}, or the kernel was never launched.")
+    return Diagnosis(name, f"all {what} in {which}: never written, or the kernel was never launched.")
 
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:
@@ -227,7 +237,20 @@ def _several_mistakes(failure: Failure) -> Diagnosis | None:
     each = next((found for one in EVIDENCE if (found := one(failure)) is not None), None)
     if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
         each = failure.in_places(only_clean=True) or each
-    return None if each is None else _diagnosis(each)
+    said = None if each is None else _diagnosis(each)
+    if said is None or "dx or rstd" not in str(said.mistake):
+        return said
+    others = another_statistic(
+        Fit.of(failure.call.terms, failure.outputs[0], failure.call.true, 1), failure.call.inputs
+    )
+    return said._replace(alternatives=tuple((one.name, one.sentence) for _, one in others))  # other cases tell which
+
+
+def is_flushed(case: CheckCase, given: DrawnInputs, got: Grads) -> bool:
+    """Whether results are right but for what is lost where subnormal numbers are taken for 0."""
+    failure = Failure(ExactCase(case, given.exact), got, {})
+    with np.errstate(all="ignore"):
+        return bool(failure.wrong) and _flushed(failure) is not None
 
 
 def _flushed(failure: Failure) -> Diagnosis | None:
@@ -272,18 +295,8 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
 
 
 def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> bool:
-    """Whether a mistake may explain an output, dx in some elements: all gradients together would fill the memory."""
-    for one in (one for one in outputs if one.is_wrong):
-        made = getattr(wrong, one.name)
-        if one.name == "dx":
-            few = slice(None, None, max(1, one.result.size // SMALL))
-            arrays = {name: getattr(one, name).reshape(-1)[few] for name in ("result", "true", "scale")}
-            part = WrongOutput("dx", **arrays)
-            if by_size or np.mean(part.shares_with(made.reshape(-1)[few])[0] <= SLACK) >= MIN_AGREE:
-                return True
-        elif left_of([one], wrong, by_size) is not None:
-            return True
-    return False
+    """Whether a mistake explains an output: all gradients together would fill the memory."""
+    return any(left_of([one], wrong, by_size) is not None for one in outputs)
 
 
 def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
@@ -375,15 +388,17 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
         return None
     fit = Fit.of(call.terms, dx, call.true, 1)
     for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
-        both = zip(outputs, _compared_with(changed, outputs)[1], strict=True)
+        both = zip(outputs, _compared_with(changed, outputs, rounded_mean=True)[1], strict=True)
         if all(other.is_explained or (one.name != "dx" and not one.is_wrong) for one, other in both):
             return [Explanation(None, (difference,))]
     return None
 
 
-def _compared_with(changed: Inputs, outputs: Sequence[WrongOutput]) -> tuple[Grads, list[WrongOutput]]:
-    """The gradients of other inputs, and the same outputs beside these."""
-    wrong, scales = true_grads(changed), gradient_scales(changed)
+def _compared_with(
+    changed: Inputs, outputs: Sequence[WrongOutput], rounded_mean: bool = False
+) -> tuple[Grads, list[WrongOutput]]:
+    """The gradients of other inputs, and the same outputs beside these, of which the mean may be rounded once more."""
+    wrong, scales = true_grads(changed), gradient_scales(changed, rounded_mean=rounded_mean)
     beside = ((one, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
     return wrong, [replace(one, true=true, scale=scale, origin=one) for one, true, scale in beside]
 
@@ -392,6 +407,8 @@ def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
     """A mistake in the inputs, and others in the formulas on top of it."""
     call, outputs = failure.call, failure.outputs
     best: list[Explanation] | None = None
+    if call.terms.dy.size > MAX_COMBINED:
+        return None
     for name, mistake in MISTAKES.items():
         changed = mistake.changed(call)
         if changed is None or not _may_explain_dx(changed, outputs):

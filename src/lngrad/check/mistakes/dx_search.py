@@ -46,16 +46,16 @@ def explain_dx(fit: Fit) -> Explanation | None:
     usable = np.isfinite(fit.result) & np.isfinite(fit.bound)
     if usable.sum() < 16 or fit.terms.N < 2:
         return None
-    choices, rights = Choices(fit.terms), _rights(fit.terms)
-    fitting = []
+    choices, rights, rstd = Choices(fit.terms), _rights(fit.terms), fit.terms.rstd
+    fitting, is_one = [], np.ptp(rstd) <= FLAT * np.abs(rstd).max()
     for candidate, coefficients, free in _least_squares(choices, fit, *_sample(usable)):
         # A factor of all three terms is one difference.
         odd = sum(one != right for one, right in zip(coefficients, rights, strict=True))
         cost = candidate.cost + (min(odd, 1) if _is_multiple(coefficients, rights) else odd) + free
-        # A number of its own before a mean that is the same in all rows looked at fits any such number, as rstd's of one row.
+        # A number of its own before a mean that is the same in all rows looked at fits any such number, as one rstd's of all.
         is_times = candidate.cost and coefficients[0] != 1 and _is_multiple(coefficients, rights)
         alike = fit.terms.M == 1 or {term.over for term in candidate.terms[1:]} != {"row"}
-        if cost and cost <= MAX_COST and not (free and alike) and not (is_times and fit.terms.M == 1):
+        if cost and cost <= MAX_COST and not (free and alike) and not (is_times and is_one):
             fitting.append(_Found(candidate, coefficients, cost, rights))
     for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
@@ -119,7 +119,9 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
     factor = float(whole @ target / max(whole @ whole, TINY))
     of_sizes = float(N), 1 / N, N / (N - 1), 1 - 1 / N, 1 / M, float(M), N / M, *(N / P for P in padded_sizes(N))
     plain = [1.0, 0.0, 2.0, -1.0, 0.5, *of_sizes[:4], 3.0, -2.0, 4.0, 1.5, *of_sizes[4:]]
-    if not any(abs(factor - number) <= 0.01 * abs(number) for number in plain) and _fits(factor * whole - target):
+    near = (number for number in plain if abs(factor - number) <= 0.01 * abs(number))
+    is_one = abs(factor - 1) < FLAT or any(_fits(number * whole - target) for number in near)
+    if not is_one and _fits(factor * whole - target):
         return (factor, factor * rights[1], factor), 0.0
     coefficients, cost = free.copy(), 0.0
     for at in range(3):

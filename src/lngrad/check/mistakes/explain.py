@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from lngrad.check.case import NORMS
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.changes import Family
+from lngrad.check.result import AT_A_PLACE
 
 # By the letter of the code.
 WHY = {
@@ -25,7 +26,6 @@ ARGUMENTS = ("dy", "x", "residual", "dtotal", "mean", "rstd", "variance", "gamma
 IMPORTS = {'"bfloat16"': "import ml_dtypes  # NumPy's bfloat16", "np.": "import numpy as np",
            "reduce(lambda": "from functools import reduce"}  # fmt: skip
 NAMED = 3  # of a misspelt name
-_AT_A_PLACE = re.compile(r" in (dx|dgamma|dbeta|the [^;]*) alone$| in part of the (rows|columns)( of \w+)?$")
 
 
 def nearest(name: str) -> str:
@@ -45,7 +45,7 @@ def explained(text: str) -> str:
 
 def _find(text: str) -> tuple[Family, str, str]:
     """The family, and the name and sentence of one of its mistakes."""
-    name = _AT_A_PLACE.sub("", text.strip())
+    name = AT_A_PLACE.sub("", text.strip())
     family = next((one for one in FAMILIES if name.upper() == one.code or name == one.name), None)
     if family is None and name in MISTAKES:
         return MISTAKES[name].family, name, MISTAKES[name].sentence

@@ -6,6 +6,10 @@ import io
 import json
 import os
 import pickle
+import shutil
+import subprocess
+import sys
+import time
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -431,6 +435,49 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_success(tmp_
     steps.clear()
     write(path, {"dx": sample((4, 3), "float32"), "dgamma": sample((3,), "float32")}, replace=True, sync=False)
     assert steps == ["renamed"]
+
+
+def mounted(image: Path, at: Path) -> bool:
+    """Whether an image of a file system could be mounted."""
+    at.mkdir(exist_ok=True)
+    return subprocess.run(["mount", "-o", "loop", image, at], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("seconds", [0, 7])  # after which ext4 has written names, and nothing of their content
+def test_a_copy_of_the_disk_after_success_has_everything(tmp_path, seconds):
+    """As where the power goes then; what is not brought to the disk is not there, which shows that the copy is one."""
+    image, copy, at = tmp_path / "image", tmp_path / "copy", tmp_path / "at"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    if subprocess.run(["mkfs.ext4", "-q", image], check=False).returncode or not mounted(image, at):
+        pytest.skip("no ext4 can be mounted here")
+    arrays = {"dx": sample((400, 300), "float32"), "dgamma": sample((300,), "bfloat16")}
+    try:
+        write(at / "old.npz", arrays)
+        for suffix in SUFFIXES:
+            write(at / f"new{suffix}", arrays)
+            write(at / f"late{suffix}", arrays, sync=False)
+        write(at / "old.npz", {name: -one for name, one in arrays.items()}, replace=True)
+        write_tensor(at / "one.npy", arrays["dx"])
+        write(at / "last.npz", arrays, sync=False)
+        time.sleep(seconds)
+        shutil.copyfile(image, copy)
+    finally:
+        subprocess.run(["umount", at], check=True)
+    assert mounted(copy, at)
+    try:
+        for suffix in SUFFIXES:
+            found = read_tensors(at / f"new{suffix}", tuple(arrays)).arrays
+            for name, one in arrays.items():
+                check_same_bits(found[name], one)
+        check_same_bits(read_tensors(at / "old.npz", ("dx",)).arrays["dx"], -arrays["dx"])
+        check_same_bits(np.load(at / "one.npy"), arrays["dx"])
+        assert not (at / "last.npz").exists() or not (at / "last.npz").stat().st_size
+        assert not [name for name in entries(at) if name.endswith((".tmp", ".old"))]
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)  # arrays are maps of its files
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")

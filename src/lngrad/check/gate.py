@@ -280,12 +280,11 @@ def run(
         signature = own.signature if own else processes.signature(name)
         if norm is None and not cases and (own or ":" in name):
             norm = norm_of(signature)
-        paths, is_drawn = None if cases is None else [Path(one) for one in cases], seed is None
-        seed = drawn_seed() if seed is None else seed
+        paths, is_repeated = None if cases is None else [Path(one) for one in cases], seed is not None and cases is None
+        seed, options = drawn_seed() if seed is None else seed, Options(impl=name, standard=standard, repeated=is_repeated)
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
         invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
-        options = Options(impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked,
-                          repeated=not is_drawn and paths is None)  # fmt: skip
+        options = replace(options, seed=seed, max_bytes=max_bytes, invoked=invoked)
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

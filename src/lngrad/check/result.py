@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "skipped"]
-# A first call that was right where a second one was not: in one case among many wrong ones, the first values hid the mistake.
-EARLIER, VERY_MANY = "an earlier call's results", 20
+EARLIER = "an earlier call's results"
 # What was seen, and not concluded from a result's numbers.
 SEEN = frozenset({
     EARLIER, "not repeatable", "results that change", "layout ignored", "number of threads", "NaN or infinity lost",
@@ -266,8 +265,6 @@ def _chosen(result: CaseResult, support: Counter[str]) -> CaseResult:
 
 def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
     name = kind_of(result.mistake or "")
-    if name == EARLIER:
-        return named[name] * VERY_MANY <= named[most] and result.sentence.startswith("The first call was right")
     if not name or name in SEEN or named[name] * MANY > named[most]:
         return False
     parts, theirs = ({AT_A_PLACE.sub("", part) for part in one.split("; ")} for one in (name, most))

@@ -18,8 +18,10 @@ from lngrad.check.case import CheckCase
 from lngrad.check.case_calls import CaseCalls
 from lngrad.check.comparison import OF_ROWS, Comparison, different
 from lngrad.check.implementations import NotApplicable
+from lngrad.check.implementations.libraries import xla_flushes
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
-from lngrad.check.mistakes.diagnosis import FILL, UNEXPLAINED, Diagnosis, diagnose, is_flushed
+from lngrad.check.mistakes.diagnosis import FILL, UNEXPLAINED, Diagnosis, diagnose
+from lngrad.check.mistakes.terms import wide
 from lngrad.check.result import EARLIER, NOT_EXPLAINED, CaseResult
 from lngrad.core.machine import copy_speed
 from lngrad.core.problem import Grads
@@ -69,7 +71,7 @@ def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Diagnosis | None]
     found = calls.compared(first)
     if not found.passed and not found.broken and _ignores_statistics(calls, first):
         found = _with_own_statistics(calls, first, found)
-    if not (found.passed or found.broken) and found.kept and is_flushed(calls.case, *found.kept):
+    if not found.passed and xla_flushes(calls.case, calls.given(*calls.blocks[0])):
         calls.call(replace(calls.placed(), is_flushed=True))  # which refuses it, where it is XLA that flushes
     finding = without_layout(calls) if not found.passed and calls.case.layouts else None
     return first, found, finding or further(calls, found, first)
@@ -187,17 +189,20 @@ def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diag
 
 def without_layout(calls: CaseCalls) -> Diagnosis | None:
     """Whether inputs that lie otherwise make the difference."""
-    try:
-        plain = calls.call(calls.placed(case=replace(calls.case, layouts={})))
-    except (NotApplicable, KernelError):
-        return None
-    if not calls.compared(plain).passed:
+    if not _is_right(calls, calls.placed(case=replace(calls.case, layouts={}))):
         return None
     which = " and ".join(f"{name} ({layout})" for name, layout in calls.case.layouts.items())
     text = f"It is right where all inputs are contiguous and wrong for {which}"
     return Diagnosis(
         "layout ignored", f"{text}: it has to use their strides, or copy them, or raise NotImplementedError."
     )
+
+
+def _is_right(calls: CaseCalls, request: Request) -> bool:
+    try:
+        return calls.compared(calls.call(request)).passed
+    except (NotApplicable, KernelError):
+        return False
 
 
 def further(calls: CaseCalls, found: Comparison, first: Grads) -> Diagnosis | None:
@@ -259,38 +264,36 @@ def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Grads, firs
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
     if raced := _raced(calls, calls.placed(given), other):
         return raced
-    if calls.called.restart():
-        fresh = calls.later(calls.placed(given))
-        if not (found := calls.compared(fresh, given)).passed:  # nothing is kept: the first values hide what is wrong
-            calls.notes.append(f"{HIDDEN}: {found.reason}")
-            return _diagnosed(calls, found, None)
+    if is_fresh := calls.called.restart():
+        other = calls.later(calls.placed(given))
+        second = calls.compared(other, given)
+    said = None if second.passed or not different(other, first) else _diagnosed(calls, second, None)
+    if said and (said.mistake or is_fresh):  # nothing is kept: the first values hide what is wrong
+        calls.notes.append(f"{HIDDEN}: {second.reason}")
+        return said
     return Diagnosis(
         EARLIER, f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
         "kept between calls, by shape or by a part of the values; or calls are counted.")  # fmt: skip
 
 
+@np.errstate(all="ignore")
 def _refilled(calls: CaseCalls, said: Diagnosis, first: Grads) -> Diagnosis | None:
     """What results are that have in them what memory held, seen with other numbers in it: huge ones hide all else."""
     true = true_grads(calls.given(*calls.blocks[0]).exact)
-    pairs = [(one.astype(np.float64), right) for one, right in zip(first, true, strict=True) if one is not None]
+    pairs = [(wide(one), right) for one, right in zip(first, true, strict=True) if one is not None]
     if len(calls.blocks) > 1 or not any((~(np.abs(one) < FILL) & np.isfinite(right)).any() for one, right in pairs):
         return None
     other = calls.later(replace(calls.placed(), fill=OTHER_POISON))
-    found, added = calls.compared(other), {}
+    found, added = calls.compared(other), dict[str, str]()
     if not different(other, first) or found.passed or found.broken:
         return None
     for name, share in found.shares.items():
-        got = getattr(other, name).astype(np.float64).reshape(share.shape)[share > 1]
-        rest = got - getattr(true, name).reshape(share.shape)[share > 1]
-        most = max(
-            MAX_APART * np.abs(rest).max(), 4 * UNIT_ROUNDOFF[getattr(other, name).dtype.name] * np.abs(got).max()
-        )
-        if np.ptp(rest) <= most < np.abs(rest).max() and np.ptp(got):
-            added[name] = f"{np.median(rest):.4g} more in {name}"
-    if {*added} == {*found.shares}:
-        text = (
-            f"with other numbers in memory there is {', '.join(added.values())}: what is added to was not set to zero."
-        )
+        got, right = (wide(getattr(one, name)).reshape(share.shape)[share > 1] for one in (other, true))
+        most, unit = np.abs(got - right).max(), UNIT_ROUNDOFF[getattr(other, name).dtype.name]
+        if np.ptp(got - right) <= max(MAX_APART * most, 4 * unit * np.abs(got).max()) < most < np.inf and np.ptp(got):
+            added[name] = f"{np.median(got - right):.4g} more in {name}"
+    if added and {*added} == {*found.shares}:
+        text = f"with other numbers in memory there is {', '.join(added.values())}: what is added to was not cleared."
         return Diagnosis(f"{' and '.join(added)} added to memory that is not cleared", text)
     again = _diagnosed(calls, found, other) if said.mistake is None else said
     return again if again.mistake and again is not said else None
@@ -298,12 +301,7 @@ def _refilled(calls: CaseCalls, said: Diagnosis, first: Grads) -> Diagnosis | No
 
 def alone(calls: CaseCalls) -> Diagnosis | None:
     """Whether it is right in a process that has seen no other case."""
-    if not calls.called.restart():
-        return None
-    try:
-        if not calls.compared(calls.call(calls.placed())).passed:
-            return None
-    except (NotApplicable, KernelError):
+    if not calls.called.restart() or not _is_right(calls, calls.placed()):
         return None
     return Diagnosis(EARLIER, "Right as the first call of a process, and wrong after the calls of other cases: something is "
                      "kept from call to call, such as a workspace, a sum, or results by shape.")  # fmt: skip

@@ -343,13 +343,10 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
     if believed := sum(BELIEVED in result.notes for result in results):
         console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
     if refused := sum(one.cases for one in run.restrictions):
-        kinds = ", ".join(f"{one.cases} × {escape(one.text)}" for one in run.restrictions)
-        console.print(f"[yellow]refused {refused} of {len(results)} cases: {kinds}[/]")
+        kinds = (f"{one.cases} × {one.text}" + f" ({one.said})" * (one.said != one.text) for one in run.restrictions)
+        console.print(f"[yellow]refused {refused} of {len(results)} cases: {escape(', '.join(kinds))}[/]")
     if run.signature:
         dim(run.signature)
-    for one in run.restrictions:
-        refused_cases = f"refuses {one.text}: {one.cases} case{'s' * (one.cases > 1)} ({one.said})"
-        dim(refused_cases if one.text != one.said else f"skipped {one.cases}: {one.said}")
     skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
     said = run.signature, BELIEVED
     notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in said)

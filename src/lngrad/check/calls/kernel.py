@@ -36,7 +36,7 @@ from lngrad.typing import Array, Shape
 _LINE = 64  # bytes; every array's room begins on one
 _AROUND = 0xFF  # NaN in every dtype: what is read beside an array shows
 POISON = 0xFE  # as glibc fills what it allocates: large numbers
-FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU: right but for these"
+FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU"
 OTHER_POISON = 0x40  # 2 to 33 in every dtype: what is added to it is seen
 PERTURB, M_PERTURB = "MALLOC_PERTURB_", -6  # glibc's variable, which has the other bits; and what mallopt calls it
 _CACHED_BYTES, _CACHED_BLOCKS = 1024, 8  # smaller blocks are kept by NumPy, so many of a size
@@ -211,7 +211,6 @@ class Caller:
         rounding_of_a_gpu()
         self._bytes = np.empty(0, np.uint8)
         self._results: Any = Grads(None, None, None)
-        self._fill = POISON
 
     def call(self, request: Request) -> Grads:
         """Copies of the results.
@@ -224,8 +223,11 @@ class Caller:
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
         self._results = Grads(None, None, None)  # large ones are not there twice
-        self._fill = _poison(request.case, request.fill, self._fill)
-        compiled = _compilations() if request.is_flushed else []
+        _poison(request.case, request.fill)
+        compiled: list[str] = []
+        if request.is_flushed and (jax := sys.modules.get("jax")):
+            jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+            jax.clear_caches()
         results = self.subject(request.case, given)
         if any("compile" in event for event in compiled):
             raise NotApplicable(FLUSHED)
@@ -273,26 +275,14 @@ def _places(request: Request) -> Iterator[tuple[str, Place]]:
     return ((name, place) for name, place in found.items() if isinstance(place, Place))
 
 
-def _compilations() -> list[str]:
-    """Events of XLA from now on; it has forgotten what it has compiled."""
-    seen: list[str] = []
-    if "jax" in sys.modules:
-        import jax.monitoring
-
-        jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
-        jax.clear_caches()
-    return seen
-
-
-def _poison(case: CheckCase, fill: int, before: int) -> int:
+def _poison(case: CheckCase, fill: int) -> None:
     """Fill what NumPy keeps of freed results; larger blocks are filled by the C library, see `process`."""
-    if fill != before and PERTURB in os.environ and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if PERTURB in os.environ and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_PERTURB, 0xFF ^ fill)
     for nbytes in {case.N * 4, case.N * 2, case.N * 8, case.M * case.N * 4, case.M * case.N * 2}:
         if 0 < nbytes < _CACHED_BYTES:
             blocks = [np.full(nbytes, fill, np.uint8) for _ in range(_CACHED_BLOCKS)]
             del blocks
-    return fill
 
 
 class Here:

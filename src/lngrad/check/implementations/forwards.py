@@ -416,21 +416,17 @@ def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[
 
     arrays = {role: one.detach().requires_grad_() for role, one in leaves.items()}
     made = call(arrays)
-    for one, mistake, what in zip(
-        made, ("no gradient", "dtotal forgotten"), ("y", "the total that it returns"), strict=False
-    ):
-        if not one.requires_grad:
-            text = f"{what} does not require a gradient although x does: autograd ends in the forward, as by detach or no_grad"
-            raise Fault(mistake, text)
+    if not all(one.requires_grad for one in made):
+        mistake, what = ("dtotal forgotten", "the total") if made[0].requires_grad else ("no gradient", "y")
+        raise Fault(mistake, f"{what} does not require a gradient although x does: autograd ends in the forward")
     given = [on_device(dy).to(one.dtype) for dy, one in zip(dys, made, strict=True)]
     try:
         found = torch.autograd.grad(made, list(arrays.values()), given, allow_unused=True)
     except NotImplementedError as reason:
         raise NotApplicable(first_line(reason)) from None
     except Exception as error:
-        raise Fault(
-            "backward raises", f"the forward took these inputs; its backward raises {first_line(error)}"
-        ) from None
+        text = f"the forward took these inputs; its backward raises {first_line(error)}"
+        raise Fault("backward raises", text) from None
     own = {one.data_ptr() for one in given}  # a sum over one row is dy itself
     return {
         role: None if one is None else (one.clone() if one.data_ptr() in own else one).cpu()

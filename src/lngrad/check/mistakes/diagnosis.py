@@ -19,7 +19,7 @@ from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, WrongOutput, nearly_all
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
-from lngrad.check.mistakes.places import MAX_ROWS, in_places, left_of, nearest_of, some_rows
+from lngrad.check.mistakes.places import MAX_ROWS, in_places, nearest_of, some_rows
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
@@ -134,7 +134,7 @@ class Failure:
             if one.by_size and one.dx_only and self.call.terms.M < MIN_ROWS:
                 continue  # two numbers a row, of which half may be left, fit by chance
             wrong = mistake.made(self.call) if _may_explain(mistake, self.call, self.outputs) else None
-            if wrong is not None and (is_small or _explains_one(self.wrong, wrong, one.by_size)):
+            if wrong is not None and (is_small or any(nearest_of([each], [(name, wrong)]) for each in self.wrong)):
                 known[name] = wrong
         return known
 
@@ -165,9 +165,8 @@ def diagnose(
         failure = make(case, given.exact, got, shares)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
-    lost = [
-        (f"part of the {what}", f"the {what} of these are none.") for what in TAKES_NOTHING.get(str(found.mistake), ())
-    ]
+    sums = TAKES_NOTHING.get(str(found.mistake), ())
+    lost = ((f"part of the {one}", f"there are none of the {one}.") for one in sums)
     return found._replace(alternatives=(*found.alternatives, *lost))
 
 
@@ -240,17 +239,9 @@ def _several_mistakes(failure: Failure) -> Diagnosis | None:
     said = None if each is None else _diagnosis(each)
     if said is None or "dx or rstd" not in str(said.mistake):
         return said
-    others = another_statistic(
-        Fit.of(failure.call.terms, failure.outputs[0], failure.call.true, 1), failure.call.inputs
-    )
+    fit = Fit.of(failure.call.terms, failure.outputs[0], failure.call.true, 1)
+    others = another_statistic(fit, failure.call.inputs)
     return said._replace(alternatives=tuple((one.name, one.sentence) for _, one in others))  # other cases tell which
-
-
-def is_flushed(case: CheckCase, given: DrawnInputs, got: Grads) -> bool:
-    """Whether results are right but for what is lost where subnormal numbers are taken for 0."""
-    failure = Failure(ExactCase(case, given.exact), got, {})
-    with np.errstate(all="ignore"):
-        return bool(failure.wrong) and _flushed(failure) is not None
 
 
 def _flushed(failure: Failure) -> Diagnosis | None:
@@ -292,11 +283,6 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
         return True
     few, part = some_rows(changed, dx)
     return bool(np.mean(part.shares_with(true_grads(few).dx)[0] <= SLACK) >= MIN_AGREE)
-
-
-def _explains_one(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> bool:
-    """Whether a mistake explains an output: all gradients together would fill the memory."""
-    return any(left_of([one], wrong, by_size) is not None for one in outputs)
 
 
 def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
@@ -388,17 +374,17 @@ def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
         return None
     fit = Fit.of(call.terms, dx, call.true, 1)
     for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
-        both = zip(outputs, _compared_with(changed, outputs, rounded_mean=True)[1], strict=True)
+        both = zip(outputs, _compared_with(changed, outputs, loose=True)[1], strict=True)
         if all(other.is_explained or (one.name != "dx" and not one.is_wrong) for one, other in both):
             return [Explanation(None, (difference,))]
     return None
 
 
 def _compared_with(
-    changed: Inputs, outputs: Sequence[WrongOutput], rounded_mean: bool = False
+    given: Inputs, outputs: Sequence[WrongOutput], loose: bool = False
 ) -> tuple[Grads, list[WrongOutput]]:
-    """The gradients of other inputs, and the same outputs beside these, of which the mean may be rounded once more."""
-    wrong, scales = true_grads(changed), gradient_scales(changed, rounded_mean=rounded_mean)
+    """The gradients of other inputs, and the same outputs beside these; loose: the mean may be rounded once more."""
+    wrong, scales = true_grads(given), gradient_scales(given, rounded_mean=loose)
     beside = ((one, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
     return wrong, [replace(one, true=true, scale=scale, origin=one) for one, true, scale in beside]
 

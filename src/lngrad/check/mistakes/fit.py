@@ -22,8 +22,8 @@ MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up t
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
 EXPLAINED = 0.995  # of the elements
 WRONG_ONES = 0.9  # of the wrong elements, where these are few
-SURELY, LOOKED_AT = 0.8, 2048  # fewer of so many wrong ones than that: not WRONG_ONES of all
-MANY = 1 << 13  # elements, of which some are looked at before all
+SURELY = 0.8  # of some of the wrong elements: where less is explained, less than WRONG_ONES of all are
+MANY = 1 << 13  # wrong elements that are looked at before all, at most
 ROUNDINGS = 4.0  # of each term to 16 bits, or thereabouts, on its way to a result
 MAX_LEFT = 0.5  # of the error may be left by what explains it
 MAX_SQUARES_LEFT = 0.25  # of the error's square, where numbers were fitted to the result
@@ -99,8 +99,11 @@ class WrongOutput:
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
         if id(expected) not in self._made:
-            places, few = self._wrong_ones
-            if places.size and np.mean(few.shares_with(expected.reshape(-1)[places])[0] <= SLACK) < SURELY:
+            some = np.flatnonzero(self.share > SLACK)[
+                :: max(1, self.share.size // MANY)
+            ]  # most mistakes make few of them
+            few = replace(self, **{name: getattr(self, name).reshape(-1)[some] for name in ("result", "true", "scale")})
+            if some.size and np.mean(few.shares_with(expected.reshape(-1)[some])[0] <= SLACK) < SURELY:
                 return False
             with_mistake, without = self.shares_with(expected)
             explained = with_mistake <= SLACK
@@ -109,14 +112,6 @@ class WrongOutput:
                 made = bool(explained[wrong].mean() >= WRONG_ONES)
             self._made[id(expected)] = expected, made
         return self._made[id(expected)][1]
-
-    @cached_property
-    def _wrong_ones(self) -> tuple[Array, WrongOutput]:
-        """Some of many elements that are wrong, and their places: most mistakes make none of them, which is soon seen."""
-        wrong = np.flatnonzero(self.share > SLACK)
-        places = wrong[:: max(1, len(wrong) // LOOKED_AT)] if self.share.size > MANY else wrong[:0]
-        some = {name: getattr(self, name).reshape(-1)[places] for name in ("result", "true", "scale")}
-        return places, replace(self, **some)
 
     @cached_property
     def is_wrong(self) -> bool:

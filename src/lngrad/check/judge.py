@@ -121,7 +121,7 @@ class _Worker(Worker):
 
 
 class Patience:
-    """How much is said of a failure: once MANY_UNNAMED have no name, and no more have one, in brief what each looks like."""
+    """How much is said of a failure: once MANY_UNNAMED have no name, and so many more for each that has one, in brief."""
 
     def __init__(self, options: Options) -> None:
         self._options, self._named, self._unnamed = options, 0, 0
@@ -133,7 +133,7 @@ class Patience:
     @property
     def options(self) -> Options:
         """For the next case."""
-        if self._options.explained != "whole" or self._unnamed < max(MANY_UNNAMED, self._named):
+        if self._options.explained != "whole" or self._unnamed < MANY_UNNAMED * (1 + self._named):
             return self._options
         return replace(self._options, explained="brief")
 

@@ -281,7 +281,10 @@ def run(
         if norm is None and not cases and (own or ":" in name):
             norm = norm_of(signature)
         paths, is_repeated = None if cases is None else [Path(one) for one in cases], seed is not None and cases is None
-        seed, options = drawn_seed() if seed is None else seed, Options(impl=name, standard=standard, repeated=is_repeated)
+        seed, options = (
+            drawn_seed() if seed is None else seed,
+            Options(impl=name, standard=standard, repeated=is_repeated),
+        )
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
         invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
         options = replace(options, seed=seed, max_bytes=max_bytes, invoked=invoked)

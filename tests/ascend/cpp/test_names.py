@@ -18,6 +18,7 @@ KERNEL = """
 #include "kernel_operator.h"
 #include "kernel_utils.h"
 #include "securec.h"
+#include "ascendc/host_api/tiling/template_argument.h"
 using namespace AscendC;
 using Type = matmul::MatmulType<TPosition::GM, CubeFormat::ND, half>;
 template <typename T> using Function = void(const LocalTensor<T>&, const LocalTensor<T>&, const int32_t&);
@@ -29,6 +30,9 @@ static_assert(min(3u, 5) == 3 && max(2.5f, 1) == 2.5f);
 static_assert(std::is_same_v<float32_t, float> && std::is_same_v<float16_t, half> && DT_INT4 == 29 && Ceil(int64_t(9), 8) == 2);
 constexpr half LARGEST = 65504.0f, NEGATIVE = half(-1.5f);
 static_assert(LARGEST.bits == 0x7BFF && NEGATIVE.bits == 0xBE00 && float(NEGATIVE) == -1.5f && bfloat16_t(1.0f).bits == 0x3F80);
+ASCENDC_TPL_ARGS_DECL(names, ASCENDC_TPL_UINT_DECL(a, 3, ASCENDC_TPL_UI_LIST, 5, 9, 7), ASCENDC_TPL_BOOL_DECL(b, 0, 1),
+                      ASCENDC_TPL_UINT_DECL(c, ASCENDC_TPL_8_BW, ASCENDC_TPL_UI_MIX, 2, 0, 2, 5, 6, 9), ASCENDC_TPL_DTYPE_DECL(d, 0, 27));
+ASCENDC_TPL_SEL(ASCENDC_TPL_ARGS_SEL(ASCENDC_TPL_UINT_SEL(a, ASCENDC_TPL_UI_LIST, 5)));
 constexpr TQueConfig CONFIG = {};
 struct Tiling { TCubeTiling cube; };
 
@@ -37,12 +41,12 @@ extern "C" __global__ __aicore__ void names(GM_ADDR x, GM_ADDR mask, GM_ADDR y)
     if (GetBlockNum() > 1) matmul::Matmul<Type, Type, Type>().IterateAll<false>(x, y);
     TPipe pipe;
     TBuf<> memory;
-    pipe.InitBuffer(memory, 8192);
+    pipe.InitBuffer(memory, 8448);
     auto piece = [&](int32_t at) { return memory.GetWithOffset<float>(128, 512 * at); };
     GlobalTensor<float> in, out;
     GlobalTensor<uint8_t> bytes;
     in.SetGlobalBuffer((__gm__ float*)x, 128);
-    out.SetGlobalBuffer((__gm__ float*)y, 1024);
+    out.SetGlobalBuffer((__gm__ float*)y, 2048);
     bytes.SetGlobalBuffer(mask, 128);
     LocalTensor<float> v = piece(0), a = piece(1), b = piece(2), c = piece(3), d = piece(4), e = piece(5), pairs = piece(6);
     LocalTensor<uint8_t> m = piece(8).ReinterpretCast<uint8_t>(), work = piece(9).ReinterpretCast<uint8_t>();
@@ -70,12 +74,49 @@ extern "C" __global__ __aicore__ void names(GM_ADDR x, GM_ADDR mask, GM_ADDR y)
     GetMrgSortResult(taken[0], taken[1], taken[2], taken[3]);
     if (taken[0] != 32 || taken[1] != 32 || taken[2] != 0) return;
     Extract(values, places, merged, 2);
-    InitGlobalMemory(out, 1024, 0.5f);
+    LocalTensor<float> sum = piece(7), chosen = piece(14);
+    LocalTensor<uint8_t> lower = piece(15).ReinterpretCast<uint8_t>();
+    sum = v + a;
+    sum = sum * a;
+    lower = v < sum;
+    SetCmpMask(lower);
+    Select<float, SELMODE::VSEL_CMPMASK_SPR>(chosen, v, sum, 2, BinaryRepeatParams{});
+    LocalTensor<int32_t> bits = m.ReinterpretCast<int32_t>();
+    bits = index.ReinterpretCast<int32_t>() | places.ReinterpretCast<int32_t>();
+    TopkTiling tiling;
+    LocalTensor<bool> none;
+    TopK<float>(merged, piece(6).ReinterpretCast<int32_t>(), v, places.ReinterpretCast<int32_t>(), none, 3, tiling, TopKInfo{4, 32, 32}, false);
+    Duplicate(b[8], float(GET_TPL_TILING_KEY(7, 1, 9, 27)), 8);
+    Duplicate(b[16], GET_TPL_TILING_KEY(4, 1, 9, 27) == ~uint64_t(0) ? 1.0f : 0.0f, 8);
+    auto* from = (__ubuf__ float*)a.GetPhyAddr();
+    auto* into = (__ubuf__ float*)piece(13).GetPhyAddr() + 64;
+    set_vector_mask(0, 0xFFFFFFFFFFFFFFFF);
+    vector_dup(into, 2.0f, 1, 1, 1, 8, 0);
+    vadd(into, from, into, 1, 1, 1, 1, 8, 8, 8);
+    set_vector_mask(0, 0xFFFF);
+    vmuls(into, into, 3.0f, 1, 1, 1, 8, 8);
+    vabs(into + 16, (__ubuf__ float*)v.GetPhyAddr(), 1, 1, 1, 8, 8);
+    set_flag(PIPE_V, PIPE_S, EVENT_ID0);
+    wait_flag(PIPE_V, PIPE_S, EVENT_ID0);
+    LocalTensor<float> sums = memory.GetWithOffset<float>(64, 8192);
+    vcadd((__ubuf__ float*)sums.GetPhyAddr(), from, 2, 1, 1, 8, false);
+    vcgmax((__ubuf__ float*)sums[8].GetPhyAddr(), from, 1, 8, 1, 8);
+    vcmin((__ubuf__ float*)sums[16].GetPhyAddr(), from, 1, 1, 1, 8);
+    ResetMask();
+    InitGlobalMemory(out, 2048, 0.5f);
     PipeBarrier<PIPE_ALL>();
     LocalTensor<float> results[] = {a, b, c, d};
     for (int i = 0; i < 4; ++i) DataCopy(out[128 * i], results[i], 128);
     DataCopy(out[512], values, 64);
     DataCopy(out[576], places.ReinterpretCast<float>(), 64);
+    DataCopy(out[1024], chosen, 128);
+    DataCopy(out[1152], bits.ReinterpretCast<float>(), 64);
+    DataCopy(out[1216], merged, 32);
+    DataCopy(out[1248], pairs, 32);
+    DataCopy(out[1280], piece(13)[64], 64);
+    DataCopyPad(out[1344], sums, DataCopyExtParams{1, 8, 0, 0, 0});
+    DataCopyPad(out[1352], sums[8], DataCopyExtParams{1, 8, 0, 0, 0});
+    DataCopyPad(out[1360], sums[16], DataCopyExtParams{1, 8, 0, 0, 0});
     DataCopyPad(out[640], e, DataCopyExtParams{1, 16, 0, 0, 0});
 }
 """
@@ -123,14 +164,16 @@ def kernel(tmp_path_factory):
 def arrays():
     rng = np.random.default_rng(3)
     x, mask = rng.standard_normal(128).astype(np.float32), (rng.random(128) < 0.5).astype(np.uint8)
-    return x, mask, np.zeros(1024, np.float32)
+    return x, mask, np.zeros(2048, np.float32)
 
 
 def test_what_they_compute(kernel):
     x, mask, y = arrays()
     ascendc.launch(kernel, 1, x, mask, y)
     np.testing.assert_array_equal(y[:128], np.abs(x))
-    np.testing.assert_array_equal(y[128:256], np.tanh(x.astype(np.float64)).astype(np.float32))
+    assert y[136] == (2 | 1 << 3 | 5 << 4 | 27 << 12) and y[144] == 1
+    rest = np.r_[:8, 24:128]
+    np.testing.assert_array_equal(y[128:256][rest], np.tanh(x.astype(np.float64)).astype(np.float32)[rest])
     np.testing.assert_array_equal(y[256:384], np.where(mask, np.float32(7), x))
     assert np.abs(y[384:386] - x.astype(np.float64).reshape(2, 64).sum(1)).max() < 1e-5
     order = np.argsort(-x[:64], kind="stable")
@@ -139,7 +182,22 @@ def test_what_they_compute(kernel):
     bits = np.unpackbits(y[640:644].view(np.uint8), bitorder="little")
     lanes = np.arange(128)
     np.testing.assert_array_equal(bits, (x == np.abs(x)) & (lanes >= 4) & (lanes < 8))
-    assert (y[644:] == 0.5).all()
+    assert (y[644:1024] == 0.5).all()
+    total = (x + np.abs(x)) * np.abs(x)
+    below = np.concatenate([(x < total)[:64]] * 2)
+    np.testing.assert_array_equal(y[1024:1152], np.where(below, x, total))
+    np.testing.assert_array_equal(y[1152:1216].view(np.uint32), np.arange(64) | order)
+    size = np.abs(x)
+    by_address = size[:64] + np.float32(2)
+    by_address[:16] *= 3
+    by_address[16:32] = size[:16]
+    np.testing.assert_array_equal(y[1280:1344], by_address)
+    assert np.abs(y[1344:1346] - size.astype(np.float64).reshape(2, 64)[:, :16].sum(1)).max() < 1e-5
+    np.testing.assert_array_equal(y[1352:1354], size[:16].reshape(2, 8).max(1))
+    assert (y[1360], y[1361:1362].view(np.uint32)[0]) == (size[:16].min(), size[:16].argmin())
+    least = np.argsort(x.reshape(4, 32), axis=1, kind="stable")[:, :3]
+    np.testing.assert_array_equal(y[1216:1248].reshape(4, 8)[:, :3], np.take_along_axis(x.reshape(4, 32), least, 1))
+    np.testing.assert_array_equal(y[1248:1280].view(np.int32).reshape(4, 8)[:, :3], least)
 
 
 def test_the_cube_refuses(kernel):

@@ -12,6 +12,7 @@ from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
 from lngrad.ascend.faults import DeviceFault, TilingError
 from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
+from lngrad.errors import DtypeError
 
 M, K, REAL = 3, 16, 13
 SHAPE = (M, K, REAL)
@@ -85,6 +86,7 @@ def cases():
         yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
     yield "Compare", [x, y], (0, (1 << M * K) - 1, 0, 1, 1), 0, []
     yield "GetCmpMask", [np.zeros(32, np.uint8)], (), 0, []
+    yield "SetCmpMask", [np.arange(32, dtype=np.uint8)], (), 0, [np.arange(32)]
     scores, numbers = rng.integers(-9, 9, 64).astype(float), rng.permutation(64).astype(np.uint32)
     order = np.concatenate([at + np.argsort(-scores[at : at + 32], kind="stable") for at in (0, 32)])
     listed = np.stack([np.float32(scores[order]), numbers[order].view(np.float32)], axis=1)
@@ -95,6 +97,20 @@ def cases():
     one, other = listed[:32], listed[32:]
     yield "Sort32", [np.ones(8), scores, numbers], (0, 32), 0, [np.ones(8)]
     yield "MrgSort", [np.zeros(128), one, other, one, one], (32, 32, 0, 0, 0, 3, 1), 0, [merged]
+    table, names = rng.integers(-9, 9, (2, 64)).astype(float), rng.permutation(64).astype(np.int32)
+    table[0, [3, 40]], table[1, 50:] = [np.inf, np.nan], 9.0  # 50 of 64 count
+    for falling in (1, 0):
+        key = -table if falling else table
+        first = np.array([sorted(range(64), key=lambda j, row=row: (not np.isnan(row[j]), row[j], j)) for row in key])[:, :5]
+        taken = np.pad(np.take_along_axis(table, first, 1), ((0, 0), (0, 3)))
+        for init, done in ((0, 0), (1, 1)):
+            want = np.where([[0], [done]], 50, names[first] if init else first)
+            given = [np.full((2, 8), 7.0), np.zeros((2, 8), np.int32), table, names, np.array([0, 1], np.uint8)]
+            yield "TopK", given, (2, 64, 50, 5, init, done, 0, falling), 0, [taken, np.pad(want, ((0, 0), (0, 3)))]
+    small, named = rng.standard_normal((2, 32)), rng.integers(0, 99, (2, 32)).astype(np.int32)
+    best = np.argsort(-small, axis=1)[:, :12]
+    yield "TopK", [np.zeros((2, 12)), np.zeros((2, 12), np.int32), small, named, small], (2, 32, 32, 12, 1, 0, 1, 1), 0, [
+        np.take_along_axis(small, best, 1), np.take_along_axis(named, best, 1)]  # fmt: skip
     both = np.stack(flat[:2], axis=1).reshape(2, -1)
     yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *flat[:2]], (M * K,), 0, both
     yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, flat[:2]
@@ -156,7 +172,8 @@ def test_every_row_against_numpy():
             tensors = [tensor(pipe, one.reshape(-1), dtype=dtype) for one, dtype in zip(given, dtypes, strict=True)]
             call_library(name, tensors, tuple(numbers), real)
             for out, want in zip(tensors, wants, strict=False):
-                want, got = np.asarray(want, np.float64).reshape(-1), content(out).astype(np.float64)
+                both = np.asarray(want, np.float64).reshape(-1), content(out).astype(np.float64)
+                want, got = (np.nan_to_num(one, nan=-7e7, posinf=8e8, neginf=-8e8) for one in both)
                 error = np.abs(got - want) / np.maximum(np.abs(want), 1)
                 assert error.max() < 1e-6, (name, numbers, got, want)
     assert seen == set(LIBRARY)
@@ -180,11 +197,38 @@ def test_a_comparison_is_kept_in_a_register(mode, dtype):
         call_library("Compare", sources, (mode, 1, 0, 2, 1), 0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("counts", [0, 1])
+def test_a_choice_by_the_register(counts, dtype):
+    lanes, width, count = 256 // np.dtype(dtype).itemsize, 32 // np.dtype(dtype).itemsize, 100
+    rng = np.random.default_rng(counts)
+    register, wanted = rng.random((2, 128)) < 0.5
+    x, y, before = rng.standard_normal((3, 5 * lanes)).astype(dtype)
+    pipe = asc.TPipe()
+    out, one, two = (tensor(pipe, values, dtype=dtype) for values in (before, x, y))
+    call_library("SetCmpMask", [tensor(pipe, np.packbits(register, bitorder="little"), dtype=np.uint8)], (), 0)
+    words = (count, 0) if counts else map(int, np.packbits(wanted, bitorder="little").view(np.int64))
+    call_library("Select", [out, one, two], (counts, *words, 2, 2, 1, 1, 16, 8, 9), 0)
+    want = before.copy()
+    for at in range(count if counts else 2 * lanes):
+        repeat, lane = divmod(at, lanes)
+        if counts or wanted[lane]:
+            place = [(r * repeat + b * (lane // width)) * width + lane % width for b, r in ((2, 16), (1, 8), (1, 9))]
+            want[place[0]] = (x[place[1]] if register[lane] else y[place[2]])
+    np.testing.assert_array_equal(content(out), want)
+    with pytest.raises(DtypeError, match="Select: expected half or float, got int32"):
+        call_library("Select", [tensor(pipe, np.zeros(64), dtype=np.int32)] * 3, (0, 1, 0, 1, *[1] * 6), 0)
+
+
 def test_library_rules_that_are_broken():
     pipe = asc.TPipe()
     whole, line = tensor(pipe, np.zeros(32), dtype=np.int32), tensor(pipe, np.zeros(32), dtype=np.float32)
     with pytest.raises(DeviceFault, match="AscendDequant: n must be whole blocks of int32"):
         call_library("AscendDequant", [line, whole, line], (2, 12, 12, 0), 0)
+    with pytest.raises(DeviceFault, match="TopK: expected k up to n, and inner of whole 32 elements, 32, got 33, 32 and 64"):
+        call_library("TopK", [line] * 5, (1, 64, 32, 33, 0, 0, 1, 1), 0)
+    with pytest.raises(DtypeError, match="TopK: expected half or float, got int32"):
+        call_library("TopK", [whole] * 5, (1, 32, 32, 1, 0, 0, 0, 1), 0)
     with pytest.raises(DeviceFault, match="AscendAntiQuant: expected groups of rows, got 3 rows and 2 of offset"):
         call_library("AscendAntiQuant", [line, line, line, line], (3, 8, 2), 0)
     with socs.use("Ascend950"), pytest.raises(DeviceFault, match="Interleave: count must be even, got 7"):

@@ -168,7 +168,28 @@ class TestQueues:
         with pytest.raises(QueueFault, match="q has memory already"):
             pipe.InitBuffer(que, 1, 32)
 
-    @pytest.mark.parametrize("sizes", [(0, 32), (1, 0), (1,), (1, 2, 3)])
+    def test_a_buffer_of_0_bytes_may_be_there_and_not_be_used(self):
+        def kernel(x, use):
+            pipe, none, empty = TPipe(), TQue(TPosition.VECIN, 2, name="none"), TBuf(name="empty")
+            pipe.InitBuffer(none, 2, 0)
+            pipe.InitBuffer(empty, 0)
+            behind = buffer(pipe)
+            local, rest = none.AllocTensor(F), empty.Get(F)
+            assert (local.GetSize(), rest.GetSize()) == (0, 0)
+            memory = GlobalTensor(F)
+            memory.SetGlobalBuffer(x)
+            if use:
+                [lambda: DataCopy(local, memory, 8), lambda: Add(behind, rest, behind, 8), lambda: rest.GetValue(0)][use - 1]()
+            none.FreeTensor(local)
+
+        for mode in ("checked", "device"):
+            report = launch(lambda x: kernel(x, 0), 1, np.ones(8, F), strictness=mode)
+            assert [f"{name} gets 0 bytes" in str(report.remarks()) for name in ("none", "empty")] == [True, True]
+            for use, api in enumerate(("DataCopy: dst", "Add: src0", "GetValue: this"), 1):
+                with pytest.raises(BoundsFault, match=rf"{api} .* ends at byte 0, the access reaches byte"):
+                    launch(lambda x, use=use: kernel(x, use), 1, np.ones(8, F), strictness=mode)
+
+    @pytest.mark.parametrize("sizes", [(0, 32), (1, -1), (1,), (1, 2, 3)])
     def test_wrong_sizes(self, pipe, sizes):
         with pytest.raises(QueueFault, match="InitBuffer: "):
             pipe.InitBuffer(TQue(TPosition.VECIN), *sizes)

@@ -58,6 +58,14 @@ _CUBE = (
     "ALayoutInfoN ALayoutInfoG ALayoutInfoD BLayoutInfoB BLayoutInfoS BLayoutInfoN BLayoutInfoG BLayoutInfoD "
     "CLayoutInfoB CLayoutInfoS1 CLayoutInfoN CLayoutInfoG CLayoutInfoS2 BatchNum mxTypePara"
 )  # the fields of matmul's tiling
+_TOPK = (
+    "tmpLocalSize allDataSize innerDataSize sortRepeat mrgSortRepeat kAlignFourBytes kAlignTwoBytes maskOffset "
+    "maskVreducev2FourBytes maskVreducev2TwoBytes mrgSortSrc1offset mrgSortSrc2offset mrgSortSrc3offset "
+    "mrgSortTwoQueueSrc1Offset mrgFourQueueTailPara1 mrgFourQueueTailPara2 srcIndexOffset copyUbToUbBlockCount "
+    "topkMrgSrc1MaskSizeOffset topkNSmallSrcIndexOffset vreduceValMask0 vreduceValMask1 vreduceIdxMask0 "
+    "vreduceIdxMask1"
+)  # and of TopK's
+_HALVES = ", ".join(f"vreducehalfValMask{i} = 0" for i in range(8))
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (
@@ -111,9 +119,10 @@ def _tiling_structs() -> str:
         lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
     structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
-    structs.append("struct TCubeTiling {\n" + "".join(f"    int32_t {name} = 0;\n" for name in _CUBE.split()) + "};")
+    for name, words, more in (("TCubeTiling", _CUBE, ""), ("TopkTiling", _TOPK, f"    uint16_t {_HALVES};\n")):
+        structs.append(f"struct {name} {{\n" + "".join(f"    int32_t {one} = 0;\n" for one in words.split()) + more + "};")
     joined = "\n\n".join(structs)
-    every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling")
+    every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling", "TopkTiling")
     names = "\n".join(f"using ::{name};" for name in every)
     return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
 // Written from lngrad.ascend.tiling.structs; change them there.

@@ -14,6 +14,7 @@ import numpy as np
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import V
 from lngrad.ascend.faults import BoundsFault, DeviceFault
+from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
 
 BLOCK_BYTES = 32
@@ -40,13 +41,14 @@ class LibraryCall(NamedTuple):
 
     def statistic(self, index: int, rows: int, role: str) -> Any:
         """One number a row, of which a tensor has a block each."""
-        return self.rows(index, rows, self._width(index), role)[:, :1]
+        return self.rows(index, rows, self.width(index), role)[:, :1]
 
     def write_statistic(self, index: int, values: Array, role: str) -> None:
         """Fill each row's block with its number."""
-        self.write(index, np.repeat(values.reshape(-1, 1), self._width(index), axis=1), role)
+        self.write(index, np.repeat(values.reshape(-1, 1), self.width(index), axis=1), role)
 
-    def _width(self, index: int) -> int:
+    def width(self, index: int) -> int:
+        """How many elements of a tensor a block has."""
         return BLOCK_BYTES // self.tensors[index].dtype.itemsize
 
 
@@ -262,9 +264,37 @@ def _compare_to_register(c: LibraryCall) -> None:
 
 
 def _compared(c: LibraryCall) -> None:
-    """Tensors: dst, of which the first 16 bytes become the register."""
-    kept = np.frombuffer(c.tensors[0].core.ub.registers.compared, np.uint8)
-    c.tensors[0].write(c.api, "dst", kept.size // c.tensors[0].dtype.itemsize).view(np.uint8)[...] = kept
+    """Tensors: one whose first 16 bytes become the register (GetCmpMask), or the register these (SetCmpMask)."""
+    registers, count = c.tensors[0].core.ub.registers, 16 // c.tensors[0].dtype.itemsize
+    if c.api == "SetCmpMask":
+        registers.compared = c.tensors[0].read(c.api, "src", count).tobytes()
+    else:
+        kept = np.frombuffer(registers.compared, np.uint8)
+        c.tensors[0].write(c.api, "dst", count).view(np.uint8)[...] = kept
+
+
+def _half_or_float(c: LibraryCall) -> None:
+    if c.tensors[0].dtype not in (np.float16, np.float32):
+        raise DtypeError(f"{c.api}: expected half or float, got {c.tensors[0].dtype}")
+
+
+def _select_by_register(c: LibraryCall) -> None:
+    """Tensors: dst, src0, src1; n: whether the mask counts, its two words, repeats, block strides and repeat strides."""
+    _half_or_float(c)
+    counts, low, high, repeats, *strides = c.n
+    width = BLOCK_BYTES // c.tensors[0].dtype.itemsize
+    first = np.unpackbits(np.frombuffer(c.tensors[0].core.ub.registers.compared, np.uint8), bitorder="little") != 0
+    wanted = np.flatnonzero(np.unpackbits(np.array([low, high], np.int64).view(np.uint8), bitorder="little")[: 8 * width])
+    for repeat in range(-(-low // (8 * width)) if counts else repeats):
+        lanes = np.arange(min(low - repeat * 8 * width, 8 * width)) if counts else wanted
+        for run in np.split(lanes, np.flatnonzero((np.diff(lanes) > 1) | (lanes[1:] % width == 0)) + 1):
+            block, lane = divmod(int(run[0]), width)
+            dst, *src = (
+                tensor[(repeat * strides[3 + i] + block * strides[i]) * width + lane :]
+                for i, tensor in enumerate(c.tensors)
+            )
+            given = [one.read(c.api, f"src{i}", run.size, aligned=False) for i, one in enumerate(src)]
+            dst.write(c.api, "dst", run.size, aligned=False)[...] = np.where(first[run], *given)
 
 
 def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> Any:
@@ -325,6 +355,29 @@ def _extract(c: LibraryCall) -> None:
     width = 8 // c.tensors[0].dtype.itemsize
     c.tensors[0].write(c.api, "dstValue", pairs.size)[...] = pairs.view(c.tensors[0].dtype)[::width]
     c.tensors[1].write(c.api, "dstIndex", pairs.size)[...] = pairs.view(np.uint32)[1::2]
+
+
+def _top_k(c: LibraryCall) -> None:
+    """Tensors: dst's values and numbers, src, its numbers, which rows are no rows; n: rows, columns of the memory, columns
+    that count, k, whether numbers and such rows are given, whether results lie without gaps (columns: 32), falling."""
+    _half_or_float(c)
+    rows, columns, real, k, numbered, finished, small, falling = c.n
+    if columns % 32 or columns > (32 if small else 4096) or not 1 <= k <= real <= columns:
+        raise BoundsFault(
+            f"{c.api}: expected k up to n, and inner of whole 32 elements, {'32' if small else 'at most 4096'}, got {k}, "
+            f"{real} and {columns}"
+        )
+    x = c.rows(2, rows, columns, "src")
+    order = np.lexsort((-x if falling else x, ~np.isnan(x)))[:, :k]  # NaN first, of equal ones the first
+    numbers = np.broadcast_to(np.arange(columns), x.shape)
+    if numbered:
+        numbers = np.broadcast_to(c.rows(3, rows if small else 1, columns, "srcIndex"), x.shape)
+    chosen = np.take_along_axis(numbers, order, 1).astype(np.float64)
+    if finished:
+        chosen[c.rows(4, 1, rows, "finish")[0] != 0] = real
+    for index, (values, role) in enumerate(((np.take_along_axis(x, order, 1), "dstValue"), (chosen, "dstIndex"))):
+        gap = 0 if small else -k % c.width(index)
+        c.write(index, np.pad(values, ((0, 0), (0, gap))), role)
 
 
 def _shuffle(order: Callable[[Array], Array]) -> Callable[[LibraryCall], None]:
@@ -479,7 +532,7 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "Arange": _arange,
     "AscendQuant": _quantize,
     "DropOut": _dropout,
-    "Select": _select_bytes,
+    "Select": lambda c: (_select_bytes if len(c.n) == 4 else _select_by_register)(c),
     "Clamp": _clamp,
     "IsFinite": _test(np.isfinite, 1),
     "IsInf": _test(np.isinf, 1),
@@ -490,6 +543,8 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalNot": _test(np.logical_not, 1),
     "Compare": _compare_to_register,
     "GetCmpMask": _compared,
+    "SetCmpMask": _compared,
+    "TopK": _top_k,
     "Sort32": _sort,
     "MrgSort": _merge_sorted,
     "Extract": _extract,

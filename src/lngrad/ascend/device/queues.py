@@ -313,16 +313,15 @@ class TPipe:
 
         Raises:
             CapacityFault: The Unified Buffer, or the number of buffers of a kernel, is used up.
-            QueueFault: The queue has memory already, or a size is below 1.
+            QueueFault: The queue has memory already, num is below 1, or len below 0 (0 is a remark, using it a fault).
         """
         if len(sizes) != (2 if isinstance(que, TQue) else 1):
             raise QueueFault(f"InitBuffer: expected (que, num, len) or (buf, len), got {len(sizes)} sizes")
         num, length = sizes if len(sizes) == 2 else (1, sizes[0])
-        if num < 1 or length < 1:
-            fault = QueueFault(f"InitBuffer: num and len must be at least 1, got {num} and {length}")
-            if num < 1 or length < 0:
-                raise fault
-            self.core.tolerate(fault)
+        if num < 1 or length < 0:
+            raise QueueFault(f"InitBuffer: expected num of at least 1 and len of at least 0, got {num} and {length}")
+        if not length:  # decision 10
+            self.core.remark(f"InitBuffer: {que.name} gets 0 bytes; CANN's CPU build asserts len > 0, a device takes it")
         if que.has_memory:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
         if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:

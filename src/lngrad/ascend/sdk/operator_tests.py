@@ -1,10 +1,10 @@
 """The unit tests of an operator's folder, as CANN's operator library has them, built against the toolkit and run.
 
-A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, a *_tiling_def.h that its kernels are compiled
-behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Without that header the operator build makes one
-of the tiling structs that op_host registers for the operator, and so does this. Kernels find those of other operators
-beside their own or in the library four folders above, and tests their data four folders above the one that they run in:
-all are laid out so.
+A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, an x_tiling_def.h or x_tiling.h that its
+kernels are compiled behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Without that header the
+operator build makes one of the tiling structs that op_host registers for the operator, and so does this. Kernels find
+those of other operators beside their own or in the library four folders above, and tests their data four folders above
+the one that they run in: all are laid out so.
 """
 
 from __future__ import annotations
@@ -142,6 +142,9 @@ def vector_tests(folder: Path) -> tuple[list[Path], str]:
     if not sources:
         raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
     call = _call(tests)
+    kernels = [str(path.relative_to(folder)) for path in (folder / "op_kernel").rglob("*.cpp")]
+    if kernels and all(map(OTHER_MACHINE.search, kernels)):
+        raise LngradError(f"{folder}: expected a vector kernel for another SoC than 950, got {kernels[0]}")
     if call is None:
         raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for another SoC than 950, got none")
     return sources, call
@@ -190,14 +193,15 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
     Where the test defines the struct in a header of its own, the kernel gets that one.
     """
     name, last, link = kernels.name, list[str](), list[str]()
-    given = source.parent / f"{name}_tiling_def.h"
+    ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
+    given = next(filter(Path.is_file, ours), None)
     if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
         last = ["-include", str(header)]
     # op_host has a namespace of its own.
     known = {path: text for path, text in texts_of(source).items() if "op_host" not in path.parts}
-    if given.is_file():
+    if given:
         test = kernel = given
     else:
         operator = operator_of(name)

@@ -240,6 +240,17 @@ void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmp
     lngrad::library("Compare", where, 0, {src0, src1}, {int64_t(cmpMode), int64_t(low), int64_t(high), p.src0BlkStride, p.src1BlkStride});
 }
 LNGRAD_FUNCTION(GetCmpMask, "GetCmpMask", (typename T), (const LocalTensor<T>& dst), 0, (dst), ())
+LNGRAD_FUNCTION(SetCmpMask, "SetCmpMask", (typename T), (const LocalTensor<T>& src), 0, (src), ())
+template <typename T, SELMODE selMode, typename Repeats>
+void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const Repeats repeatTime,
+            const BinaryRepeatParams& p)
+{
+    static_assert(selMode == SELMODE::VSEL_CMPMASK_SPR, "lngrad: Select without a mask is simulated in mode VSEL_CMPMASK_SPR");
+    const auto& kept = lngrad::mask_register;
+    lngrad::library("Select", p.where, 0, {dst, src0, src1},
+                    {kept.counts, int64_t(kept.low), int64_t(kept.high), repeatTime, p.dstBlkStride, p.src0BlkStride,
+                     p.src1BlkStride, p.dstRepStride, p.src0RepStride, p.src1RepStride});
+}
 
 #define LNGRAD_PAIR(Name) \
     LNGRAD_FUNCTION(Name, #Name, (typename T), \

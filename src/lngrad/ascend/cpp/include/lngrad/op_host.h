@@ -162,7 +162,10 @@ public:
     const T* GetCompileInfo() const { return static_cast<const T*>(compiled); }
     const char* GetNodeName() const { return name.c_str(); }
     const char* GetNodeType() const { return name.c_str(); }
+    template <typename T>
+    T* GetCompiledInfo() const { return const_cast<T*>(GetCompileInfo<T>()); }
     ge::graphStatus SetBlockDim(uint32_t count) { return blocks = count, ge::GRAPH_SUCCESS; }
+    ge::graphStatus SetLocalMemorySize(uint32_t) { return ge::GRAPH_SUCCESS; }
     uint32_t GetBlockDim() const { return blocks; }
     ge::graphStatus SetTilingKey(uint64_t value) { return key = value, ge::GRAPH_SUCCESS; }
     uint64_t GetTilingKey() const { return key; }
@@ -313,6 +316,7 @@ struct Registration {
     template <typename Info, typename... Values>
     Registration& TilingParse(Values&&...) { return *this; }
     LNGRAD_SAID(Registration, InputsDataDependency)
+    Registration& TilingInputsDataDependency(std::initializer_list<int>) { return *this; }
 };
 } // namespace lngrad
 

@@ -32,6 +32,18 @@ LNGRAD_FUNCTION(Sort, "Sort32", (typename T, bool isFullSort), (const LocalTenso
                 const LocalTensor<uint32_t>& index, LocalTensor<T>&, const int32_t repeatTime), 0, (dst, concat, index),
                 (repeatTime, isFullSort ? 32 * repeatTime : 32))
 
+enum class TopKMode { TOPK_NORMAL = 0, TOPK_NSMALL };
+struct TopKInfo {
+    int32_t outter = 1, inner, n;
+};
+LNGRAD_LIBRARY(TopK, "TopK",
+               (typename T, bool isInitIndex = false, bool isHasfinish = false, bool isReuseSrc = false, TopKMode mode = TopKMode::TOPK_NORMAL),
+               (const LocalTensor<T>& values, const LocalTensor<int32_t>& indices, const LocalTensor<T>& src,
+                const LocalTensor<int32_t>& srcIndex, const LocalTensor<bool>& finish),
+               (const int32_t k, const TopkTiling&, const TopKInfo& info, const bool isLargest = true), 0,
+               (values, indices, src, isInitIndex ? srcIndex.operand() : src.operand(), isHasfinish ? finish.operand() : src.operand()),
+               (info.outter, info.inner, info.n, k, isInitIndex, isHasfinish, mode == TopKMode::TOPK_NSMALL, isLargest))
+
 inline thread_local int64_t merged = 0; // elements that the last MrgSort took of each list, 16 bits each
 template <typename T>
 void MrgSort(const LocalTensor<T>& dst, const MrgSortSrcList<T>& src, const MrgSort4Info& p, Where where = Where::here())

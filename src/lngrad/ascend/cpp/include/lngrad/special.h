@@ -166,6 +166,48 @@ void GetReduceMaxMinCount(T& maxMinValue, T& maxMinIndex, Where where = Where::h
 
 inline void SetDeqScale(half scale, Where where = Where::here()) { lngrad::perform_with(Op::DEQ_SCALE, where, double(float(scale))); }
 
+// The compiler's intrinsics take addresses, repeats ahead of strides, and the mask that is set.
+#define LNGRAD_INTRINSIC(name, Name, Parameters, Sizes, strides, real, ...) \
+    template <typename T> \
+    void name(__ubuf__ T* dst, LNGRAD_LIST Parameters, uint8_t repeat, LNGRAD_LIST Sizes, Where where = Where::here()) \
+    { \
+        auto at = [&](T* address) { \
+            return lngrad::perform(Op::LOCAL_AT, where, 0, lngrad::type_of<T>(), reinterpret_cast<intptr_t>(address), -1).local[0]; \
+        }; \
+        lngrad::vector(Op::Name, where, real, lngrad::masked<T, false>(0, repeat), LNGRAD_LIST strides, at(dst), __VA_ARGS__); \
+    }
+#define LNGRAD_INTRINSIC_2(name, Name) \
+    LNGRAD_INTRINSIC(name, Name, (__ubuf__ T* src0, __ubuf__ T* src1), \
+                     (uint8_t dstBlk, uint8_t src0Blk, uint8_t src1Blk, uint8_t dstRep, uint8_t src0Rep, uint8_t src1Rep), \
+                     ({dstBlk, src0Blk, src1Blk, dstRep, src0Rep, src1Rep}), 0, at(src0), at(src1))
+#define LNGRAD_INTRINSIC_1(name, Name, Scalar, real) \
+    LNGRAD_INTRINSIC(name, Name, (__ubuf__ T* src LNGRAD_LIST Scalar), (uint16_t dstBlk, uint16_t srcBlk, uint8_t dstRep, uint8_t srcRep), \
+                     ({dstBlk, srcBlk, 1, dstRep, srcRep, 8}), real, at(src))
+#define LNGRAD_SCALED(name, Name) LNGRAD_INTRINSIC_1(name, Name, (, lngrad::same<T> scalar), lngrad::real(scalar))
+#define LNGRAD_REDUCED(name, Name) \
+    LNGRAD_INTRINSIC(name, Name, (__ubuf__ T* src), (uint16_t dstRep, uint16_t srcBlk, uint16_t srcRep), ({1, srcBlk, 1, dstRep, srcRep, 8}), 0, at(src))
+LNGRAD_INTRINSIC_2(vadd, Add) LNGRAD_INTRINSIC_2(vsub, Sub) LNGRAD_INTRINSIC_2(vmul, Mul) LNGRAD_INTRINSIC_2(vdiv, Div)
+LNGRAD_INTRINSIC_2(vmax, Max) LNGRAD_INTRINSIC_2(vmin, Min) LNGRAD_INTRINSIC_2(vand, And) LNGRAD_INTRINSIC_2(vor, Or)
+LNGRAD_INTRINSIC_1(vabs, Abs, (), 0) LNGRAD_INTRINSIC_1(vexp, Exp, (), 0) LNGRAD_INTRINSIC_1(vln, Ln, (), 0)
+LNGRAD_INTRINSIC_1(vrec, Reciprocal, (), 0) LNGRAD_INTRINSIC_1(vrelu, Relu, (), 0) LNGRAD_INTRINSIC_1(vnot, Not, (), 0)
+LNGRAD_INTRINSIC_1(vsqrt, Sqrt, (), 0) LNGRAD_INTRINSIC_1(vrsqrt, Rsqrt, (), 0)
+LNGRAD_SCALED(vadds, Adds) LNGRAD_SCALED(vmuls, Muls) LNGRAD_SCALED(vmaxs, Maxs) LNGRAD_SCALED(vmins, Mins)
+LNGRAD_REDUCED(vcadd, WholeReduceSum) LNGRAD_REDUCED(vcmax, WholeReduceMax) LNGRAD_REDUCED(vcmin, WholeReduceMin)
+LNGRAD_REDUCED(vcgadd, BlockReduceSum) LNGRAD_REDUCED(vcgmax, BlockReduceMax) LNGRAD_REDUCED(vcgmin, BlockReduceMin)
+LNGRAD_REDUCED(vcpadd, PairReduceSum)
+LNGRAD_REDUCED(BlockReduceSumIntrinsicsImpl, BlockReduceSum) LNGRAD_REDUCED(BlockReduceMaxIntrinsicsImpl, BlockReduceMax)
+template <typename T>
+void vcadd(__ubuf__ T* dst, __ubuf__ T* src, uint8_t repeat, uint16_t dstRep, uint16_t srcBlk, uint16_t srcRep, bool inRegister, Where where = Where::here())
+{
+    if (inRegister) throw std::runtime_error("vcadd: its sum in the register is not simulated");
+    vcadd(dst, src, repeat, dstRep, srcBlk, srcRep, where);
+}
+LNGRAD_INTRINSIC(vector_dup, Duplicate, (lngrad::same<T> scalar), (uint16_t dstBlk, uint16_t, uint8_t dstRep, uint8_t),
+                 ({dstBlk, 1, 1, dstRep, 8, 8}), lngrad::real(scalar), {})
+inline void set_vector_mask(uint64_t high, uint64_t low) { SetVectorMask<half>(high, low); }
+inline void set_mask_count() { SetMaskCount(); }
+inline void set_mask_norm() { SetMaskNorm(); }
+
 } // namespace AscendC
 
 #endif

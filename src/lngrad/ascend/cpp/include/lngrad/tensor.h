@@ -30,6 +30,22 @@ private:
     Where where_;
 };
 
+// What `one + other` gives, until it is assigned to a tensor: its length counts, for a comparison that of the sources.
+template <typename Perform>
+struct Symbol {
+    Perform into;
+    Symbol(Perform perform) : into(perform) {}
+};
+#define LNGRAD_SYMBOL(sign, Name, ...) \
+    auto operator sign(const LocalTensor& other) const \
+    { \
+        return lngrad::Symbol{[one = *this, other](auto& dst) { Name(__VA_ARGS__, lngrad::last_place()); }}; \
+    }
+#define LNGRAD_ARITHMETIC(sign, Name) LNGRAD_SYMBOL(sign, Name, dst, one, other, dst.GetSize())
+#define LNGRAD_BITWISE(sign, Name) \
+    LNGRAD_SYMBOL(sign, Name, bits_of(dst), bits_of(one), bits_of(other), uint32_t(dst.GetSize() * sizeof(T) / 2))
+#define LNGRAD_COMPARISON(sign, mode) LNGRAD_SYMBOL(sign, Compare, dst, one, other, mode, one.GetSize())
+
 } // namespace lngrad
 
 namespace AscendC {
@@ -108,6 +124,13 @@ public:
         return GetPhyAddr(where) + uint64_t(offset) * sizeof(T);
     }
 
+    template <typename Perform>
+    void operator=(const lngrad::Symbol<Perform>& symbol) { symbol.into(*this); }
+    LNGRAD_ARITHMETIC(+, Add) LNGRAD_ARITHMETIC(-, Sub) LNGRAD_ARITHMETIC(*, Mul) LNGRAD_ARITHMETIC(/, Div)
+    LNGRAD_BITWISE(&, And) LNGRAD_BITWISE(|, Or)
+    LNGRAD_COMPARISON(<, CMPMODE::LT) LNGRAD_COMPARISON(>, CMPMODE::GT) LNGRAD_COMPARISON(==, CMPMODE::EQ)
+    LNGRAD_COMPARISON(<=, CMPMODE::LE) LNGRAD_COMPARISON(>=, CMPMODE::GE) LNGRAD_COMPARISON(!=, CMPMODE::NE)
+
     int32_t GetPosition() const { return position_; }
     void SetPosition(TPosition position) { position_ = static_cast<int32_t>(position); }
     void SetUserTag(int32_t tag) { tag_ = tag; }
@@ -120,6 +143,8 @@ public:
     }
 
 private:
+    static LocalTensor<uint16_t> bits_of(const LocalTensor& tensor) { return tensor.template ReinterpretCast<uint16_t>(); }
+
     Operand operand_;
     ShapeInfo shape_;
     int32_t position_ = static_cast<int32_t>(TPosition::VECCALC);

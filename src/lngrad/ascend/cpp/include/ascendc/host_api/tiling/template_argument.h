@@ -1,8 +1,54 @@
-// The marks by which an operator lists its template arguments for the operator build. They declare nothing here.
+// The marks by which an operator lists its template arguments for the operator build, and the tiling key of some values.
 #ifndef LNGRAD_TEMPLATE_ARGUMENT_H
 #define LNGRAD_TEMPLATE_ARGUMENT_H
 
-#define ASCENDC_TPL_ARGS_DECL(...) static_assert(true, "")
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace lngrad {
+struct TemplateArgument {
+    int bits;
+    std::vector<uint64_t> listed; // of UINT: whether ranges come first and how many, and values, whose place is in the key
+};
+static std::vector<TemplateArgument> template_arguments;
+inline uint64_t template_key(const std::vector<TemplateArgument>& arguments, const std::vector<uint64_t>& given)
+{
+    uint64_t key = 0, shift = 0, left = std::min(arguments.size(), given.size());
+    for (std::size_t i = 0; i < left; shift += arguments[i++].bits) {
+        uint64_t value = given[i];
+        if (auto listed = arguments[i].listed.begin(), end = arguments[i].listed.end(); listed != end) {
+            std::vector<uint64_t> all;
+            if (*listed++ != 1)
+                for (uint64_t ranges = *listed++; ranges--; listed += 2)
+                    for (uint64_t one = listed[0]; one <= listed[1]; ++one) all.push_back(one);
+            all.insert(all.end(), listed, end);
+            const auto found = std::find(all.begin(), all.end(), value);
+            if (found == all.end()) return ~uint64_t(0);
+            value = found - all.begin();
+        }
+        key |= value << shift;
+    }
+    return key;
+}
+} // namespace lngrad
+
+#define ASCENDC_TPL_UI_RANGE 0
+#define ASCENDC_TPL_UI_LIST 1
+#define ASCENDC_TPL_UI_MIX 2
+#define ASCENDC_TPL_1_BW 1
+#define ASCENDC_TPL_2_BW 2
+#define ASCENDC_TPL_4_BW 4
+#define ASCENDC_TPL_8_BW 8
+#define ASCENDC_TPL_DTYPE_DECL(...) lngrad::TemplateArgument{8, {}}
+#define ASCENDC_TPL_DATATYPE_DECL(...) lngrad::TemplateArgument{8, {}}
+#define ASCENDC_TPL_FORMAT_DECL(...) lngrad::TemplateArgument{8, {}}
+#define ASCENDC_TPL_KERNEL_TYPE_DECL(...) lngrad::TemplateArgument{8, {}}
+#define ASCENDC_TPL_BOOL_DECL(...) lngrad::TemplateArgument{1, {}}
+#define ASCENDC_TPL_UINT_DECL(x, bits, ...) lngrad::TemplateArgument{bits, {__VA_ARGS__}}
+#define ASCENDC_TPL_ARGS_DECL(x, ...) static const bool lngrad_arguments_of_##x = (lngrad::template_arguments = {__VA_ARGS__}, true)
 #define ASCENDC_TPL_SEL(...) static_assert(true, "")
+#define GET_TPL_TILING_KEY(...) lngrad::template_key(lngrad::template_arguments, {__VA_ARGS__})
+#define ASCENDC_TPL_SEL_PARAM(context, ...) (context)->SetTilingKey(GET_TPL_TILING_KEY(__VA_ARGS__))
 
 #endif

@@ -31,7 +31,8 @@ static_assert(std::is_same_v<float32_t, float> && std::is_same_v<float16_t, half
 constexpr half LARGEST = 65504.0f, NEGATIVE = half(-1.5f);
 static_assert(LARGEST.bits == 0x7BFF && NEGATIVE.bits == 0xBE00 && float(NEGATIVE) == -1.5f && bfloat16_t(1.0f).bits == 0x3F80);
 ASCENDC_TPL_ARGS_DECL(names, ASCENDC_TPL_UINT_DECL(a, 3, ASCENDC_TPL_UI_LIST, 5, 9, 7), ASCENDC_TPL_BOOL_DECL(b, 0, 1),
-                      ASCENDC_TPL_UINT_DECL(c, ASCENDC_TPL_8_BW, ASCENDC_TPL_UI_MIX, 2, 0, 2, 5, 6, 9), ASCENDC_TPL_DTYPE_DECL(d, 0, 27));
+                      ASCENDC_TPL_UINT_DECL(c, ASCENDC_TPL_8_BW, ASCENDC_TPL_UI_MIX, 2, 0, 2, 5, 6, 9),
+                      ASCENDC_TPL_DTYPE_DECL(d, 0, 27));
 ASCENDC_TPL_SEL(ASCENDC_TPL_ARGS_SEL(ASCENDC_TPL_UINT_SEL(a, ASCENDC_TPL_UI_LIST, 5)));
 constexpr TQueConfig CONFIG = {};
 struct Tiling { TCubeTiling cube; };
@@ -85,7 +86,8 @@ extern "C" __global__ __aicore__ void names(GM_ADDR x, GM_ADDR mask, GM_ADDR y)
     bits = index.ReinterpretCast<int32_t>() | places.ReinterpretCast<int32_t>();
     TopkTiling tiling;
     LocalTensor<bool> none;
-    TopK<float>(merged, piece(6).ReinterpretCast<int32_t>(), v, places.ReinterpretCast<int32_t>(), none, 3, tiling, TopKInfo{4, 32, 32}, false);
+    LocalTensor<int32_t> known = places.ReinterpretCast<int32_t>(), found = pairs.ReinterpretCast<int32_t>();
+    TopK<float>(merged, found, v, known, none, 3, tiling, TopKInfo{4, 32, 32}, false);
     Duplicate(b[8], float(GET_TPL_TILING_KEY(7, 1, 9, 27)), 8);
     Duplicate(b[16], GET_TPL_TILING_KEY(4, 1, 9, 27) == ~uint64_t(0) ? 1.0f : 0.0f, 8);
     auto* from = (__ubuf__ float*)a.GetPhyAddr();
@@ -171,7 +173,7 @@ def test_what_they_compute(kernel):
     x, mask, y = arrays()
     ascendc.launch(kernel, 1, x, mask, y)
     np.testing.assert_array_equal(y[:128], np.abs(x))
-    assert y[136] == (2 | 1 << 3 | 5 << 4 | 27 << 12) and y[144] == 1
+    assert (y[136], y[144]) == (2 | 1 << 3 | 5 << 4 | 27 << 12, 1)
     rest = np.r_[:8, 24:128]
     np.testing.assert_array_equal(y[128:256][rest], np.tanh(x.astype(np.float64)).astype(np.float32)[rest])
     np.testing.assert_array_equal(y[256:384], np.where(mask, np.float32(7), x))

@@ -101,7 +101,9 @@ def cases():
     table[0, [3, 40]], table[1, 50:] = [np.inf, np.nan], 9.0  # 50 of 64 count
     for falling in (1, 0):
         key = -table if falling else table
-        first = np.array([sorted(range(64), key=lambda j, row=row: (not np.isnan(row[j]), row[j], j)) for row in key])[:, :5]
+        first = np.array([sorted(range(64), key=lambda j, row=row: (not np.isnan(row[j]), row[j], j)) for row in key])[
+            :, :5
+        ]
         taken = np.pad(np.take_along_axis(table, first, 1), ((0, 0), (0, 3)))
         for init, done in ((0, 0), (1, 1)):
             want = np.where([[0], [done]], 50, names[first] if init else first)
@@ -214,7 +216,7 @@ def test_a_choice_by_the_register(counts, dtype):
         repeat, lane = divmod(at, lanes)
         if counts or wanted[lane]:
             place = [(r * repeat + b * (lane // width)) * width + lane % width for b, r in ((2, 16), (1, 8), (1, 9))]
-            want[place[0]] = (x[place[1]] if register[lane] else y[place[2]])
+            want[place[0]] = x[place[1]] if register[lane] else y[place[2]]
     np.testing.assert_array_equal(content(out), want)
     with pytest.raises(DtypeError, match="Select: expected half or float, got int32"):
         call_library("Select", [tensor(pipe, np.zeros(64), dtype=np.int32)] * 3, (0, 1, 0, 1, *[1] * 6), 0)
@@ -225,7 +227,9 @@ def test_library_rules_that_are_broken():
     whole, line = tensor(pipe, np.zeros(32), dtype=np.int32), tensor(pipe, np.zeros(32), dtype=np.float32)
     with pytest.raises(DeviceFault, match="AscendDequant: n must be whole blocks of int32"):
         call_library("AscendDequant", [line, whole, line], (2, 12, 12, 0), 0)
-    with pytest.raises(DeviceFault, match="TopK: expected k up to n, and inner of whole 32 elements, 32, got 33, 32 and 64"):
+    with pytest.raises(
+        DeviceFault, match="TopK: expected k up to n, and inner of whole 32 elements, 32, got 33, 32 and 64"
+    ):
         call_library("TopK", [line] * 5, (1, 64, 32, 33, 0, 0, 1, 1), 0)
     with pytest.raises(DtypeError, match="TopK: expected half or float, got int32"):
         call_library("TopK", [whole] * 5, (1, 32, 32, 1, 0, 0, 0, 1), 0)

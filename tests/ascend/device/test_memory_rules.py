@@ -7,7 +7,10 @@ import pytest
 
 from lngrad.ascend import soc
 from lngrad.ascend.ascendc import (
+    CMPMODE,
+    SELMODE,
     Add,
+    Compare,
     DataCopy,
     DataCopyExtParams,
     DataCopyPad,
@@ -16,6 +19,7 @@ from lngrad.ascend.ascendc import (
     GlobalAddress,
     GlobalTensor,
     PipeBarrier,
+    Select,
     TBuf,
     TPipe,
     TPosition,
@@ -24,6 +28,7 @@ from lngrad.ascend.ascendc import (
     pipe_t,
 )
 from lngrad.ascend.device.core import Core, Rules
+from lngrad.ascend.device.library import call_library
 from lngrad.ascend.faults import (
     AlignmentFault,
     BoundsFault,
@@ -179,7 +184,9 @@ class TestQueues:
             memory = GlobalTensor(F)
             memory.SetGlobalBuffer(x)
             if use:
-                [lambda: DataCopy(local, memory, 8), lambda: Add(behind, rest, behind, 8), lambda: rest.GetValue(0)][use - 1]()
+                [lambda: DataCopy(local, memory, 8), lambda: Add(behind, rest, behind, 8), lambda: rest.GetValue(0)][
+                    use - 1
+                ]()
             none.FreeTensor(local)
 
         for mode in ("checked", "device"):
@@ -304,6 +311,34 @@ class TestPoison:
         with pytest.raises(
             PoisonFault, match=r"never written .*, 4 of the 4 bytes .*; the first to read .* was Add at"
         ):
+            out.GetValue(60)
+
+    @pytest.mark.parametrize("by_register", [False, True])
+    def test_a_bit_without_a_value_spoils_its_own_element_alone(self, pipe, by_register):
+        x, bits, out, one = (buffer(pipe, name=name) for name in ("x", "bits", "out", "one"))
+        Duplicate(x, 1.0, 60)  # Compare packs elements 56 to 63 into one byte
+        Duplicate(one, 1.0, 64)
+        if by_register:
+            call_library("Compare", [x, one], (2, -1, -1, 1, 1), 0)
+            call_library("GetCmpMask", [bits], (), 0)
+            Duplicate(out, 0.0, 64)
+            call_library("SetCmpMask", [bits], (), 0)
+            call_library("Select", [out, one, x], (0, -1, -1, 1, 1, 1, 1, 8, 8, 8), 0)
+        else:
+            Compare(bits.ReinterpretCast(np.uint8), x, one, CMPMODE.EQ, 64)
+            Select(out, bits.ReinterpretCast(np.uint8), one, one, SELMODE.VSEL_TENSOR_TENSOR_MODE, 64)
+        assert out.GetValue(59) == 1.0
+        for given, at in ((out, 60), (bits.ReinterpretCast(np.uint8), 7)):
+            with pytest.raises(PoisonFault, match="was never written"):
+                given.GetValue(at)
+
+    def test_a_mask_byte_without_a_value_spoils_its_own_element_alone(self, pipe):
+        x, out, mask = buffer(pipe, name="x"), buffer(pipe, name="out"), buffer(pipe, name="mask")
+        Duplicate(x, 1.0, 64)
+        Duplicate(mask.ReinterpretCast(np.uint16), 0, 30)
+        call_library("Select", [out, x, mask.ReinterpretCast(np.uint8)], (1, 64, 64, 1), 7.0)
+        assert out.GetValue(59) == 1.0
+        with pytest.raises(PoisonFault, match="was never written"):
             out.GetValue(60)
 
     def test_a_new_tensor_holds_nothing_of_the_last_one(self, pipe):

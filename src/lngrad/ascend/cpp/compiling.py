@@ -120,7 +120,9 @@ def _tiling_structs() -> str:
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
     structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
     for name, words, more in (("TCubeTiling", _CUBE, ""), ("TopkTiling", _TOPK, f"    uint16_t {_HALVES};\n")):
-        structs.append(f"struct {name} {{\n" + "".join(f"    int32_t {one} = 0;\n" for one in words.split()) + more + "};")
+        structs.append(
+            f"struct {name} {{\n" + "".join(f"    int32_t {one} = 0;\n" for one in words.split()) + more + "};"
+        )
     joined = "\n\n".join(structs)
     every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling", "TopkTiling")
     names = "\n".join(f"using ::{name};" for name in every)

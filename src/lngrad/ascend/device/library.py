@@ -47,6 +47,18 @@ class LibraryCall(NamedTuple):
         """Fill each row's block with its number."""
         self.write(index, np.repeat(values.reshape(-1, 1), self.width(index), axis=1), role)
 
+    def holes(self, tensor: LocalTensor, count: int) -> Any:
+        """For each of the first elements of a tensor 0, or why it has no value."""
+        size = tensor.dtype.itemsize
+        return tensor.core.ub.poison[tensor.start : tensor.start + count * size].reshape(-1, size).max(axis=1)
+
+    def carry(self, tensor: LocalTensor, holes: Array) -> None:
+        """Let elements that were written have no value."""
+        if holes.any():
+            stop = tensor.start + holes.size * tensor.dtype.itemsize
+            tensor.core.ub.poison[tensor.start : stop] = np.repeat(holes, tensor.dtype.itemsize)
+            tensor.core.ub.doubt([(tensor.start, stop)])
+
     def width(self, index: int) -> int:
         """How many elements of a tensor a block has."""
         return BLOCK_BYTES // self.tensors[index].dtype.itemsize
@@ -192,8 +204,11 @@ def _dropout(c: LibraryCall) -> None:
 def _select_bytes(c: LibraryCall) -> None:
     """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src."""
     rows, columns, mask_columns, source_first = c.n
-    mask = c.rows(2, rows, mask_columns, "mask")[:, :columns] != 0
+    given = c.tensors[2]
+    mask: Any = given.read(c.api, "mask", rows * mask_columns, carries=True).reshape(rows, -1)[:, :columns] != 0
+    holes = c.holes(given, rows * mask_columns).reshape(rows, -1)[:, :columns]
     c.write(0, np.where(mask == bool(source_first), c.real, c.rows(1, rows, columns, "src")), "dst")
+    c.carry(c.tensors[0], holes.reshape(-1))  # padding that DataCopyPad has not written chooses nothing that counts
 
 
 def _clamp(c: LibraryCall) -> None:
@@ -257,20 +272,26 @@ def _compare_to_register(c: LibraryCall) -> None:
     lanes = 256 // c.tensors[0].dtype.itemsize
     wanted = np.unpackbits(words, bitorder="little")[:lanes] != 0
     count = int(np.flatnonzero(wanted).max(initial=-1)) + 1
-    one, two = (tensor.read(c.api, f"src{i}", count) for i, tensor in enumerate(c.tensors))
-    bits = np.zeros(128, bool)
+    one, two = (tensor.read(c.api, f"src{i}", count, carries=True) for i, tensor in enumerate(c.tensors))
+    bits, registers = np.zeros(128, bool), c.tensors[0].core.ub.registers
     bits[:count] = _COMPARISONS[mode](one, two) & wanted[:count]
-    c.tensors[0].core.ub.registers.compared = np.packbits(bits, bitorder="little").tobytes()
+    registers.compared, registers.holes = np.packbits(bits, bitorder="little").tobytes(), np.zeros(128, np.uint16)
+    registers.holes[:count] = np.maximum(*(c.holes(tensor, count) for tensor in c.tensors)) * wanted[:count]
 
 
 def _compared(c: LibraryCall) -> None:
     """Tensors: one whose first 16 bytes become the register (GetCmpMask), or the register these (SetCmpMask)."""
-    registers, count = c.tensors[0].core.ub.registers, 16 // c.tensors[0].dtype.itemsize
+    tensor, ub, count = c.tensors[0], c.tensors[0].core.ub, 16 // c.tensors[0].dtype.itemsize
+    registers, places = ub.registers, slice(tensor.start, tensor.start + 16)
     if c.api == "SetCmpMask":
-        registers.compared = c.tensors[0].read(c.api, "src", count).tobytes()
+        registers.compared = tensor.read(c.api, "src", count, carries=True).tobytes()
+        registers.holes = np.repeat(ub.poison[places], 8) * np.unpackbits(ub.lanes[places], bitorder="little")
     else:
-        kept = np.frombuffer(registers.compared, np.uint8)
-        c.tensors[0].write(c.api, "dst", count).view(np.uint8)[...] = kept
+        tensor.write(c.api, "dst", count).view(np.uint8)[...] = np.frombuffer(registers.compared, np.uint8)
+        if registers.holes.any():
+            ub.poison[places] = registers.holes.reshape(16, 8).max(axis=1)
+            ub.lanes[places] = np.packbits(registers.holes != 0, bitorder="little")
+            ub.doubt([(places.start, places.stop)])
 
 
 def _half_or_float(c: LibraryCall) -> None:
@@ -283,8 +304,11 @@ def _select_by_register(c: LibraryCall) -> None:
     _half_or_float(c)
     counts, low, high, repeats, *strides = c.n
     width = BLOCK_BYTES // c.tensors[0].dtype.itemsize
-    first = np.unpackbits(np.frombuffer(c.tensors[0].core.ub.registers.compared, np.uint8), bitorder="little") != 0
-    wanted = np.flatnonzero(np.unpackbits(np.array([low, high], np.int64).view(np.uint8), bitorder="little")[: 8 * width])
+    registers = c.tensors[0].core.ub.registers
+    first = np.unpackbits(np.frombuffer(registers.compared, np.uint8), bitorder="little") != 0
+    wanted = np.flatnonzero(
+        np.unpackbits(np.array([low, high], np.int64).view(np.uint8), bitorder="little")[: 8 * width]
+    )
     for repeat in range(-(-low // (8 * width)) if counts else repeats):
         lanes = np.arange(min(low - repeat * 8 * width, 8 * width)) if counts else wanted
         for run in np.split(lanes, np.flatnonzero((np.diff(lanes) > 1) | (lanes[1:] % width == 0)) + 1):
@@ -293,8 +317,10 @@ def _select_by_register(c: LibraryCall) -> None:
                 tensor[(repeat * strides[3 + i] + block * strides[i]) * width + lane :]
                 for i, tensor in enumerate(c.tensors)
             )
-            given = [one.read(c.api, f"src{i}", run.size, aligned=False) for i, one in enumerate(src)]
+            given = [one.read(c.api, f"src{i}", run.size, aligned=False, carries=True) for i, one in enumerate(src)]
+            holes = np.where(first[run], *(c.holes(one, run.size) for one in src))
             dst.write(c.api, "dst", run.size, aligned=False)[...] = np.where(first[run], *given)
+            c.carry(dst, np.maximum(holes, registers.holes[run]))
 
 
 def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> Any:

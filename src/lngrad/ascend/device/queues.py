@@ -321,7 +321,9 @@ class TPipe:
         if num < 1 or length < 0:
             raise QueueFault(f"InitBuffer: expected num of at least 1 and len of at least 0, got {num} and {length}")
         if not length:  # decision 10
-            self.core.remark(f"InitBuffer: {que.name} gets 0 bytes; CANN's CPU build asserts len > 0, a device takes it")
+            self.core.remark(
+                f"InitBuffer: {que.name} gets 0 bytes; CANN's CPU build asserts len > 0, a device takes it"
+            )
         if que.has_memory:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
         if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:

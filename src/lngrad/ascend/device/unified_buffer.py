@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Registers:
         sum: Of the last ReduceSum (GetAccVal).
         extreme: The value and the place of the last ReduceMax or ReduceMin (GetReduceMaxMinCount).
         pad_value: What DataCopyPad pads with (SetPadValue), if it was set.
-        compared: The bits of the last Compare without a dst (GetCmpMask).
+        compared: The bits of the last Compare without a dst (GetCmpMask); ``holes``: 0, or why a bit has no value.
     """
 
     deq_scale: float = 1.0
@@ -108,6 +108,7 @@ class Registers:
     extreme: tuple[float, int] = (0.0, 0)
     pad_value: float | None = None
     compared: bytes = bytes(16)
+    holes: Array = field(default_factory=lambda: np.zeros(128, np.uint16))
 
 
 @dataclass
@@ -131,6 +132,7 @@ class UnifiedBuffer:
         handles: Every allocation by handle, also those that were freed.
         poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
             on; where it reaches global memory, an address or the scalar unit, it is reported.
+        lanes: Of a byte of Compare's dst without a value, which bits have none; 255 for any other.
         padding: Bytes that DataCopyPad has filled up rows with, or that were computed of these; ``padded``: there are some.
         on_release: What is called when everything is taken back: queues forget their memory.
     """
@@ -144,6 +146,7 @@ class UnifiedBuffer:
         )
         self.spans = Spans(Span, self.size)
         self.poison = np.ones(self.size, np.uint16)
+        self.lanes = np.full(self.size, 255, np.uint8)
         self.padding = np.zeros(self.size, np.uint16)
         self.padded = False
         self._origins = [Origin("has a value"), Origin("was never written")]
@@ -197,7 +200,7 @@ class UnifiedBuffer:
                 self._origins[2:], self._origin_numbers = [], {}
             number = self._origin_numbers[text] = len(self._origins)
             self._origins.append(Origin(text))
-        self.poison[start:stop] = number
+        self.poison[start:stop], self.lanes[start:stop] = number, 255
         for span in self.spans.cover(start, stop):
             span.valid = False
         self.unmark_stale(((start, stop),))

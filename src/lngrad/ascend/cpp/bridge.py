@@ -215,11 +215,11 @@ def _file(address: int) -> str:
 def _answer(address: int) -> int:
     """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
-    op, line, file, dst, src0, src1, src2, locals_used, real, _, descriptor = protocol.read_head(record)
+    op, line, file, dst, src0, src1, src2, used, real, _, descriptor = protocol.read_head(record)
     session = current_session.get()
     if session is None:  # a program that runs no kernel
         try:
-            _, integers = protocol.read_arguments(record, locals_used)
+            _, integers = protocol.read_arguments(record, used)
             protocol.write_result(record, _handle_host(op, integers))
             return 0
         except BaseException as error:
@@ -232,8 +232,10 @@ def _answer(address: int) -> int:
         if op < _INSTRUCTIONS:
             core.issue(site, real, dst, src0, src1, descriptor, src2)
         else:
-            tensors, integers = protocol.read_arguments(record, locals_used)
-            reply = HANDLERS[op](KernelCall(session, core, site, tensors, integers, real))
+            call: KernelCall = session.call or KernelCall(session, core)
+            session.call, call.site, call.real = call, site, real
+            call.tensors, call.n = protocol.read_arguments(record, used)
+            reply = HANDLERS[op](call)
             if reply is not None:
                 _reply(record, reply)
         return 0

@@ -55,7 +55,7 @@ Reply = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an al
 
 @dataclass(slots=True)
 class KernelCall:
-    """One call of a kernel: what its record holds.
+    """One call of a kernel: what its record holds. A block has one object, since its calls do not meet.
 
     Attributes:
         session: Of the block.
@@ -68,10 +68,10 @@ class KernelCall:
 
     session: Session
     core: Core
-    site: Site
-    tensors: Sequence[bytes]
-    n: tuple[int, ...]
-    real: float
+    site: Site = ("", 0)
+    tensors: Sequence[bytes] = ()
+    n: tuple[int, ...] = ()
+    real: float = 0.0
 
     @property
     def pipe(self) -> TPipe:
@@ -92,7 +92,8 @@ class KernelCall:
 
     def remote(self, api: str) -> GlobalTensor:
         """Return the global tensor whose address, size and type come first."""
-        return self.session.remote(api, *self.n[:3])
+        n = self.n
+        return self.session.remote(api, n[0], n[1], n[2])
 
     def dtype(self, index: int) -> Dtype:
         """Return the element type of a code; above its 8 bits is what else a global tensor says of itself."""
@@ -116,9 +117,9 @@ def _init_queue(c: KernelCall) -> int:
     return c.session.new_owner(queue)
 
 
-def _enque(c: KernelCall) -> bool:
+def _enque(c: KernelCall) -> None:
     positions = (position_of("EnQue", c.n[1], True), position_of("EnQue", c.n[2], True)) if len(c.n) > 1 else None
-    return c.queue("EnQue").EnQue(c.local("EnQue"), positions)
+    c.queue("EnQue").EnQue(c.local("EnQue"), positions)
 
 
 def _init_buffer(c: KernelCall) -> int:

@@ -90,31 +90,28 @@ def _enum(head: str, members: Iterable[tuple[str, int]]) -> str:
     return "\n".join([f"{head} {{", *(f"    {name} = {value}," for name, value in members), "};"])
 
 
-# The layout of lngrad::Call in call.h: op, line, file, four handles, how many locals are used, the
-# scalar, the result; the integers; how many of them are used; the locals, (handle, type, start, bytes).
+# The layout of lngrad::Call in call.h: op, line, file, four handles, how many locals and integers are used (a byte
+# each), the scalar, the result; the integers; the locals, (handle, type, start, bytes).
 _HEAD = struct.Struct("<iiQiiiiqdq")
 _START = struct.Struct(f"{_HEAD.format}{PACKED.size}s")
 _LOCAL = struct.Struct("<iiqq")
 _INTEGERS, _LOCALS = 40, 8
-_USED_AT = _HEAD.size + 8 * _INTEGERS
-_LOCALS_AT = _USED_AT + 8
+_LOCALS_AT = _HEAD.size + 8 * _INTEGERS
 CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 
-_used = struct.Struct("<q")
 _result = struct.Struct("<dq")
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 _locals = [struct.Struct(f"<{'24s' * count}") for count in range(_LOCALS + 1)]
 
-# op, line, the address of the file's name, dst, src0, src1, src2, locals used, the scalar, the last result, a descriptor
+# op, line, the address of the file's name, dst, src0, src1, src2, what is used, the scalar, the last result, a descriptor
 read_head = _START.unpack_from
 read_local = _LOCAL.unpack  # handle, code of the type, first byte, bytes
 
 
-def read_arguments(record: memoryview, locals_used: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+def read_arguments(record: memoryview, used: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
     """Read the tensors, each as ``read_local`` takes it, and the integers."""
-    (integers_used,) = _used.unpack_from(record, _USED_AT)
-    tensors = _locals[locals_used].unpack_from(record, _LOCALS_AT) if locals_used else ()
-    return tensors, _integers[integers_used].unpack_from(record, _HEAD.size)
+    tensors = _locals[used & 255].unpack_from(record, _LOCALS_AT) if used & 255 else ()
+    return tensors, _integers[used >> 8].unpack_from(record, _HEAD.size)
 
 
 def write_result(record: memoryview, integer: int, real: float = 0.0) -> None:

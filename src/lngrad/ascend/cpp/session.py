@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lngrad.ascend.device.core import Core
 from lngrad.ascend.device.global_memory import GlobalRegion
@@ -35,12 +35,14 @@ class Session:
     Attributes:
         error: What the simulator raised last. The kernel's stack is unwound before it goes on.
         tilings: Bytes of the tiling by the host's address, for kernels that Python launches.
+        call: The call that runs (``KernelCall``), or None before the first.
     """
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
+        self.call: Any = None
         self._owners: list[TQue | TBuf] = []
         self._ub_address = address_of(core.ub.data)
 
@@ -75,10 +77,12 @@ class Session:
         handle, code, start, nbytes = operand
         if handle == AT_ADDRESS:
             return self.tensor_at(start, DTYPES[code])
-        if not 0 <= handle < len(self.core.ub.handles):
+        handles = self.core.ub.handles
+        if not 0 <= handle < len(handles):
             raise DeviceFault(f"{api}: the tensor was not handed out by a queue or a TBuf [ErrorBuffer3]")
-        tensor = LocalTensor(self.core, self.core.ub.handles[handle], DTYPES[code], start, nbytes)
-        tensor.handle = handle
+        tensor = LocalTensor.__new__(LocalTensor)
+        tensor.core, tensor.allocation, tensor.handle = self.core, handles[handle], handle
+        tensor.dtype, tensor.code, tensor.start, tensor.end = DTYPES[code], code, start, start + nbytes
         return tensor
 
     def remote(self, api: str, address: int, size: int, code: int) -> GlobalTensor:
@@ -88,10 +92,9 @@ class Session:
             DeviceFault: The address lies in no memory of the launch.
         """
         region, dtype = self._region(api, address, 0), DTYPES[code & 255]
-        start, length = address - region.start, region.data.size
-        # The hardware does not know the size that SetGlobalBuffer was given.
-        whole = size < 0 or not self.core.checked
-        stop = length if whole else min(length, start + size * dtype.itemsize)
+        start, stop = address - region.start, region.data.size
+        if size >= 0 and self.core.checked:  # the hardware does not know the size that SetGlobalBuffer was given
+            stop = min(stop, start + size * dtype.itemsize)
         return GlobalTensor.at(region, start, stop, dtype, code > 255)
 
     def _region(self, api: str, address: int, nbytes: int) -> GlobalRegion:

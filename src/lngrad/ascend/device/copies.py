@@ -53,17 +53,19 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     Raises:
         DeviceFault: A rule is broken.
     """
-    region, first, end = remote.window(api, 0, remote.GetSize())
+    region, first, end = remote.extent(api)
     if b.blocks == 0 or b.nbytes == 0:
         return
     core, side = local.core, VECIN if inward else VECOUT
     pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
-    _check_position(api, local, role, side)
+    if api == "DataCopy" and core.checked:
+        _check_position(api, local, role, side)
     stop = local.start + (b.blocks - 1) * b.local_step + filled
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
-    spare = _check_region(api, local, region, end - first, b, writing=not inward)
+    fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first
+    spare = 0 if fits else _check_region(api, local, region, end - first, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
@@ -72,12 +74,15 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
         core.ub.pad(
             [(start + b.nbytes, start + reached) for start, _ in _runs(local.start, b.blocks, 0, b.local_step)], 1
         )
-    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
-    there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
+    if b.blocks == 1 and reached == b.nbytes:
+        here, there = core.ub.data[local.start : stop], memory[:reached]
+    else:
+        here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
+        there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
     atomic = not inward and core.atomic is not None
     if atomic:
-        _refuse_uncleared(api, local, region, first, there, b)
+        _refuse_uncleared(api, local, region, first, there.reshape(b.blocks, -1), b)
     if core.rules.ordering:
         for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
             core.touch_global(
@@ -106,7 +111,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
 
 def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) -> None:
     core, position = local.core, local.allocation.position
-    if core.checked and api == "DataCopy" and position not in (side, VECCALC):
+    if position is not side and position is not VECCALC:
         table = f"{side.value} or VECCALC"
         text = f"{api}: {role} ({local.describe()}) must be at {table}, it is at {position.value} [ErrorBuffer1]"
         if not core.rules.ordering:
@@ -168,6 +173,9 @@ def _move_out(local: LocalTensor, here: Array, there: Array) -> None:
 
 
 def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
+    if here.ndim == 1:
+        here[...] = there
+        return
     dtype, reached = local.dtype, here.shape[1]
     if reached > b.nbytes:
         typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
@@ -404,7 +412,7 @@ def _fill(local: LocalTensor, pad: DataCopyPadExtParams, padding: int, nbytes: i
 
 def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTensor | None]:
     """Return the local and the global side; None where both are local (then the first is dst)."""
-    if dst.dtype != src.dtype or src.dtype is None:
+    if (dst.dtype is not src.dtype and dst.dtype != src.dtype) or src.dtype is None:
         raise DtypeError(f"{api}: dst and src must have one type, got {dst.dtype} and {src.dtype}")
     if isinstance(dst, LocalTensor):
         return dst, None if isinstance(src, LocalTensor) else src

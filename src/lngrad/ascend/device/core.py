@@ -348,14 +348,15 @@ class Core:
         known = self.clock.known[instruction[1]]
         merged = []
         for start, stop in runs:
-            for span in self.ub.spans.cover(start, stop):
+            spans = self.ub.spans.cover(start, stop)
+            for span in spans:
                 # Reads since the last write first: they are what the kernel's author has in mind.
                 for pipe, epoch in enumerate(span.read_epochs):
                     if epoch > known[pipe] and span.readers[pipe] is not instruction:
                         self._unordered(span, span.readers[pipe], False, instruction, True)
                 if span.write_epoch > known[span.writer_pipe] and span.writer is not instruction:
                     self._unordered(span, span.writer, True, instruction, True)
-            merged.append(self.ub.spans.merge(start, stop))
+            merged.append(spans[0] if len(spans) == 1 else self.ub.spans.merge(start, stop))
         return merged
 
     def _unordered(self, span: Span, earlier: Instruction, wrote: bool, later: Instruction, writes: bool) -> None:

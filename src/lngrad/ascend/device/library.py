@@ -282,16 +282,16 @@ def _compare_to_register(c: LibraryCall) -> None:
 def _compared(c: LibraryCall) -> None:
     """Tensors: one whose first 16 bytes become the register (GetCmpMask), or the register these (SetCmpMask)."""
     tensor, ub, count = c.tensors[0], c.tensors[0].core.ub, 16 // c.tensors[0].dtype.itemsize
-    registers, places = ub.registers, slice(tensor.start, tensor.start + 16)
+    registers, places = ub.registers, np.arange(tensor.start, tensor.start + 16)
     if c.api == "SetCmpMask":
         registers.compared = tensor.read(c.api, "src", count, carries=True).tobytes()
-        registers.holes = np.repeat(ub.poison[places], 8) * np.unpackbits(ub.lanes[places], bitorder="little")
+        registers.holes = np.repeat(ub.poison[places], 8) * ub.without(places)
     else:
         tensor.write(c.api, "dst", count).view(np.uint8)[...] = np.frombuffer(registers.compared, np.uint8)
         if registers.holes.any():
             ub.poison[places] = registers.holes.reshape(16, 8).max(axis=1)
-            ub.lanes[places] = np.packbits(registers.holes != 0, bitorder="little")
-            ub.doubt([(places.start, places.stop)])
+            ub.keep_bits(places, registers.holes.reshape(16, 8) != 0)
+            ub.doubt([(tensor.start, tensor.start + 16)])
 
 
 def _half_or_float(c: LibraryCall) -> None:

@@ -103,7 +103,7 @@ class PipeClock:
         snapshot = self.known[pipe].copy()
         snapshot[pipe] = self.now[pipe]
         self.now[pipe] += 1
-        return self._noted(snapshot, pipe)
+        return snapshot if self.trace is None else self._noted(snapshot, pipe)
 
     def acquire(self, pipe: int, snapshot: Snapshot) -> None:
         """Let later instructions of ``pipe`` know what ``snapshot`` says; of all pipes, where the scalar unit waits."""

@@ -16,7 +16,7 @@ from lngrad.ascend.device.core import Core, current_core, running
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.device.pipes import MTE2, MTE3, HardEvent, V
-from lngrad.ascend.device.report import caller, site_text
+from lngrad.ascend.device.report import caller
 from lngrad.ascend.device.unified_buffer import UNUSED, VECIN, VECOUT, Allocation, State, TPosition, UnifiedBuffer
 from lngrad.ascend.faults import (
     BoundsFault,
@@ -114,20 +114,23 @@ class TQue(_Buffered):
             QueueFault: No buffer is free (a device waits for ever), or the position has too many tensors at once.
         """
         core, T = self._bound("AllocTensor"), element_type("AllocTensor", dtype)
-        for slot in self._slots[self._turn :] + self._slots[: self._turn]:
+        slots = self._slots
+        for turn in range(self._turn, self._turn + len(slots)):
+            slot = slots[turn % len(slots)]
             if slot.state is FREE:
                 break
         else:
             raise QueueFault(
-                f"AllocTensor: all {len(self._slots)} buffers of {self.name} are in use; a device would wait for ever. "
+                f"AllocTensor: all {len(slots)} buffers of {self.name} are in use; a device would wait for ever. "
                 "Free a tensor first, or InitBuffer with a larger num"
             )
         checked = core.checked
         if checked:
-            _check_position_limit(core, self.position)
-            place = site_text(core.site or caller())
-            core.ub.forget(slot.start, slot.start + slot.size, f"was not written since AllocTensor at {place}")
-        self._turn = (self._slots.index(slot) + 1) % len(self._slots)
+            if len(core.ub.allocations) >= core.soc.tensors_per_position:
+                _check_position_limit(core, self.position)
+            site = core.site or caller()
+            core.ub.forget(slot.start, slot.start + slot.size, "was not written since AllocTensor", site)
+        self._turn = (turn + 1) % len(slots)
         slot.enter(ALLOCATED, checked)
         core.ub.new_handle(slot)
         _wait(core, slot)

@@ -125,15 +125,15 @@ class GlobalSpan:
         self.writer, self.write_epoch = NOBODY, -1
         self.cached: Instruction | None = None
         self.padding = False
-        self.atomics: Last = {}
-        self.reads: Last = {}
+        self.atomics: Last | None = None
+        self.reads: Last | None = None
 
     def cut(self, at: int) -> list[GlobalSpan]:
         """Cut its end off, and return it and a piece with the same history."""
         piece, self.stop = GlobalSpan(at, self.stop), at
         piece.writer, piece.write_epoch = self.writer, self.write_epoch
         piece.cached, piece.padding = self.cached, self.padding
-        piece.atomics, piece.reads = self.atomics.copy(), self.reads.copy()
+        piece.atomics, piece.reads = self.atomics and self.atomics.copy(), self.reads and self.reads.copy()
         return [self, piece]
 
 
@@ -171,6 +171,8 @@ class GlobalOrder:
         key, entry = (clock.index, pipe), (clock.now[pipe], instruction)
         spans = self._spans.cover(start, stop)
         for span in spans:
+            if span.write_epoch < 0 and not span.reads and not span.atomics:
+                continue  # nobody has touched it
             earlier = [(*last, False) for last in span.reads.values()] if writing and span.reads else []
             if not atomic and span.atomics:
                 earlier += [(*last, True) for last in span.atomics.values()]
@@ -185,11 +187,16 @@ class GlobalOrder:
             whole = self._spans.merge(start, stop)
             whole.writer, whole.write_epoch = instruction, entry[0]
             whole.cached, whole.padding = instruction if pipe == S else None, False
-            whole.atomics.clear()
-            whole.reads.clear()
+            whole.atomics = whole.reads = None
+        elif atomic:
+            for span in spans:
+                span.atomics = {**(span.atomics or {}), key: entry}
         else:
             for span in spans:
-                (span.atomics if atomic else span.reads)[key] = entry
+                if span.reads is None:
+                    span.reads = {key: entry}
+                else:
+                    span.reads[key] = entry
         return None
 
     def written(self, place: tuple[int, int]) -> bool:

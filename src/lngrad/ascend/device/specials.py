@@ -208,7 +208,7 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 
     def spread(parts: Sequence[Array]) -> Any:
         every = keep(np.maximum.reduce(list(parts))).reshape(rows, nbytes, 8)
-        ub.lanes[dst.places] = np.packbits(every != 0, axis=2, bitorder="little")[..., 0]
+        ub.keep_bits(dst.places, every != 0)
         return every.max(axis=2)
 
     return Special(dst, (src0, src1) if operands is Operands.COMPARE else (src0,), BLOCK_BYTES, compute, spread)
@@ -242,7 +242,7 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         memory[into] = np.where(bits(), memory[first], scalar if given else memory[second])
 
     def spread(parts: Sequence[Array]) -> Any:
-        by = np.repeat(parts[0], 8, axis=1) * np.unpackbits(ub.lanes[chosen.places], axis=1, bitorder="little")
+        by = np.repeat(parts[0], 8, axis=1) * ub.without(chosen.places)
         by = np.resize(by, (1, count)) if d.extra == ONE_MASK and d.form == COUNT else by[:, :count][:, taken]
         return np.maximum(by, np.where(bits(), parts[1], parts[2] if len(parts) > 2 else 0))
 

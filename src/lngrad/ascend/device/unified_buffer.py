@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from lngrad.ascend import soc as socs
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, Snapshot
 from lngrad.ascend.device.races import Span, Spans
-from lngrad.ascend.device.report import Instruction, warn_at_kernel
+from lngrad.ascend.device.report import Instruction, Site, site_text, warn_at_kernel
 from lngrad.ascend.faults import CapacityFault
 from lngrad.typing import Array, Bytes
 
@@ -132,7 +133,7 @@ class UnifiedBuffer:
         handles: Every allocation by handle, also those that were freed.
         poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
             on; where it reaches global memory, an address or the scalar unit, it is reported.
-        lanes: Of a byte of Compare's dst without a value, which bits have none; 255 for any other.
+        lanes: Of a byte of Compare's dst without a value, which bits have none; 255 for any other. None: Compare made none.
         padding: Bytes that DataCopyPad has filled up rows with, or that were computed of these; ``padded``: there are some.
         on_release: What is called when everything is taken back: queues forget their memory.
     """
@@ -146,11 +147,11 @@ class UnifiedBuffer:
         )
         self.spans = Spans(Span, self.size)
         self.poison = np.ones(self.size, np.uint16)
-        self.lanes = np.full(self.size, 255, np.uint8)
+        self.lanes: Bytes | None = None
         self.padding = np.zeros(self.size, np.uint16)
         self.padded = False
         self._origins = [Origin("has a value"), Origin("was never written")]
-        self._origin_numbers: dict[str, int] = {}
+        self._origin_numbers: dict[tuple[str, Site | None], int] = {}
         self.next_free = 0
         self.peak = 0
         self.allocations: list[Allocation] = []
@@ -192,18 +193,32 @@ class UnifiedBuffer:
         self.next_free = 0
         self.stale.clear()
 
-    def forget(self, start: int, stop: int, text: str = "was never written") -> None:
-        """Let [start, stop) have no value, for the reason ``text``; who touched it last stays known."""
-        number = self._origin_numbers.get(text)
+    def forget(self, start: int, stop: int, text: str = "was never written", site: Site | None = None) -> None:
+        """Let [start, stop) have no value, for the reason ``text`` and at ``site``; who touched it last stays known."""
+        number = self._origin_numbers.get((text, site))
         if number is None:
             if len(self._origins) >= MAX_ORIGINS:  # the numbers have 16 bits
                 self._origins[2:], self._origin_numbers = [], {}
-            number = self._origin_numbers[text] = len(self._origins)
-            self._origins.append(Origin(text))
-        self.poison[start:stop], self.lanes[start:stop] = number, 255
+            number = self._origin_numbers[text, site] = len(self._origins)
+            self._origins.append(Origin(f"{text} at {site_text(site)}" if site else text))
+        self.poison[start:stop] = number
+        if self.lanes is not None:
+            self.lanes[start:stop] = 255
         for span in self.spans.cover(start, stop):
             span.valid = False
-        self.unmark_stale(((start, stop),))
+        if self.stale:
+            self.unmark_stale(((start, stop),))
+
+    def without(self, places: Any) -> Any:
+        """Return for each byte at ``places``, along a last axis, 1 for a bit that has no value if the byte has none."""
+        lanes = np.full(places.shape, 255, np.uint8) if self.lanes is None else self.lanes[places]
+        return np.unpackbits(lanes, axis=-1, bitorder="little")
+
+    def keep_bits(self, places: Any, holes: Any) -> None:
+        """Note which bits of the bytes at ``places`` have no value, eight of ``holes`` a byte."""
+        if self.lanes is None:
+            self.lanes = np.full(self.size, 255, np.uint8)
+        self.lanes[places] = np.packbits(holes, axis=-1, bitorder="little").reshape(places.shape)
 
     def pad(self, runs: Sequence[tuple[int, int]], number: int) -> None:
         """Note whether ranges are padding: 1 or 0."""

@@ -33,11 +33,10 @@ struct Call {
     int32_t line;
     const char* file;
     int32_t handle[4];
-    int64_t locals_used;
+    uint8_t locals_used, integers_used, unused[6]; // Python reads them as one number
     double real;             // in: the scalar; out: a real result
     int64_t result;          // out: an integral result; local[0] is a tensor result
     int64_t integer[INTEGERS];
-    int64_t integers_used;
     Operand local[LOCALS];
 };
 

@@ -32,12 +32,12 @@ public:
     template <typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
     {
-        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_).result != 0;
+        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_), true;
     }
     template <TPosition from, TPosition to, typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::here())
     {
-        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_, from, to).result != 0;
+        return lngrad::perform(Op::QUEUE_ENQUE, where, tensor.operand(), handle_, from, to), true;
     }
     template <typename T>
     LocalTensor<T> DeQue(Where where = Where::here())

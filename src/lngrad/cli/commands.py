@@ -21,9 +21,9 @@ from lngrad.cli.certify import certify
 from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
-from lngrad.cli.kernel import kernel_run, kernel_test
+from lngrad.cli.kernel import kernel_run
 from lngrad.cli.run import run
-from lngrad.cli.sdk import CutAtRun, sdk
+from lngrad.cli.sdk import CutAtRun, kernel_test, sdk
 from lngrad.cli.terminal import in_one_line
 from lngrad.cli.tiling import tiling
 from lngrad.errors import page

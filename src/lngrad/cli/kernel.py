@@ -9,7 +9,6 @@ import math
 import os
 import re
 import signal
-import struct
 import tempfile
 import time
 import warnings
@@ -27,16 +26,13 @@ from lngrad.cli.terminal import (
     FAILED,
     REFUSED,
     SocName,
-    completing,
     existing,
     fail,
     given,
-    new_table,
     say,
-    soc_names,
     working,
 )
-from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError, printable
+from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.support.dtypes import DTYPES
 
 MAX_SECOND_RUN_S = 10.0  # without auto-sync
@@ -109,6 +105,7 @@ def kernel_run(
 
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, crashed or took too long, 2 the arguments are wrong.
     """
+    from lngrad.ascend.tiling.structs import tiling_of
     from lngrad.files.writing import check_place
 
     if (project is None) == (file is None) or (file is not None and not (kernel and arg)):
@@ -123,7 +120,7 @@ def kernel_run(
     request = _Request(
         {"path": file, "kernel": kernel, "include": include or (), "headers": header or (), "define": macros},
         arrays,
-        {"blocks": blocks or (None if project else 1), "tiling": tiling and _tiling(tiling), "tiling_key": tiling_key,
+        {"blocks": blocks or (None if project else 1), "tiling": tiling and tiling_of(tiling), "tiling_key": tiling_key,
          "soc": soc, "strictness": strictness, "auto_sync": auto_sync, "ordering": ordering, "timeline": timeline is not None,
          "cycles": cycles or cycles_json is not None},
         workspace,
@@ -199,61 +196,6 @@ def _write_files(
         write_text(cycles, result.cycles.to_json() + "\n")
     for path, name in targets:
         write_tensor(path, result.arrays[name], replace=replace)
-
-
-def kernel_test(
-    folder: Annotated[
-        Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.", callback=given)
-    ],
-    gtest: Annotated[
-        Path | None,
-        Option(help="A folder with include/gtest and libgtest.", show_default="the system's", callback=given),
-    ] = None,
-    define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
-    soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
-    mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
-    cycles: Annotated[bool, Option("--cycles", help="Print how long each launch would take, by a model.")] = False,
-    time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,
-) -> None:
-    """Build an operator's own gtest unit tests for the simulated NPU, and run them.
-
-    The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
-    a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
-    own. In the mode "device", what the hardware runs without an error runs here too, and races are not looked for.
-
-    Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
-
-    Exit codes: 0 all tests passed, 1 one did not, 2 there are none, or there is no compiler.
-    """
-    from rich.console import Console
-
-    from lngrad.ascend.sdk.operator_tests import MODES, run_operator
-
-    modes = tuple(MODES) if mode == "both" else (mode,)
-    options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
-    table = new_table(folder.name, "test", *modes, "why", show_lines=True)
-    passed, took = True, dict[str, None]()
-    building = working(f"building and running the tests of {folder.name}")
-    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch, building:
-        found = run_operator(
-            folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, cycles=cycles, time_limit=time_limit,
-        )  # fmt: skip
-        for file in found:
-            if file.error:
-                why = printable(f"does not compile: {file.error}", markup=True)
-                table.add_row(printable(file.path.name, markup=True), *("-" for _ in modes), why)
-            for name, cases in file.by_name().items():
-                whys = dict.fromkeys(case.why for case in cases if case.why)
-                shown = (printable(text, markup=True) for text in (name, "\n".join(whys)))
-                table.add_row(next(shown), *(case.state for case in cases), next(shown))
-            passed = passed and not file.error and all(case.state == "passed" for case in file.cases)
-            took |= file.cycles
-    Console().print(table)
-    for line in took:
-        say(line)
-    if not passed:
-        raise typer.Exit(FAILED)
 
 
 class _Request(NamedTuple):
@@ -447,33 +389,3 @@ def _target(text: str, arrays: dict[str, Any] | None) -> tuple[Path, str]:
         known = ", ".join(arrays or ("an input or an output",))
         raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {known}, got {text!r}")
     return Path(value), name
-
-
-_WORDS = {
-    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i", "uint64": "Q", "int64": "q",
-    "float": "f",
-}  # fmt: skip
-
-
-def _tiling(path: Path) -> bytes:
-    """The bytes of a tiling file.
-
-    A .json file is an object of fields in the struct's order: a whole number is a uint32_t, a number with a
-    point a float, ["uint64", 5] names its type, and an object is a struct in place. There is no padding.
-    """
-    if path.suffix != ".json":
-        return path.read_bytes()
-    try:
-        return _packed(json.loads(path.read_text(encoding="utf-8")), path.name)
-    except (ValueError, struct.error) as error:
-        raise FileFormatError(f"{path}: {error}") from None
-
-
-def _packed(value: object, where: str) -> bytes:
-    if isinstance(value, dict):
-        return b"".join(_packed(one, f"{where}: {name}") for name, one in value.items())
-    if isinstance(value, list) and len(value) == 2 and value[0] in _WORDS:
-        return struct.pack(f"<{_WORDS[value[0]]}", value[1])
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise FileFormatError(f"{where}: expected a number, [type, number] or an object, got {value!r}")
-    return struct.pack("<I" if isinstance(value, int) else "<f", value)

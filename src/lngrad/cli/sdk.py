@@ -1,16 +1,30 @@
-"""The command `lngrad sdk`."""
+"""The commands that build against the toolkit folder: `lngrad sdk`, `lngrad kernel test`."""
 
 from __future__ import annotations
 
 import shlex
+import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import REFUSED, SocName, existing, fail, say, working
+from lngrad.cli.terminal import (
+    FAILED,
+    REFUSED,
+    SocName,
+    completing,
+    existing,
+    fail,
+    given,
+    new_table,
+    say,
+    soc_names,
+    working,
+)
+from lngrad.errors import printable
 
 _PROGRAM = "lngrad.sdk.program"
 
@@ -102,3 +116,58 @@ def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float
         end_children(lambda process, _: process in ours)  # what the program has started
     if code != 0:
         raise typer.Exit(code)
+
+
+def kernel_test(
+    folder: Annotated[
+        Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.", callback=given)
+    ],
+    gtest: Annotated[
+        Path | None,
+        Option(help="A folder with include/gtest and libgtest.", show_default="the system's", callback=given),
+    ] = None,
+    define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
+    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
+    soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
+    mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
+    cycles: Annotated[bool, Option("--cycles", help="Print how long each launch would take, by a model.")] = False,
+    time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,
+) -> None:
+    """Build an operator's own gtest unit tests for the simulated NPU, and run them.
+
+    The folder is one of CANN's operator library, or like one of them: op_kernel/ and tests/ut/op_kernel/ with test_*.cpp,
+    a tiling header and the compiler's options in CMakeLists.txt. Where a test takes its process down, each gets one of its
+    own. In the mode "device", what the hardware runs without an error runs here too, and races are not looked for.
+
+    Example: lngrad kernel test ops-nn/norm/layer_norm_grad_v3
+
+    Exit codes: 0 all tests passed, 1 one did not, 2 there are none, or there is no compiler.
+    """
+    from rich.console import Console
+
+    from lngrad.ascend.sdk.operator_tests import MODES, run_operator
+
+    modes = tuple(MODES) if mode == "both" else (mode,)
+    options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
+    table = new_table(folder.name, "test", *modes, "why", show_lines=True)
+    passed, took = True, dict[str, None]()
+    building = working(f"building and running the tests of {folder.name}")
+    with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as scratch, building:
+        found = run_operator(
+            folder, Path(scratch), soc=soc, gtest=gtest, options=options, modes=modes, cycles=cycles, time_limit=time_limit,
+        )  # fmt: skip
+        for file in found:
+            if file.error:
+                why = printable(f"does not compile: {file.error}", markup=True)
+                table.add_row(printable(file.path.name, markup=True), *("-" for _ in modes), why)
+            for name, cases in file.by_name().items():
+                whys = dict.fromkeys(case.why for case in cases if case.why)
+                shown = (printable(text, markup=True) for text in (name, "\n".join(whys)))
+                table.add_row(next(shown), *(case.state for case in cases), next(shown))
+            passed = passed and not file.error and all(case.state == "passed" for case in file.cases)
+            took |= file.cycles
+    Console().print(table)
+    for line in took:
+        say(line)
+    if not passed:
+        raise typer.Exit(FAILED)

@@ -9,12 +9,15 @@ struct with ``PACKED = True`` has no gaps (``#pragma pack(1)``). A kernel author
 
 from __future__ import annotations
 
+import json
 import struct
 import typing
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from lngrad.ascend.faults import TilingError
+from lngrad.errors import FileFormatError
 
 UINT32_MAX = 0xFFFF_FFFF
 Struct = TypeVar("Struct", bound="TilingStruct")
@@ -37,6 +40,7 @@ int32, uint32 = Annotated[int, "<i"], Annotated[int, "<I"]
 int64, uint64 = Annotated[int, "<q"], Annotated[int, "<Q"]
 _PLAIN: dict[Any, Any] = {float: Annotated[float, "<f"], int: uint32}
 FIELD_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_FORMATS = {"float": "<f", **{name: typing.get_args(globals()[name])[1] for name in FIELD_TYPES}}
 
 
 class _Field(NamedTuple):
@@ -313,3 +317,30 @@ class RmsNormTiling(TilingStruct):
     inputTailPos: int = 0
     tailBshLength: int = 0
     tailBsLength: int = 0
+
+
+def tiling_of(path: Path) -> bytes:
+    """Return the bytes of a tiling file.
+
+    A .json file is an object of fields in the struct's order: a whole number is a uint32_t, a number with a
+    point a float, ["uint64", 5] names its type, and an object is a struct in place. There is no padding.
+
+    Raises:
+        FileFormatError: The .json file has something else.
+    """
+    if path.suffix != ".json":
+        return path.read_bytes()
+    try:
+        return _packed(json.loads(path.read_text(encoding="utf-8")), path.name)
+    except (ValueError, struct.error) as error:
+        raise FileFormatError(f"{path}: {error}") from None
+
+
+def _packed(value: object, where: str) -> bytes:
+    if isinstance(value, dict):
+        return b"".join(_packed(one, f"{where}: {name}") for name, one in value.items())
+    if isinstance(value, list) and len(value) == 2 and value[0] in _FORMATS:
+        return struct.pack(_FORMATS[value[0]], value[1])
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FileFormatError(f"{where}: expected a number, [type, number] or an object, got {value!r}")
+    return struct.pack("<I" if isinstance(value, int) else "<f", value)

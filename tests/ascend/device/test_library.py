@@ -10,6 +10,8 @@ from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
 from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
+from lngrad.ascend.device.local_tensor import LocalTensor
+from lngrad.ascend.device.vector import CMPMODE, SELMODE
 from lngrad.ascend.faults import DeviceFault, TilingError
 from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
 from lngrad.errors import DtypeError
@@ -84,9 +86,6 @@ def cases():
     yield "LogicalNot", [line, heads], (K,), 0, [heads == 0]
     for name, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
         yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
-    yield "Compare", [x, y], (0, (1 << M * K) - 1, 0, 1, 1), 0, []
-    yield "GetCmpMask", [np.zeros(32, np.uint8)], (), 0, []
-    yield "SetCmpMask", [np.arange(32, dtype=np.uint8)], (), 0, [np.arange(32)]
     scores, numbers = rng.integers(-9, 9, 64).astype(float), rng.permutation(64).astype(np.uint32)
     order = np.concatenate([at + np.argsort(-scores[at : at + 32], kind="stable") for at in (0, 32)])
     listed = np.stack([np.float32(scores[order]), numbers[order].view(np.float32)], axis=1)
@@ -190,13 +189,15 @@ def test_a_comparison_is_kept_in_a_register(mode, dtype):
     wanted = np.arange(lanes) % 3 != 0
     words = np.packbits(np.append(wanted, np.zeros(128 - lanes, bool)), bitorder="little").view(np.int64)
     pipe = asc.TPipe()
-    sources, out = [tensor(pipe, one, dtype=dtype) for one in (one, two)], tensor(pipe, np.zeros(32), dtype=np.uint8)
-    call_library("Compare", sources, (mode, *map(int, words), 1, 1), 0)
-    call_library("GetCmpMask", [out], (), 0)
-    got = np.unpackbits(content(out)[:16], bitorder="little")[:lanes] != 0
+    sources, kept = [tensor(pipe, one, dtype=dtype) for one in (one, two)], register(pipe)
+    asc.Compare(kept, *sources, CMPMODE(mode), [int(word) & (1 << 64) - 1 for word in words], 1)
+    got = np.unpackbits(content(kept), bitorder="little")[:lanes] != 0
     assert (got == (function(one, two) & wanted)).all()
-    with pytest.raises(DeviceFault, match="Compare: block strides of 1 are simulated"):
-        call_library("Compare", sources, (mode, 1, 0, 2, 1), 0)
+
+
+def register(pipe):
+    piece = pipe.ub.compared
+    return LocalTensor(pipe.core, piece, np.dtype(np.uint8), piece.start, piece.size)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -204,22 +205,30 @@ def test_a_comparison_is_kept_in_a_register(mode, dtype):
 def test_a_choice_by_the_register(counts, dtype):
     lanes, width, count = 256 // np.dtype(dtype).itemsize, 32 // np.dtype(dtype).itemsize, 100
     rng = np.random.default_rng(counts)
-    register, wanted = rng.random((2, 128)) < 0.5
+    bits, wanted = rng.random((2, 128)) < 0.5
+    wanted[lanes:] = False
     x, y, before = rng.standard_normal((3, 5 * lanes)).astype(dtype)
     pipe = asc.TPipe()
     out, one, two = (tensor(pipe, values, dtype=dtype) for values in (before, x, y))
-    call_library("SetCmpMask", [tensor(pipe, np.packbits(register, bitorder="little"), dtype=np.uint8)], (), 0)
-    words = (count, 0) if counts else map(int, np.packbits(wanted, bitorder="little").view(np.int64))
-    call_library("Select", [out, one, two], (counts, *words, 2, 2, 1, 1, 16, 8, 9), 0)
+    kept = register(pipe)
+    pipe.ub.data[kept.start : kept.start + 16] = np.packbits(bits, bitorder="little")
+    words = np.packbits(wanted, bitorder="little").view(np.uint64).tolist()
+    strides = (1, 1, 1, 8, 8, 8) if counts else (2, 1, 1, 16, 8, 9)
+    given = (count,) if counts else (words, 2, strides)
+    asc.Select(out, kept, one, two, SELMODE.VSEL_CMPMASK_SPR, *given)
     want = before.copy()
     for at in range(count if counts else 2 * lanes):
         repeat, lane = divmod(at, lanes)
         if counts or wanted[lane]:
-            place = [(r * repeat + b * (lane // width)) * width + lane % width for b, r in ((2, 16), (1, 8), (1, 9))]
-            want[place[0]] = x[place[1]] if register[lane] else y[place[2]]
+            place = [
+                (r * repeat + b * (lane // width)) * width + lane % width
+                for b, r in zip(strides, strides[3:], strict=False)
+            ]
+            want[place[0]] = x[place[1]] if bits[lane] else y[place[2]]
     np.testing.assert_array_equal(content(out), want)
-    with pytest.raises(DtypeError, match="Select: expected half or float, got int32"):
-        call_library("Select", [tensor(pipe, np.zeros(64), dtype=np.int32)] * 3, (0, 1, 0, 1, *[1] * 6), 0)
+    whole = tensor(pipe, np.zeros(64), dtype=np.int32)
+    with pytest.raises(DtypeError, match="Select: expected half from uint8_t half half; half from uint16_t half half"):
+        asc.Select(whole, kept, whole, whole, SELMODE.VSEL_CMPMASK_SPR, 64)
 
 
 def test_library_rules_that_are_broken():

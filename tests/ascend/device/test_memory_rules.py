@@ -29,6 +29,7 @@ from lngrad.ascend.ascendc import (
 )
 from lngrad.ascend.device.core import Core, Rules
 from lngrad.ascend.device.library import call_library
+from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.faults import (
     AlignmentFault,
     BoundsFault,
@@ -318,17 +319,17 @@ class TestPoison:
         x, bits, out, one = (buffer(pipe, name=name) for name in ("x", "bits", "out", "one"))
         Duplicate(x, 1.0, 60)  # Compare packs elements 56 to 63 into one byte
         Duplicate(one, 1.0, 64)
+        piece = pipe.ub.compared
+        kept = LocalTensor(pipe.core, piece, np.dtype(np.uint8), piece.start, piece.size)
         if by_register:
-            call_library("Compare", [x, one], (2, -1, -1, 1, 1), 0)
-            call_library("GetCmpMask", [bits], (), 0)
-            Duplicate(out, 0.0, 64)
-            call_library("SetCmpMask", [bits], (), 0)
-            call_library("Select", [out, one, x], (0, -1, -1, 1, 1, 1, 1, 8, 8, 8), 0)
+            Compare(kept, x, one, CMPMODE.EQ, 64, 1)
+            Select(out, kept, one, x, SELMODE.VSEL_CMPMASK_SPR, 64, 1)
         else:
-            Compare(bits.ReinterpretCast(np.uint8), x, one, CMPMODE.EQ, 64)
-            Select(out, bits.ReinterpretCast(np.uint8), one, one, SELMODE.VSEL_TENSOR_TENSOR_MODE, 64)
+            kept = bits.ReinterpretCast(np.uint8)
+            Compare(kept, x, one, CMPMODE.EQ, 64)
+            Select(out, kept, one, one, SELMODE.VSEL_TENSOR_TENSOR_MODE, 64)
         assert out.GetValue(59) == 1.0
-        for given, at in ((out, 60), (bits.ReinterpretCast(np.uint8), 7)):
+        for given, at in ((out, 60), (kept, 7)):
             with pytest.raises(PoisonFault, match="was never written"):
                 given.GetValue(at)
 

@@ -274,11 +274,8 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.INIT_OUTPUT: lambda c: system.InitOutput(c.remote("InitOutput"), c.n[3], c.value(c.dtype(2), 4)),
     Op.ACCUMULATED: lambda c: system.accumulated(c.n[0]),
     Op.DEQ_SCALE: lambda c: system.SetDeqScale(c.real),
-    Op.LOCAL_AT: lambda c: (
-        memory_at(c.core, position_of("LocalTensor", c.n[0]), c.dtype(1), c.n[2], c.n[3])
-        if c.n[3] >= 0
-        else c.session.tensor_at(c.n[2], c.dtype(1))
-    ),
+    Op.LOCAL_AT: lambda c: memory_at(c.core, position_of("LocalTensor", c.n[0]), c.dtype(1), c.n[2], c.n[3]),
+    Op.LOCAL_OF: lambda c: c.session.tensor_at(c.n[1], c.dtype(0)),
     Op.BROADCAST: _broadcast,
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
     Op.GATHER_MASK: _gather_mask,

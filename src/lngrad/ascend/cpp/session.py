@@ -122,8 +122,10 @@ class Session:
         return self._ub_address + start
 
     def tensor_at(self, address: int, dtype: Dtype) -> LocalTensor:
-        """The rest of the piece of the Unified Buffer that a byte at a host's address lies in."""
+        """The rest of the piece of the Unified Buffer that a byte at a host's address lies in; 0: Compare's register."""
         start, ub = address - self._ub_address, self.core.ub
+        if not address:
+            return LocalTensor(self.core, ub.compared, dtype, ub.compared.start, ub.compared.size)
         nothing = Allocation("nothing", TPosition.VECCALC, start, 0, State.FREE)
         piece = next((a for a in ub.allocations if a.start <= start < a.start + a.size), nothing)
         return LocalTensor(self.core, piece, dtype, start, piece.start + piece.size - start)

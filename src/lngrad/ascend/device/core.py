@@ -286,7 +286,7 @@ class Core:
             self._plans.clear()
         self._plans[descriptor] = plan
         if plan.write.runs:
-            self.ub.peak = max(self.ub.peak, plan.write.runs[-1][1])
+            self.ub.peak = min(max(self.ub.peak, plan.write.runs[-1][1]), self.ub.size)
         return plan
 
     def touch(
@@ -407,7 +407,8 @@ class Core:
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
-        names = (a.name for a in self.ub.allocations if a.start <= start < a.start + a.size)
+        every = (*self.ub.allocations, self.ub.compared)
+        names = (a.name for a in every if a.start <= start < a.start + a.size)
         return f"{next(names, TEMPORARY)} at byte {start}"
 
     def refuse(

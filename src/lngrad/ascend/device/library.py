@@ -47,18 +47,6 @@ class LibraryCall(NamedTuple):
         """Fill each row's block with its number."""
         self.write(index, np.repeat(values.reshape(-1, 1), self.width(index), axis=1), role)
 
-    def holes(self, tensor: LocalTensor, count: int) -> Any:
-        """For each of the first elements of a tensor 0, or why it has no value."""
-        size = tensor.dtype.itemsize
-        return tensor.core.ub.poison[tensor.start : tensor.start + count * size].reshape(-1, size).max(axis=1)
-
-    def carry(self, tensor: LocalTensor, holes: Array) -> None:
-        """Let elements that were written have no value."""
-        if holes.any():
-            stop = tensor.start + holes.size * tensor.dtype.itemsize
-            tensor.core.ub.poison[tensor.start : stop] = np.repeat(holes, tensor.dtype.itemsize)
-            tensor.core.ub.doubt([(tensor.start, stop)])
-
     def width(self, index: int) -> int:
         """How many elements of a tensor a block has."""
         return BLOCK_BYTES // self.tensors[index].dtype.itemsize
@@ -204,11 +192,14 @@ def _dropout(c: LibraryCall) -> None:
 def _select_bytes(c: LibraryCall) -> None:
     """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src."""
     rows, columns, mask_columns, source_first = c.n
-    given = c.tensors[2]
+    (dst, _, given), ub = c.tensors, c.tensors[0].core.ub
     mask: Any = given.read(c.api, "mask", rows * mask_columns, carries=True).reshape(rows, -1)[:, :columns] != 0
-    holes = c.holes(given, rows * mask_columns).reshape(rows, -1)[:, :columns]
+    holes = ub.poison[given.start : given.start + rows * mask_columns].reshape(rows, -1)[:, :columns].reshape(-1)
     c.write(0, np.where(mask == bool(source_first), c.real, c.rows(1, rows, columns, "src")), "dst")
-    c.carry(c.tensors[0], holes.reshape(-1))  # padding that DataCopyPad has not written chooses nothing that counts
+    if holes.any():  # padding that DataCopyPad has not written chooses nothing that counts
+        stop = dst.start + holes.size * dst.dtype.itemsize
+        ub.poison[dst.start : stop] = np.repeat(holes, dst.dtype.itemsize)
+        ub.doubt([(dst.start, stop)])
 
 
 def _clamp(c: LibraryCall) -> None:
@@ -258,69 +249,6 @@ def _transpose(c: LibraryCall) -> None:
     )
     values = c.tensors[1].read(c.api, "src", int(np.prod(shape))).reshape(shape).transpose(axes).copy()
     c.tensors[0].write(c.api, "dst", values.size)[...] = values.reshape(-1)
-
-
-_COMPARISONS = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)  # as CMPMODE counts
-
-
-def _compare_to_register(c: LibraryCall) -> None:
-    """Tensors: src0, src1; n: CMPMODE's number, the mask's two words, and block strides. Lanes that are masked are 0."""
-    mode, low, high, *strides = c.n
-    if strides != [1, 1]:
-        raise DeviceFault(f"{c.api}: block strides of 1 are simulated, got {strides}")
-    words = np.array([low, high], np.int64).view(np.uint8)
-    lanes = 256 // c.tensors[0].dtype.itemsize
-    wanted = np.unpackbits(words, bitorder="little")[:lanes] != 0
-    count = int(np.flatnonzero(wanted).max(initial=-1)) + 1
-    one, two = (tensor.read(c.api, f"src{i}", count, carries=True) for i, tensor in enumerate(c.tensors))
-    bits, registers = np.zeros(128, bool), c.tensors[0].core.ub.registers
-    bits[:count] = _COMPARISONS[mode](one, two) & wanted[:count]
-    registers.compared, registers.holes = np.packbits(bits, bitorder="little").tobytes(), np.zeros(128, np.uint16)
-    registers.holes[:count] = np.maximum(*(c.holes(tensor, count) for tensor in c.tensors)) * wanted[:count]
-
-
-def _compared(c: LibraryCall) -> None:
-    """Tensors: one whose first 16 bytes become the register (GetCmpMask), or the register these (SetCmpMask)."""
-    tensor, ub, count = c.tensors[0], c.tensors[0].core.ub, 16 // c.tensors[0].dtype.itemsize
-    registers, places = ub.registers, np.arange(tensor.start, tensor.start + 16)
-    if c.api == "SetCmpMask":
-        registers.compared = tensor.read(c.api, "src", count, carries=True).tobytes()
-        registers.holes = np.repeat(ub.poison[places], 8) * ub.without(places)
-    else:
-        tensor.write(c.api, "dst", count).view(np.uint8)[...] = np.frombuffer(registers.compared, np.uint8)
-        if registers.holes.any():
-            ub.poison[places] = registers.holes.reshape(16, 8).max(axis=1)
-            ub.keep_bits(places, registers.holes.reshape(16, 8) != 0)
-            ub.doubt([(tensor.start, tensor.start + 16)])
-
-
-def _half_or_float(c: LibraryCall) -> None:
-    if c.tensors[0].dtype not in (np.float16, np.float32):
-        raise DtypeError(f"{c.api}: expected half or float, got {c.tensors[0].dtype}")
-
-
-def _select_by_register(c: LibraryCall) -> None:
-    """Tensors: dst, src0, src1; n: whether the mask counts, its two words, repeats, block strides and repeat strides."""
-    _half_or_float(c)
-    counts, low, high, repeats, *strides = c.n
-    width = BLOCK_BYTES // c.tensors[0].dtype.itemsize
-    registers = c.tensors[0].core.ub.registers
-    first = np.unpackbits(np.frombuffer(registers.compared, np.uint8), bitorder="little") != 0
-    wanted = np.flatnonzero(
-        np.unpackbits(np.array([low, high], np.int64).view(np.uint8), bitorder="little")[: 8 * width]
-    )
-    for repeat in range(-(-low // (8 * width)) if counts else repeats):
-        lanes = np.arange(min(low - repeat * 8 * width, 8 * width)) if counts else wanted
-        for run in np.split(lanes, np.flatnonzero((np.diff(lanes) > 1) | (lanes[1:] % width == 0)) + 1):
-            block, lane = divmod(int(run[0]), width)
-            dst, *src = (
-                tensor[(repeat * strides[3 + i] + block * strides[i]) * width + lane :]
-                for i, tensor in enumerate(c.tensors)
-            )
-            given = [one.read(c.api, f"src{i}", run.size, aligned=False, carries=True) for i, one in enumerate(src)]
-            holes = np.where(first[run], *(c.holes(one, run.size) for one in src))
-            dst.write(c.api, "dst", run.size, aligned=False)[...] = np.where(first[run], *given)
-            c.carry(dst, np.maximum(holes, registers.holes[run]))
 
 
 def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> Any:
@@ -386,7 +314,8 @@ def _extract(c: LibraryCall) -> None:
 def _top_k(c: LibraryCall) -> None:
     """Tensors: dst's values and numbers, src, its numbers, which rows are no rows; n: rows, columns of the memory, columns
     that count, k, whether numbers and such rows are given, whether results lie without gaps (columns: 32), falling."""
-    _half_or_float(c)
+    if c.tensors[0].dtype not in (np.float16, np.float32):
+        raise DtypeError(f"{c.api}: expected half or float, got {c.tensors[0].dtype}")
     rows, columns, real, k, numbered, finished, small, falling = c.n
     if columns % 32 or columns > (32 if small else 4096) or not 1 <= k <= real <= columns:
         raise BoundsFault(
@@ -558,7 +487,7 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "Arange": _arange,
     "AscendQuant": _quantize,
     "DropOut": _dropout,
-    "Select": lambda c: (_select_bytes if len(c.n) == 4 else _select_by_register)(c),
+    "Select": _select_bytes,
     "Clamp": _clamp,
     "IsFinite": _test(np.isfinite, 1),
     "IsInf": _test(np.isinf, 1),
@@ -567,9 +496,6 @@ LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
     "LogicalOr": _test(np.logical_or, 2),
     "LogicalXor": _test(np.logical_xor, 2),
     "LogicalNot": _test(np.logical_not, 1),
-    "Compare": _compare_to_register,
-    "GetCmpMask": _compared,
-    "SetCmpMask": _compared,
     "TopK": _top_k,
     "Sort32": _sort,
     "MrgSort": _merge_sorted,

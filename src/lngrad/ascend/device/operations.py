@@ -105,7 +105,8 @@ class Operation:
         if not self.mixed:
             return f"T must be one of {', '.join(sorted(set(types.split()), key=CPP_NAMES.index))}"
         pairs = "; ".join(" from ".join(one.split(maxsplit=1)) for one in self.mixed.split("; "))
-        return f"expected one type of {', '.join(types.split())}, or {pairs}"
+        alone = f"one type of {', '.join(types.split())}, or " if types.strip() else ""
+        return f"expected {alone}{pairs}"
 
 
 @cache

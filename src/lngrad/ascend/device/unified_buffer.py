@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -101,15 +101,12 @@ class Registers:
         sum: Of the last ReduceSum (GetAccVal).
         extreme: The value and the place of the last ReduceMax or ReduceMin (GetReduceMaxMinCount).
         pad_value: What DataCopyPad pads with (SetPadValue), if it was set.
-        compared: The bits of the last Compare without a dst (GetCmpMask); ``holes``: 0, or why a bit has no value.
     """
 
     deq_scale: float = 1.0
     sum: float = 0.0
     extreme: tuple[float, int] = (0.0, 0)
     pad_value: float | None = None
-    compared: bytes = bytes(16)
-    holes: Array = field(default_factory=lambda: np.zeros(128, np.uint16))
 
 
 @dataclass
@@ -131,6 +128,7 @@ class UnifiedBuffer:
         data: All bytes; 0xFF (NaN in every float format) where nothing was written.
         typed: The same bytes as arrays of each element type, by its code.
         handles: Every allocation by handle, also those that were freed.
+        compared: Bytes behind the buffer, for the 128 bits of the last Compare without a dst.
         poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
             on; where it reaches global memory, an address or the scalar unit, it is reported.
         lanes: Of a byte of Compare's dst without a value, which bits have none; 255 for any other. None: Compare made none.
@@ -141,14 +139,13 @@ class UnifiedBuffer:
     def __init__(self, soc: socs.Soc, size: int | None = None) -> None:
         self.soc = soc
         self.size = soc.ub_bytes if size is None else size
-        self.data: Bytes = np.full(self.size, 0xFF, np.uint8)
-        self.typed: tuple[Array, ...] = tuple(
-            self.data[: self.size // dtype.itemsize * dtype.itemsize].view(dtype) for dtype in DTYPES
-        )
-        self.spans = Spans(Span, self.size)
-        self.poison = np.ones(self.size, np.uint16)
+        room = self.size // soc.block_bytes * soc.block_bytes + soc.block_bytes
+        self.data: Bytes = np.full(room, 0xFF, np.uint8)
+        self.typed: tuple[Array, ...] = tuple(self.data.view(dtype) for dtype in DTYPES)
+        self.spans = Spans(Span, room)
+        self.poison = np.ones(room, np.uint16)
         self.lanes: Bytes | None = None
-        self.padding = np.zeros(self.size, np.uint16)
+        self.padding = np.zeros(room, np.uint16)
         self.padded = False
         self._origins = [Origin("has a value"), Origin("was never written")]
         self._origin_numbers: dict[tuple[str, Site | None], int] = {}
@@ -158,6 +155,10 @@ class UnifiedBuffer:
         self.handles: list[Allocation] = []
         self.stale: list[tuple[int, int, str]] = []
         self.registers = Registers()
+        start = room - soc.block_bytes
+        self.compared = Allocation("the register of Compare", TPosition.VECCALC, start, soc.block_bytes, State.BUFFER)
+        self.new_handle(self.compared)
+        self.data[start:], self.poison[start:] = 0, 0
         self.on_release: list[Callable[[], None]] = []
 
     def allocate(self, name: str, position: TPosition, size: int, state: State) -> Allocation:
@@ -217,7 +218,7 @@ class UnifiedBuffer:
     def keep_bits(self, places: Any, holes: Any) -> None:
         """Note which bits of the bytes at ``places`` have no value, eight of ``holes`` a byte."""
         if self.lanes is None:
-            self.lanes = np.full(self.size, 255, np.uint8)
+            self.lanes = np.full(self.data.size, 255, np.uint8)
         self.lanes[places] = np.packbits(holes, axis=-1, bitorder="little").reshape(places.shape)
 
     def pad(self, runs: Sequence[tuple[int, int]], number: int) -> None:

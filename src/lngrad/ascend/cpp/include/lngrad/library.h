@@ -229,29 +229,6 @@ LNGRAD_LOGICAL(LogicalAnd)
 LNGRAD_LOGICAL(LogicalOr)
 LNGRAD_LOGICAL(LogicalXor)
 
-// The comparison of one repeat, kept in a register of 128 bits, and the register.
-template <typename T, bool isSetMask = true>
-void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const BinaryRepeatParams& p,
-             Where where = Where::here())
-{
-    const auto& kept = lngrad::mask_register;
-    const uint64_t low = !isSetMask ? kept.low : mask.bits ? mask.bits[0] : lngrad::ones(mask.first);
-    const uint64_t high = !isSetMask ? kept.high : mask.bits ? mask.bits[1] : lngrad::ones(mask.first - 64);
-    lngrad::library("Compare", where, 0, {src0, src1}, {int64_t(cmpMode), int64_t(low), int64_t(high), p.src0BlkStride, p.src1BlkStride});
-}
-LNGRAD_FUNCTION(GetCmpMask, "GetCmpMask", (typename T), (const LocalTensor<T>& dst), 0, (dst), ())
-LNGRAD_FUNCTION(SetCmpMask, "SetCmpMask", (typename T), (const LocalTensor<T>& src), 0, (src), ())
-template <typename T, SELMODE selMode, typename Repeats>
-void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const Repeats repeatTime,
-            const BinaryRepeatParams& p)
-{
-    static_assert(selMode == SELMODE::VSEL_CMPMASK_SPR, "lngrad: Select without a mask is simulated in mode VSEL_CMPMASK_SPR");
-    const auto& kept = lngrad::mask_register;
-    lngrad::library("Select", p.where, 0, {dst, src0, src1},
-                    {kept.counts, int64_t(kept.low), int64_t(kept.high), repeatTime, p.dstBlkStride, p.src0BlkStride,
-                     p.src1BlkStride, p.dstRepStride, p.src0RepStride, p.src1RepStride});
-}
-
 #define LNGRAD_PAIR(Name) \
     LNGRAD_FUNCTION(Name, #Name, (typename T), \
                     (const LocalTensor<T>& dst0, const LocalTensor<T>& dst1, const LocalTensor<T>& src0, const LocalTensor<T>& src1, \

@@ -53,6 +53,35 @@ LNGRAD_INSTRUCTION(Select, Select, (typename T, typename U), (typename T, typena
 LNGRAD_INSTRUCTION(Select, SelectScalar, (typename T, typename U), (typename T, typename U), (T),
                    (const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode),
                    (const BinaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(src1), dst, selMask, src0, int64_t(selMode))
+// By the 128 bits of a register, that of the last Compare without a dst.
+template <typename T>
+Operand at_address(const void* address, Where where)
+{
+    return lngrad::perform(Op::LOCAL_OF, where, lngrad::type_of<T>(), reinterpret_cast<intptr_t>(address)).local[0];
+}
+template <typename T, bool isSetMask = true>
+void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const BinaryRepeatParams& p,
+             Where where = Where::here())
+{
+    lngrad::vector(Op::Compare, where, 0, lngrad::masked<T, isSetMask>(mask, 1), lngrad::strides(p), at_address<uint8_t>(nullptr, where), src0,
+                   src1, int64_t(cmpMode));
+}
+template <typename T, SELMODE selMode, typename Repeats>
+void Select(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1, const Repeats repeatTime, const BinaryRepeatParams& p)
+{
+    static_assert(selMode == SELMODE::VSEL_CMPMASK_SPR, "lngrad: Select without a mask is simulated in mode VSEL_CMPMASK_SPR");
+    lngrad::vector(Op::Select, p.where, 0, lngrad::masked<T, false>(0, repeatTime), lngrad::strides(p), dst, at_address<uint8_t>(nullptr, p.where),
+                   src0, int64_t(selMode), src1);
+}
+#define LNGRAD_MOVE_MASK(Name, tensor, to, from) \
+    template <typename T> \
+    void Name(const LocalTensor<T>& tensor, Where where = Where::here()) \
+    { \
+        const Operand kept = at_address<uint16_t>(nullptr, where), given = tensor.template ReinterpretCast<uint16_t>(); \
+        lngrad::vector(Op::Or, where, 0, {0, 8, 0, 1}, {}, to, from, from); \
+    }
+LNGRAD_MOVE_MASK(GetCmpMask, dst, given, kept)
+LNGRAD_MOVE_MASK(SetCmpMask, src, kept, given)
 LNGRAD_INSTRUCTION(Gather, Gather, (typename T), (typename T), (T),
                    (const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseOffset),
                    (const uint16_t dstRepStride), ({1, 1, 1, dstRepStride, 8, 8}), 0, dst, src, srcOffset, int64_t(srcBaseOffset))
@@ -171,9 +200,7 @@ inline void SetDeqScale(half scale, Where where = Where::here()) { lngrad::perfo
     template <typename T> \
     void name(__ubuf__ T* dst, LNGRAD_LIST Parameters, uint8_t repeat, LNGRAD_LIST Sizes, Where where = Where::here()) \
     { \
-        auto at = [&](T* address) { \
-            return lngrad::perform(Op::LOCAL_AT, where, 0, lngrad::type_of<T>(), reinterpret_cast<intptr_t>(address), -1).local[0]; \
-        }; \
+        auto at = [&](T* address) { return at_address<T>(address, where); }; \
         lngrad::vector(Op::Name, where, real, lngrad::masked<T, false>(0, repeat), LNGRAD_LIST strides, at(dst), __VA_ARGS__); \
     }
 #define LNGRAD_INTRINSIC_2(name, Name) \

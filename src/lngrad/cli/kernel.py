@@ -344,12 +344,15 @@ def _pair(text: str, where: str = "--shape and --attr", form: str = "NAME=VALUE"
     return name, value
 
 
+def _numbers(sizes: str, where: str, form: str, whole: str) -> list[int]:
+    if not all(size.isdigit() for size in sizes.split(",")):
+        raise ShapeError(f"{where}: expected {form}, got {whole!r}")
+    return [int(size) for size in sizes.split(",")]
+
+
 def _sizes(text: str) -> tuple[str, list[int]]:
     name, value = _pair(text)
-    sizes = value.split(",")
-    if not all(size.isdigit() for size in sizes):
-        raise ShapeError(f"--shape {name}: expected sizes as 8,2048, got {value!r}")
-    return name, [int(size) for size in sizes]
+    return name, _numbers(value, f"--shape {name}", "sizes as 8,2048", value)
 
 
 def _array(text: str) -> tuple[str, Any]:
@@ -357,11 +360,9 @@ def _array(text: str) -> tuple[str, Any]:
     name, value = _pair(text, "--arg", "NAME=FILE.npy or NAME=empty:DTYPE:SHAPE")
     if not value.startswith("empty:"):
         return name, _read(Path(value))
-    parts = value.split(":")
-    sizes = parts[2].split(",") if len(parts) == 3 else []
-    if not sizes or not all(size.isdigit() for size in sizes):
-        raise ShapeError(f"--arg {name}: expected empty:DTYPE:SHAPE as empty:float32:2,32, got {value!r}")
-    return name, empty([int(size) for size in sizes], parts[1], f"--arg {name}")
+    _, dtype, *sizes = value.split(":")
+    shape = _numbers(":".join(sizes), f"--arg {name}", "empty:DTYPE:SHAPE as empty:float32:2,32", value)
+    return name, empty(shape, dtype, f"--arg {name}")
 
 
 def empty(shape: Sequence[int], dtype: str, where: str) -> Any:

@@ -65,7 +65,6 @@ _TOPK = (
     "topkMrgSrc1MaskSizeOffset topkNSmallSrcIndexOffset vreduceValMask0 vreduceValMask1 vreduceIdxMask0 "
     "vreduceIdxMask1"
 )  # and of TopK's
-_HALVES = ", ".join(f"vreducehalfValMask{i} = 0" for i in range(8))
 
 # Other names under which kernels include Ascend C; kernel_operator.h has it all.
 _MATH = (
@@ -119,10 +118,10 @@ def _tiling_structs() -> str:
         lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
     structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
-    for name, words, more in (("TCubeTiling", _CUBE, ""), ("TopkTiling", _TOPK, f"    uint16_t {_HALVES};\n")):
-        structs.append(
-            f"struct {name} {{\n" + "".join(f"    int32_t {one} = 0;\n" for one in words.split()) + more + "};"
-        )
+    halves = "".join(f"    uint16_t vreducehalfValMask{i} = 0;\n" for i in range(8))
+    for name, words, more in (("TCubeTiling", _CUBE, ""), ("TopkTiling", _TOPK, halves)):
+        lines = (f"    int32_t {one} = 0;\n" for one in words.split())
+        structs.append(f"struct {name} {{\n{''.join(lines)}{more}}};")
     joined = "\n\n".join(structs)
     every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling", "TopkTiling")
     names = "\n".join(f"using ::{name};" for name in every)

@@ -155,8 +155,7 @@ def _pad_in(c: KernelCall) -> None:
 
 def _pad_out(c: KernelCall) -> None:
     blocks = (DataCopyParams if c.n[8] else DataCopyExtParams)(*_fields(c, 3, bool(c.n[8])))
-    local = c.local("DataCopyPad")
-    DataCopyPad(c.remote("DataCopyPad"), local, blocks, mode=c.n[7])
+    DataCopyPad(c.remote("DataCopyPad"), c.local("DataCopyPad"), blocks, mode=c.n[7])
 
 
 def _transpose(c: KernelCall) -> None:
@@ -190,6 +189,10 @@ def _tile_api(
     return handle
 
 
+def _event(event: int, _: int, target: int | None = None) -> HardEvent:
+    return EVENTS[event] if target is None else HardEvent["_".join(PIPES[one].name[5:] for one in (event, target))]
+
+
 def _broadcast(c: KernelCall) -> None:
     axes = c.n[0]
     dst, src = c.local("BroadCast"), c.local("BroadCast", 1)
@@ -219,7 +222,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_NUM: lambda c: c.core.count,
     Op.TILING_KEY: lambda c: c.core.tiling_key,
     Op.USER_WORKSPACE: lambda c: c.n[0],
-    Op.PIPE_NEW: lambda c: c.session.new_pipe(),
+    Op.PIPE_NEW: lambda c: 0 if c.pipe else 1,  # the kernel's copies of it are the same one
     Op.PIPE_RESET: lambda c: c.pipe.Reset(),
     Op.PIPE_INIT_QUEUE: _init_queue,
     Op.PIPE_INIT_BUFFER: _init_buffer,
@@ -238,7 +241,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BUFFER_GET_OFFSET: lambda c: c.buffer("GetWithOffset").GetWithOffset(c.dtype(1), c.n[2], c.n[3]),
     Op.LOCAL_GET: lambda c: c.local("GetValue").GetValue(c.n[0]),
     Op.LOCAL_SET: _local_set,
-    Op.LOCAL_ADDRESS: lambda c: c.session.ub_address(c.local("GetPhyAddr").start),
+    Op.LOCAL_ADDRESS: lambda c: c.session.ub_address + c.local("GetPhyAddr").start,
     Op.LOCAL_SET_SIZE: lambda c: c.local("SetSize").SetSize(c.n[0]),
     Op.GLOBAL_GET: lambda c: c.remote("GetValue").GetValue(c.n[3]),
     Op.GLOBAL_SET: lambda c: c.remote("SetValue").SetValue(c.n[3], c.value(c.dtype(2), 4)),
@@ -252,8 +255,8 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
     Op.TRANS_DATA_TO_5HD: _transpose,
-    Op.SET_FLAG: lambda c: sync.SetFlag(EVENTS[c.n[0]], c.n[1]),
-    Op.WAIT_FLAG: lambda c: sync.WaitFlag(EVENTS[c.n[0]], c.n[1]),
+    Op.SET_FLAG: lambda c: sync.SetFlag(_event(*c.n), c.n[1]),
+    Op.WAIT_FLAG: lambda c: sync.WaitFlag(_event(*c.n), c.n[1]),
     Op.PIPE_BARRIER: lambda c: sync.PipeBarrier(PIPES[c.n[0]]),
     Op.SYNC_ALL: lambda c: sync.SyncAll(),
     Op.CROSS_SET_FLAG: lambda c: sync.CrossCoreSetFlag(c.n[2], modeId=c.n[0], pipe=PIPES[c.n[1]]),

@@ -12,7 +12,7 @@ from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
-from lngrad.ascend.device.queues import TBuf, TPipe, TQue
+from lngrad.ascend.device.queues import TBuf, TQue
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 from lngrad.support.addresses import address_of
@@ -21,9 +21,6 @@ from lngrad.typing import Dtype
 O = TypeVar("O", TQue, TBuf)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
-
-
-AT_ADDRESS = -2  # in a handle's place: the operand's first byte is a host's address
 
 
 class Session:
@@ -36,6 +33,7 @@ class Session:
         error: What the simulator raised last. The kernel's stack is unwound before it goes on.
         tilings: Bytes of the tiling by the host's address, for kernels that Python launches.
         call: The call that runs (``KernelCall``), or None before the first.
+        ub_address: Of the Unified Buffer's first byte, on the host.
     """
 
     def __init__(self, core: Core) -> None:
@@ -44,12 +42,7 @@ class Session:
         self.tilings: dict[int, int] = {}
         self.call: Any = None
         self._owners: list[TQue | TBuf] = []
-        self._ub_address = address_of(core.ub.data)
-
-    def new_pipe(self) -> int:
-        """Make a TPipe; the kernel's copies of it are the same one."""
-        TPipe(self.core)
-        return 0
+        self.ub_address = address_of(core.ub.data)
 
     def new_owner(self, owner: TQue | TBuf) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory."""
@@ -75,8 +68,6 @@ class Session:
             DeviceFault: No queue or buffer has handed it out.
         """
         handle, code, start, nbytes = operand
-        if handle == AT_ADDRESS:
-            return self.tensor_at(start, DTYPES[code])
         handles = self.core.ub.handles
         if not 0 <= handle < len(handles):
             raise DeviceFault(f"{api}: the tensor was not handed out by a queue or a TBuf [ErrorBuffer3]")
@@ -117,13 +108,9 @@ class Session:
         first = address - region.start
         ctypes.memmove(target, region.data[first : first + size].tobytes(), size)
 
-    def ub_address(self, start: int) -> int:
-        """The host's address of a byte of the Unified Buffer."""
-        return self._ub_address + start
-
     def tensor_at(self, address: int, dtype: Dtype) -> LocalTensor:
         """The rest of the piece of the Unified Buffer that a byte at a host's address lies in; 0: Compare's register."""
-        start, ub = address - self._ub_address, self.core.ub
+        start, ub = address - self.ub_address, self.core.ub
         if not address:
             return LocalTensor(self.core, ub.compared, dtype, ub.compared.start, ub.compared.size)
         nothing = Allocation("nothing", TPosition.VECCALC, start, 0, State.FREE)

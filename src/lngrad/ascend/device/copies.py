@@ -16,7 +16,7 @@ from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
 from lngrad.ascend.device.report import Site, caller
-from lngrad.ascend.device.unified_buffer import VECCALC, VECIN, VECOUT, TPosition
+from lngrad.ascend.device.unified_buffer import VECCALC, VECIN, VECOUT
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PoisonFault, PositionFault
 from lngrad.errors import DtypeError
@@ -59,8 +59,13 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     core, side = local.core, VECIN if inward else VECOUT
     pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
-    if api == "DataCopy" and core.checked:
-        _check_position(api, local, role, side)
+    position = local.allocation.position
+    if api == "DataCopy" and core.checked and position is not side and position is not VECCALC:
+        rule = f"must be at {side.value} or VECCALC, it is at {position.value} [ErrorBuffer1]"
+        text = f"{api}: {role} ({local.describe()}) {rule}"
+        if not core.rules.ordering:
+            raise PositionFault(text)
+        core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
     stop = local.start + (b.blocks - 1) * b.local_step + filled
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
@@ -107,16 +112,6 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     core.log.append(instruction)
     if core.trace is not None:
         core.trace.copied(instruction, local.start, b.blocks, b.nbytes, remote.bypass)
-
-
-def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) -> None:
-    core, position = local.core, local.allocation.position
-    if position is not side and position is not VECCALC:
-        table = f"{side.value} or VECCALC"
-        text = f"{api}: {role} ({local.describe()}) must be at {table}, it is at {position.value} [ErrorBuffer1]"
-        if not core.rules.ordering:
-            raise PositionFault(text)
-        core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
 
 
 def _check_region(api: str, local: LocalTensor, region: GlobalRegion, room: int, b: Blocks, writing: bool) -> int:

@@ -45,8 +45,8 @@ class GlobalRegions:
     def find(self, api: str, address: int, nbytes: int) -> GlobalRegion:
         """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
         place = bisect_right(self._starts, address) - 1
-        if place >= 0 and address + nbytes <= (nearest := self._regions[place]).stop:
-            return nearest
+        if place >= 0 and address + nbytes <= self._regions[place].stop:
+            return self._regions[place]
         # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
         for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:

@@ -56,11 +56,6 @@ class _Buffered:
         self._core: Core | None = None
         self._slots: list[Allocation] = []
 
-    @property
-    def has_memory(self) -> bool:
-        """Whether InitBuffer has given it memory."""
-        return self._core is not None
-
     def bind(self, core: Core, slots: list[Allocation]) -> None:
         """Take the memory that InitBuffer reserved."""
         self._core, self._slots = core, slots
@@ -327,7 +322,7 @@ class TPipe:
             self.core.remark(
                 f"InitBuffer: {que.name} gets 0 bytes; CANN's CPU build asserts len > 0, a device takes it"
             )
-        if que.has_memory:
+        if que._core is not None:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
         if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:
             raise CapacityFault(

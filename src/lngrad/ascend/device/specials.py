@@ -23,7 +23,7 @@ from lngrad.ascend.device.numerics import (
     round_to,
 )
 from lngrad.ascend.device.operations import OPERATIONS, Operands
-from lngrad.ascend.device.unified_buffer import UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import MAX_ORIGINS, UnifiedBuffer
 from lngrad.ascend.faults import AlignmentFault, BoundsFault
 from lngrad.typing import Array
 
@@ -207,9 +207,9 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         ub.data[dst.places] = np.packbits(keep(bits), axis=1, bitorder="little")
 
     def spread(parts: Sequence[Array]) -> Any:
-        every = keep(np.maximum.reduce(list(parts))).reshape(rows, nbytes, 8)
-        ub.keep_bits(dst.places, every != 0)
-        return every.max(axis=2)
+        every = keep(np.maximum.reduce(list(parts)) % MAX_ORIGINS).reshape(rows, nbytes, 8)
+        number, known = every.max(axis=2), np.packbits(every == 0, axis=2, bitorder="little")[..., 0]
+        return number + (number != 0) * known.astype(np.uint16) * MAX_ORIGINS
 
     return Special(dst, (src0, src1) if operands is Operands.COMPARE else (src0,), BLOCK_BYTES, compute, spread)
 
@@ -242,7 +242,8 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         memory[into] = np.where(bits(), memory[first], scalar if given else memory[second])
 
     def spread(parts: Sequence[Array]) -> Any:
-        by = np.repeat(parts[0], 8, axis=1) * ub.without(chosen.places)
+        known = np.unpackbits((parts[0] // MAX_ORIGINS).astype(np.uint8), axis=1, bitorder="little")
+        by = np.repeat(parts[0] % MAX_ORIGINS, 8, axis=1) * (1 - known)
         by = np.resize(by, (1, count)) if d.extra == ONE_MASK and d.form == COUNT else by[:, :count][:, taken]
         return np.maximum(by, np.where(bits(), parts[1], parts[2] if len(parts) > 2 else 0))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class State(enum.Enum):
 FREE, ALLOCATED, ENQUED, DEQUED, BUFFER = State  # an attribute of an Enum takes long
 VECIN, VECOUT, VECCALC = TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC
 UNUSED = (FREE, BUFFER)
-MAX_ORIGINS = 60_000
+MAX_ORIGINS = 256
 
 # EnQue and DeQue are what makes one unit wait for another. What works without them only by luck:
 _FORBIDDEN = {
@@ -130,8 +129,8 @@ class UnifiedBuffer:
         handles: Every allocation by handle, also those that were freed.
         compared: Bytes behind the buffer, for the 128 bits of the last Compare without a dst.
         poison: For every byte 0, or the number of the origin of its having no value. Copies and computations carry it
-            on; where it reaches global memory, an address or the scalar unit, it is reported.
-        lanes: Of a byte of Compare's dst without a value, which bits have none; 255 for any other. None: Compare made none.
+            on; where it reaches global memory, an address or the scalar unit, it is reported. Above its 8 bits: those
+            bits of Compare's dst that have a value for all that.
         padding: Bytes that DataCopyPad has filled up rows with, or that were computed of these; ``padded``: there are some.
         on_release: What is called when everything is taken back: queues forget their memory.
     """
@@ -144,7 +143,6 @@ class UnifiedBuffer:
         self.typed: tuple[Array, ...] = tuple(self.data.view(dtype) for dtype in DTYPES)
         self.spans = Spans(Span, room)
         self.poison = np.ones(room, np.uint16)
-        self.lanes: Bytes | None = None
         self.padding = np.zeros(room, np.uint16)
         self.padded = False
         self._origins = [Origin("has a value"), Origin("was never written")]
@@ -198,28 +196,15 @@ class UnifiedBuffer:
         """Let [start, stop) have no value, for the reason ``text`` and at ``site``; who touched it last stays known."""
         number = self._origin_numbers.get((text, site))
         if number is None:
-            if len(self._origins) >= MAX_ORIGINS:  # the numbers have 16 bits
+            if len(self._origins) >= MAX_ORIGINS:
                 self._origins[2:], self._origin_numbers = [], {}
             number = self._origin_numbers[text, site] = len(self._origins)
             self._origins.append(Origin(f"{text} at {site_text(site)}" if site else text))
         self.poison[start:stop] = number
-        if self.lanes is not None:
-            self.lanes[start:stop] = 255
         for span in self.spans.cover(start, stop):
             span.valid = False
         if self.stale:
             self.unmark_stale(((start, stop),))
-
-    def without(self, places: Any) -> Any:
-        """Return for each byte at ``places``, along a last axis, 1 for a bit that has no value if the byte has none."""
-        lanes = np.full(places.shape, 255, np.uint8) if self.lanes is None else self.lanes[places]
-        return np.unpackbits(lanes, axis=-1, bitorder="little")
-
-    def keep_bits(self, places: Any, holes: Any) -> None:
-        """Note which bits of the bytes at ``places`` have no value, eight of ``holes`` a byte."""
-        if self.lanes is None:
-            self.lanes = np.full(self.data.size, 255, np.uint8)
-        self.lanes[places] = np.packbits(holes, axis=-1, bitorder="little").reshape(places.shape)
 
     def pad(self, runs: Sequence[tuple[int, int]], number: int) -> None:
         """Note whether ranges are padding: 1 or 0."""
@@ -229,7 +214,7 @@ class UnifiedBuffer:
 
     def origin(self, number: int) -> Origin:
         """Return the origin of a number of ``poison``."""
-        return self._origins[min(number, len(self._origins) - 1)]
+        return self._origins[min(number % MAX_ORIGINS, len(self._origins) - 1)]
 
     def settle(self, spans: Sequence[Span]) -> bool:
         """Note which spans have a value throughout, and return whether all have."""

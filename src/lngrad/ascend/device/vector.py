@@ -479,32 +479,15 @@ def ReduceSum(
     _issue("ReduceSum", elements_of("ReduceSum", count, repeatTime), strides, 0, dst, src, sharedTmpBuffer)
 
 
-def ReduceMax(
-    dst: LocalTensor,
-    src: LocalTensor,
-    sharedTmpBuffer: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    srcRepStride: int = 8,
-    calIndex: bool = False,
-) -> None:
-    """The largest element of src into dst[0]; with calIndex its place into dst[1], in the bits of T.
-
-    C prototypes: those of `ReduceSum`, with ``bool calIndex = 0`` at the end. Of several the first counts.
-    """
-    strides, extra = (1, 1, 1, 1, srcRepStride, 8), int(calIndex)
-    _issue("ReduceMax", elements_of("ReduceMax", count, repeatTime), strides, extra, dst, src, sharedTmpBuffer)
+@_form
+def _extreme(
+    dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: Mask, repeatTime: int | None = None,
+    srcRepStride: int = 8, calIndex: bool = False, *, op: int = 0,
+) -> None:  # fmt: skip
+    strides, name = (1, 1, 1, 1, srcRepStride, 8), OPERATIONS[op].name
+    _issue(name, elements_of(name, count, repeatTime), strides, int(calIndex), dst, src, sharedTmpBuffer)
 
 
-def ReduceMin(
-    dst: LocalTensor,
-    src: LocalTensor,
-    sharedTmpBuffer: LocalTensor,
-    count: Mask,
-    repeatTime: int | None = None,
-    srcRepStride: int = 8,
-    calIndex: bool = False,
-) -> None:
-    """As `ReduceMax`, of the smallest element."""
-    strides, extra = (1, 1, 1, 1, srcRepStride, 8), int(calIndex)
-    _issue("ReduceMin", elements_of("ReduceMin", count, repeatTime), strides, extra, dst, src, sharedTmpBuffer)
+# The prototypes are those of ReduceSum, with ``bool calIndex = 0`` at the end: then dst[1] is its place, in the bits of T.
+ReduceMax = _extreme("ReduceMax")
+ReduceMin = _extreme("ReduceMin")

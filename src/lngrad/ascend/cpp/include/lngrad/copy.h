@@ -60,20 +60,27 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
 }
 
 // The copies with addresses.
+template <typename T>
+Operand at_address(const void* address, Where where)
+{
+    return lngrad::perform(Op::LOCAL_OF, where, lngrad::type_of<T>(), reinterpret_cast<intptr_t>(address)).local[0];
+}
+template <typename T>
+GlobalTensor<T> memory_at(__gm__ T* address)
+{
+    GlobalTensor<T> memory;
+    memory.SetGlobalBuffer(address);
+    return memory;
+}
 template <typename T, typename Params, typename Pad>
 void DataCopyPadGm2UBImpl(__ubuf__ T* dst, __gm__ T* src, const Params& p, const Pad& pad, Where where = Where::here())
 {
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(src);
-    DataCopyPad(LocalTensor<T>(Operand{-2, 0, reinterpret_cast<intptr_t>(dst), 0}), memory, p, pad, where);
+    DataCopyPad(LocalTensor<T>(at_address<T>(dst, where)), memory_at(src), p, pad, where);
 }
-
 template <typename T, typename Params>
 void DataCopyPadUB2GMImpl(__gm__ T* dst, __ubuf__ T* src, const Params& p, Where where = Where::here())
 {
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(dst);
-    DataCopyPad(memory, LocalTensor<T>(Operand{-2, 0, reinterpret_cast<intptr_t>(src), 0}), p, where);
+    DataCopyPad(memory_at(dst), LocalTensor<T>(at_address<T>(src, where)), p, where);
 }
 
 template <typename T>

@@ -53,12 +53,7 @@ LNGRAD_INSTRUCTION(Select, Select, (typename T, typename U), (typename T, typena
 LNGRAD_INSTRUCTION(Select, SelectScalar, (typename T, typename U), (typename T, typename U), (T),
                    (const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, lngrad::same<T> src1, SELMODE selMode),
                    (const BinaryRepeatParams& p), (lngrad::strides(p)), lngrad::real(src1), dst, selMask, src0, int64_t(selMode))
-// By the 128 bits of a register, that of the last Compare without a dst.
-template <typename T>
-Operand at_address(const void* address, Where where)
-{
-    return lngrad::perform(Op::LOCAL_OF, where, lngrad::type_of<T>(), reinterpret_cast<intptr_t>(address)).local[0];
-}
+// By the 128 bits of a register, at address 0, that of the last Compare without a dst.
 template <typename T, bool isSetMask = true>
 void Compare(const LocalTensor<T>& src0, const LocalTensor<T>& src1, CMPMODE cmpMode, lngrad::MaskArg mask, const BinaryRepeatParams& p,
              Where where = Where::here())

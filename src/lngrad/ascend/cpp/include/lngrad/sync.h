@@ -38,16 +38,9 @@ inline void pipe_barrier(pipe_t pipe, Where where = Where::here())
     lngrad::perform(Op::PIPE_BARRIER, where, pipe);
 }
 
-#define LNGRAD_EVENT(from, to) if (source == PIPE_##from && target == PIPE_##to) return HardEvent::from##_##to;
-constexpr HardEvent event_of(pipe_t source, pipe_t target)
-{
-    LNGRAD_EVENT(MTE2, V) LNGRAD_EVENT(V, MTE2) LNGRAD_EVENT(V, MTE3) LNGRAD_EVENT(MTE3, V)
-    LNGRAD_EVENT(MTE2, MTE3) LNGRAD_EVENT(MTE3, MTE2) LNGRAD_EVENT(S, V) LNGRAD_EVENT(V, S)
-    LNGRAD_EVENT(S, MTE2) LNGRAD_EVENT(MTE2, S) LNGRAD_EVENT(S, MTE3) LNGRAD_EVENT(MTE3, S)
-    return HardEvent::V_V;
-}
-inline void set_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::SET_FLAG, where, event_of(from, to), id); }
-inline void wait_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::WAIT_FLAG, where, event_of(from, to), id); }
+// By the two pipes, in the place of the event.
+inline void set_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::SET_FLAG, where, from, id, to); }
+inline void wait_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::WAIT_FLAG, where, from, id, to); }
 
 template <bool isAIVOnly = true>
 void SyncAll(Where where = Where::here())

@@ -50,13 +50,6 @@ void DataCachePreload(const GlobalTensor<T>&, int64_t) {}
 inline void ICachePreLoad(int64_t) {}
 inline void SetHF32Mode(bool) {}
 template <typename T>
-GlobalTensor<T> memory_at(__gm__ T* address)
-{
-    GlobalTensor<T> memory;
-    memory.SetGlobalBuffer(address);
-    return memory;
-}
-template <typename T>
 T ReadGmByPassDCache(__gm__ T* address, Where where = Where::here())
 {
     return memory_at(address).GetValue(0, where);

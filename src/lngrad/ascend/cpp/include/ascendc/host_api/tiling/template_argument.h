@@ -14,18 +14,16 @@ struct TemplateArgument {
 static std::vector<TemplateArgument> template_arguments;
 inline uint64_t template_key(const std::vector<TemplateArgument>& arguments, const std::vector<uint64_t>& given)
 {
-    uint64_t key = 0, shift = 0, left = std::min(arguments.size(), given.size());
-    for (std::size_t i = 0; i < left; shift += arguments[i++].bits) {
+    uint64_t key = 0, shift = 0;
+    for (std::size_t i = 0; i < std::min(arguments.size(), given.size()); shift += arguments[i++].bits) {
         uint64_t value = given[i];
         if (auto listed = arguments[i].listed.begin(), end = arguments[i].listed.end(); listed != end) {
             std::vector<uint64_t> all;
-            if (*listed++ != 1)
-                for (uint64_t ranges = *listed++; ranges--; listed += 2)
-                    for (uint64_t one = listed[0]; one <= listed[1]; ++one) all.push_back(one);
+            for (uint64_t ranges = *listed++ == 1 ? 0 : *listed++; ranges--; listed += 2)
+                for (uint64_t one = listed[0]; one <= listed[1]; ++one) all.push_back(one);
             all.insert(all.end(), listed, end);
-            const auto found = std::find(all.begin(), all.end(), value);
-            if (found == all.end()) return ~uint64_t(0);
-            value = found - all.begin();
+            value = std::find(all.begin(), all.end(), value) - all.begin();
+            if (value == all.size()) return ~uint64_t(0);
         }
         key |= value << shift;
     }
@@ -33,17 +31,12 @@ inline uint64_t template_key(const std::vector<TemplateArgument>& arguments, con
 }
 } // namespace lngrad
 
-#define ASCENDC_TPL_UI_RANGE 0
-#define ASCENDC_TPL_UI_LIST 1
-#define ASCENDC_TPL_UI_MIX 2
-#define ASCENDC_TPL_1_BW 1
-#define ASCENDC_TPL_2_BW 2
-#define ASCENDC_TPL_4_BW 4
-#define ASCENDC_TPL_8_BW 8
+enum { ASCENDC_TPL_UI_RANGE, ASCENDC_TPL_UI_LIST, ASCENDC_TPL_UI_MIX };
+enum { ASCENDC_TPL_1_BW = 1, ASCENDC_TPL_2_BW = 2, ASCENDC_TPL_4_BW = 4, ASCENDC_TPL_8_BW = 8 };
 #define ASCENDC_TPL_DTYPE_DECL(...) lngrad::TemplateArgument{8, {}}
-#define ASCENDC_TPL_DATATYPE_DECL(...) lngrad::TemplateArgument{8, {}}
-#define ASCENDC_TPL_FORMAT_DECL(...) lngrad::TemplateArgument{8, {}}
-#define ASCENDC_TPL_KERNEL_TYPE_DECL(...) lngrad::TemplateArgument{8, {}}
+#define ASCENDC_TPL_DATATYPE_DECL ASCENDC_TPL_DTYPE_DECL
+#define ASCENDC_TPL_FORMAT_DECL ASCENDC_TPL_DTYPE_DECL
+#define ASCENDC_TPL_KERNEL_TYPE_DECL ASCENDC_TPL_DTYPE_DECL
 #define ASCENDC_TPL_BOOL_DECL(...) lngrad::TemplateArgument{1, {}}
 #define ASCENDC_TPL_UINT_DECL(x, bits, ...) lngrad::TemplateArgument{bits, {__VA_ARGS__}}
 #define ASCENDC_TPL_ARGS_DECL(x, ...) static const bool lngrad_arguments_of_##x = (lngrad::template_arguments = {__VA_ARGS__}, true)

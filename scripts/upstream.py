@@ -37,8 +37,8 @@ from upstream_examples import Example, run_example, section, sources
 from lngrad import __version__
 from lngrad.ascend.sdk.operator_tests import MODES, Outcome, TestFile, run_operator, vector_tests
 from lngrad.ascend.sdk.program import compile_program
-from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad.ascend.soc import Settings
 from lngrad.errors import LngradError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.sdk.operator_tests import MODES
-from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad.ascend.soc import Settings
 from lngrad.support.compilers import cxx_compiler
 
 ROOM = "examples/01_simd_cpp_api"

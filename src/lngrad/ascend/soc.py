@@ -209,3 +209,34 @@ def get(name: SocLike = None) -> Soc:
 def names() -> tuple[str, ...]:
     """Return the names of all SoCs that can be simulated."""
     return tuple(_TABLE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a folder is written with: options of ``lngrad sdk``.
+
+    Attributes:
+        soc: a SoC of ``names()``.
+        cann: the CANN release whose documents the checks follow.
+        mode: "strict" or "compat".
+        rounding: "even" or "device".
+        unified: whether host memory may be in the place of device memory.
+    """
+
+    soc: str = DEFAULT
+    cann: str = "8.3"
+    mode: Mode = "strict"
+    rounding: Rounding = "even"
+    unified: bool = False
+
+    def __post_init__(self) -> None:
+        with self.choose():  # refuses what is wrong
+            pass
+
+    def choose(self) -> use:
+        """Simulate this in the calling thread, from now on or for a ``with`` block.
+
+        Raises:
+            UnknownSoc, ValueError: as ``use``.
+        """
+        return use(self.soc, cann=self.cann, mode=self.mode, rounding=self.rounding)

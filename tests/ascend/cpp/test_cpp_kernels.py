@@ -302,7 +302,12 @@ extern "C" __global__ __aicore__ void counter(GM_ADDR x, GM_ADDR y) {
     PipeBarrier<PIPE_ALL>();
     SetMaskCount();
     SetVectorMask<float, MaskMode::COUNTER>(0, 100);
-#if GAP
+#ifdef SUMS
+    SetVectorMask<float, MaskMode::COUNTER>(0, SUMS);
+    BlockReduceMax<float, false>(b, a, 7, MASK_PLACEHOLDER, 1, 1, 8);
+    WholeReduceSum<float, false>(b[24], a, MASK_PLACEHOLDER, 7, 1, 1, 8);
+    if (SUMS == 128) return; // the mode ends with the kernel
+#elif GAP
     Add<float, false>(a, a, a, MASK_PLACEHOLDER, 1, {1, 1, 1, 8, 8, GAP});
 #else
     Copy<float, false>(b, a, MASK_PLACEHOLDER, 1, {1, 1, 0, 0});
@@ -326,6 +331,13 @@ def test_the_counter_mode_counts_elements_and_refuses_gaps(tmp_path):
     # Without a step from repeat to repeat each does the first one's work: 64 elements.
     launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0}), 1, x, y)
     np.testing.assert_array_equal(y, np.where(np.arange(104) < 64, x, 5))
+    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 128}), 1, x, y)
+    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 64}), 1, x, y)
+    np.testing.assert_array_equal(y[:9], [*x[:64].reshape(8, 8).max(axis=1), 5])
+    assert abs(y[24] - x[:64].astype(float).sum()) < 1e-5
+    np.testing.assert_array_equal(y[25:], 5)
+    with pytest.raises(DeviceFault, match=r"BlockReduceMax: in the counter mode .* and 100 elements"):
+        launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 100}), 1, x, y)
 
 
 NIBBLES = """\

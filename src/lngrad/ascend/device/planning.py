@@ -136,8 +136,10 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
             not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]
         ):  # each repeat does the first one's work
             return d._replace(form=MASK, n=min(d.n, lanes), repeat=1)
-        if d.n <= lanes or (d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes):
-            return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
+    whole = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
+    by_repeats = operation.operands.elementwise or operation.operands is Operands.REPEAT_REDUCE
+    if by_repeats and INT4 not in codes and (d.n <= lanes or whole):
+        return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
     raise DeviceFault(
         f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
         f"1 and repeat strides of {close}, or whole repeats, got {blocks}, {repeats} and {d.n} elements: others are not "

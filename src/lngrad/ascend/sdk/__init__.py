@@ -13,7 +13,7 @@ Headers, entry points and conversions follow from one table, ``lngrad.ascend.pro
 interface here, and no arithmetic. Reasons and limits: docs/decisions/0022-c-interfaces.md, docs/ascend-sdk.md.
 """
 
-from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, write_toolkit
+from lngrad.ascend.soc import Settings
 
 __all__ = ["Settings", "cflags", "is_toolkit", "libs", "write_toolkit"]

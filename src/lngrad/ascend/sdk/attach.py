@@ -23,7 +23,7 @@ from lngrad.ascend.sdk.marshal import (
     packed_text,
 )
 from lngrad.ascend.sdk.pointers import FIRST_HANDLE, HANDLE_SPAN, HostMemory, reserve
-from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.soc import Settings
 
 # Where the parts of a frame begin, as shim.h declares it.
 _RESULTS = CALL.size

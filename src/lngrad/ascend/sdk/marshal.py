@@ -20,7 +20,7 @@ from lngrad.ascend.acl.memory import FIRST_ADDRESS
 from lngrad.ascend.acl.tensor import NUMPY_DTYPES
 from lngrad.ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, REALS, Function, Kind, Parameter
 from lngrad.ascend.sdk.pointers import Handles, HostMemory, NoSuchMemory
-from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.soc import Settings
 
 # The frame of a call: words that come, words that go back, numbers of an array, bytes of a text.
 CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096

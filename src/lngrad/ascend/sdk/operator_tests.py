@@ -27,8 +27,8 @@ from lngrad.ascend.cpp.bridge import CYCLES, REMARK, WARNING
 from lngrad.ascend.cpp.compiling import renaming
 from lngrad.ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
 from lngrad.ascend.cpp.project import CPP_TYPES
-from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
+from lngrad.ascend.soc import Settings
 from lngrad.errors import LngradError
 from lngrad.support.compilers import cxx_compiler, run_compiler
 

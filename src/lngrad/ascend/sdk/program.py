@@ -14,8 +14,8 @@ from pathlib import Path
 
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.prototypes import HEADERS
-from lngrad.ascend.sdk.settings import Settings
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
+from lngrad.ascend.soc import Settings
 from lngrad.errors import MISSING, LngradError, printable
 from lngrad.support.compilers import c_compiler, cxx_compiler
 

@@ -30,7 +30,7 @@ from lngrad.ascend.sdk.marshal import (
     packed_text,
 )
 from lngrad.ascend.sdk.pointers import HostMemory, NoSuchMemory, check_range
-from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.soc import Settings
 from lngrad.support.addresses import address_of
 
 DONE, READ, WRITE, CHECK, ALLOCATE, FREE = range(6)  # the words of server.c

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lngrad.ascend.sdk.settings import Settings
+from lngrad.ascend.soc import Settings
 
 # Python's part of the start. %d: where in the search path lngrad's folder goes; %lld: where the callback goes; %d, %lld:
 # the size and address of the place for the reason, if it fails.
@@ -15,7 +15,7 @@ import sys
 sys.path.insert(%d, {package!r})
 try:
     from lngrad.ascend.sdk.attach import attach
-    from lngrad.ascend.sdk.settings import Settings
+    from lngrad.ascend.soc import Settings
     attach(%lld, {settings!r})
 except BaseException as error:
     import ctypes
@@ -29,7 +29,7 @@ import sys
 sys.path.insert(0, {package!r})
 try:
     from lngrad.ascend.sdk.server import serve
-    from lngrad.ascend.sdk.settings import Settings
+    from lngrad.ascend.soc import Settings
 except BaseException as error:
     import os, struct
     text = f"lngrad: Python could not start: {{type(error).__name__}}: {{error}}".encode()

@@ -24,8 +24,7 @@ from pathlib import Path
 from lngrad.ascend.cpp.compiling import header_files
 from lngrad.ascend.sdk import texts
 from lngrad.ascend.sdk.c_sources import entry_points, frame_header, headers
-from lngrad.ascend.sdk.settings import Settings
-from lngrad.ascend.soc import get
+from lngrad.ascend.soc import Settings, get
 from lngrad.errors import LngradError
 from lngrad.support.compilers import c_compiler, run_compiler
 

@@ -323,10 +323,8 @@ def tiling_of(path: Path) -> bytes:
     """Return the bytes of a tiling file.
 
     A .json file is an object of fields in the struct's order: a whole number is a uint32_t, a number with a
-    point a float, ["uint64", 5] names its type, and an object is a struct in place. There is no padding.
-
-    Raises:
-        FileFormatError: The .json file has something else.
+    point a float, ["uint64", 5] names its type, and an object is a struct in place. There is no padding. Raises
+    FileFormatError if it has something else.
     """
     if path.suffix != ".json":
         return path.read_bytes()

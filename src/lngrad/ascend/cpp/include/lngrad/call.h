@@ -58,6 +58,13 @@ using Run = int (*)(Call*); // 0: done; else there is a fault
 inline Run run = nullptr;
 inline thread_local Call record; // one a thread, for blocks run on threads of their own
 
+// What SetVectorMask and SetMaskCount have set: the mask of instructions with isSetMask = false. A kernel begins with all bits.
+struct MaskRegister {
+    uint64_t low = ~uint64_t(0), high = ~uint64_t(0);
+    bool counts = false;
+};
+inline thread_local MaskRegister mask_register;
+
 inline Where last_place() { return {record.file, record.line}; }
 
 inline Call& issue(Op op, Where where)

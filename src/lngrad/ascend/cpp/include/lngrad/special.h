@@ -207,7 +207,9 @@ inline void SetDeqScale(half scale, Where where = Where::here()) { lngrad::perfo
                      ({dstBlk, srcBlk, 1, dstRep, srcRep, 8}), real, at(src))
 #define LNGRAD_SCALED(name, Name) LNGRAD_INTRINSIC_1(name, Name, (, lngrad::same<T> scalar), lngrad::real(scalar))
 #define LNGRAD_REDUCED(name, Name) \
-    LNGRAD_INTRINSIC(name, Name, (__ubuf__ T* src), (uint16_t dstRep, uint16_t srcBlk, uint16_t srcRep), ({1, srcBlk, 1, dstRep, srcRep, 8}), 0, at(src))
+    LNGRAD_INTRINSIC(name, Name, (__ubuf__ T* src), (uint16_t dstRep, uint16_t srcBlk, uint16_t srcRep, bool inRegister = false), \
+                     ({1, srcBlk, 1, dstRep, srcRep, 8}), \
+                     inRegister ? throw std::runtime_error(#name ": a result in the register is not simulated") : 0.0, at(src))
 LNGRAD_INTRINSIC_2(vadd, Add) LNGRAD_INTRINSIC_2(vsub, Sub) LNGRAD_INTRINSIC_2(vmul, Mul) LNGRAD_INTRINSIC_2(vdiv, Div)
 LNGRAD_INTRINSIC_2(vmax, Max) LNGRAD_INTRINSIC_2(vmin, Min) LNGRAD_INTRINSIC_2(vand, And) LNGRAD_INTRINSIC_2(vor, Or)
 LNGRAD_INTRINSIC_1(vabs, Abs, (), 0) LNGRAD_INTRINSIC_1(vexp, Exp, (), 0) LNGRAD_INTRINSIC_1(vln, Ln, (), 0)
@@ -218,12 +220,6 @@ LNGRAD_REDUCED(vcadd, WholeReduceSum) LNGRAD_REDUCED(vcmax, WholeReduceMax) LNGR
 LNGRAD_REDUCED(vcgadd, BlockReduceSum) LNGRAD_REDUCED(vcgmax, BlockReduceMax) LNGRAD_REDUCED(vcgmin, BlockReduceMin)
 LNGRAD_REDUCED(vcpadd, PairReduceSum)
 LNGRAD_REDUCED(BlockReduceSumIntrinsicsImpl, BlockReduceSum) LNGRAD_REDUCED(BlockReduceMaxIntrinsicsImpl, BlockReduceMax)
-template <typename T>
-void vcadd(__ubuf__ T* dst, __ubuf__ T* src, uint8_t repeat, uint16_t dstRep, uint16_t srcBlk, uint16_t srcRep, bool inRegister, Where where = Where::here())
-{
-    if (inRegister) throw std::runtime_error("vcadd: its sum in the register is not simulated");
-    vcadd(dst, src, repeat, dstRep, srcBlk, srcRep, where);
-}
 LNGRAD_INTRINSIC(vector_dup, Duplicate, (lngrad::same<T> scalar), (uint16_t dstBlk, uint16_t, uint8_t dstRep, uint8_t),
                  ({dstBlk, 1, 1, dstRep, 8, 8}), lngrad::real(scalar), {})
 inline void set_vector_mask(uint64_t high, uint64_t low) { SetVectorMask<half>(high, low); }

@@ -6,14 +6,6 @@
 
 namespace lngrad {
 
-// What SetVectorMask and SetMaskCount have set: the mask of instructions with isSetMask = false.
-struct MaskRegister {
-    uint64_t low = ~uint64_t(0);
-    uint64_t high = ~uint64_t(0);
-    bool counts = false;
-};
-inline thread_local MaskRegister mask_register;
-
 inline uint64_t ones(int64_t n) { return n <= 0 ? 0 : n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
 
 // Every instruction leaves its own mask in the register.

@@ -101,7 +101,7 @@ public:
         other.ss_sp = stack;
         other.ss_size = sizeof stack;
         sigaltstack(&other, nullptr);
-        watched = kernel;
+        watched = kernel, mask_register = {};
         blocks_inside = blocks_inside + 1;
     }
     ~Watch() { blocks_inside = blocks_inside - 1; }

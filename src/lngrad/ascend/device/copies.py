@@ -53,7 +53,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     Raises:
         DeviceFault: A rule is broken.
     """
-    region, first, end = remote.extent(api)
+    region, first, end = remote.window(api, 0, remote.GetSize())
     if b.blocks == 0 or b.nbytes == 0:
         return
     core, side = local.core, VECIN if inward else VECOUT
@@ -80,11 +80,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
             [(start + b.nbytes, start + reached) for start, _ in _runs(local.start, b.blocks, 0, b.local_step)], 1
         )
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
-    if b.blocks == 1 and reached == b.nbytes:
-        here, there = core.ub.data[local.start : stop], memory[:reached]
-    else:
-        here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
-        there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
+    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
+    there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
     atomic = not inward and core.atomic is not None
     if atomic:
         _refuse_uncleared(api, local, region, first, there.reshape(b.blocks, -1), b)
@@ -94,7 +91,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
                 instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, there)
             )
         if core.ub.padded and not inward and not atomic:
-            padding = _rows(core.ub.padding, local.start, b.blocks, reached, b.local_step)
+            padding = _rows(core.ub.padding, local.start, b.blocks, reached, b.local_step).reshape(b.blocks, -1)
             for row in np.flatnonzero(padding.any(axis=1)).tolist():
                 core.order.pad(region.start + first + row * b.global_step, padding[row])
     if inward:
@@ -168,18 +165,18 @@ def _move_out(local: LocalTensor, here: Array, there: Array) -> None:
 
 
 def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
-    if here.ndim == 1:
+    if here.size == there.size:
         here[...] = there
         return
+    here, there = here.reshape(b.blocks, -1), there.reshape(b.blocks, -1)
     dtype, reached = local.dtype, here.shape[1]
-    if reached > b.nbytes:
-        typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
-        if b.fill is not None:
-            typed[...] = b.fill
-        elif b.undefined:
-            here[...] = 0xFF
-        else:
-            typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
+    typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
+    if b.fill is not None:
+        typed[...] = b.fill
+    elif b.undefined:
+        here[...] = 0xFF
+    else:
+        typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
     here[:, b.left : b.left + b.nbytes] = there
     if b.undefined:  # the device leaves arbitrary bytes around each block
         for index in range(b.blocks):
@@ -190,7 +187,7 @@ def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
 
 def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
     if count == 1:
-        return memory[None, start : start + nbytes]
+        return memory[start : start + nbytes]
     return as_strided(memory[start:], (count, nbytes), (step * memory.itemsize, memory.itemsize))
 
 

@@ -190,16 +190,23 @@ def _dropout(c: LibraryCall) -> None:
 
 
 def _select_bytes(c: LibraryCall) -> None:
-    """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src."""
+    """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src.
+
+    Padding that DataCopyPad has not written chooses nothing that counts: such elements have no value.
+    """
     rows, columns, mask_columns, source_first = c.n
-    (dst, _, given), ub = c.tensors, c.tensors[0].core.ub
-    mask: Any = given.read(c.api, "mask", rows * mask_columns, carries=True).reshape(rows, -1)[:, :columns] != 0
-    holes = ub.poison[given.start : given.start + rows * mask_columns].reshape(rows, -1)[:, :columns].reshape(-1)
-    c.write(0, np.where(mask == bool(source_first), c.real, c.rows(1, rows, columns, "src")), "dst")
-    if holes.any():  # padding that DataCopyPad has not written chooses nothing that counts
-        stop = dst.start + holes.size * dst.dtype.itemsize
-        ub.poison[dst.start : stop] = np.repeat(holes, dst.dtype.itemsize)
-        ub.doubt([(dst.start, stop)])
+    dst, ub, read = c.tensors[0], c.tensors[0].core.ub, []
+    for tensor, role, count in ((c.tensors[1], "src", rows * columns), (c.tensors[2], "mask", rows * mask_columns)):
+        given: Any = tensor.read(c.api, role, count, carries=True)
+        holes = ub.poison[tensor.start : tensor.start + given.nbytes].reshape(-1, given.itemsize).max(axis=1)
+        read += [one.reshape(rows, -1)[:, :columns] for one in (given, holes)]
+    src, unknown, mask, undecided = read
+    scalar = (mask != 0) == bool(source_first)
+    c.write(0, np.where(scalar, c.real, src.astype(np.float64)), "dst")
+    holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
+    if holes.any():
+        ub.poison[dst.start : dst.start + holes.size] = holes
+        ub.doubt([(dst.start, dst.start + holes.size)])
 
 
 def _clamp(c: LibraryCall) -> None:

@@ -132,9 +132,8 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
     if operation.operands.elementwise and INT4 not in codes:
         if d.n == 0 or (set(blocks) == {1} and (repeats == close or d.n <= lanes)):
             return d._replace(form=COUNT)
-        if (
-            not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]
-        ):  # each repeat does the first one's work
+        # Each repeat does the first one's work.
+        if not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]:
             return d._replace(form=MASK, n=min(d.n, lanes), repeat=1)
     whole = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
     by_repeats = operation.operands.elementwise or operation.operands is Operands.REPEAT_REDUCE

@@ -194,7 +194,9 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
     """
     name, last, link = kernels.name, list[str](), list[str]()
     ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
-    given = next(filter(Path.is_file, ours), None)
+    given = next(
+        (one for one in ours if one.is_file() and "\nusing namespace" not in one.read_text(errors="replace")), None
+    )
     if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')

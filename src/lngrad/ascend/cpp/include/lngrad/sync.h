@@ -38,7 +38,6 @@ inline void pipe_barrier(pipe_t pipe, Where where = Where::here())
     lngrad::perform(Op::PIPE_BARRIER, where, pipe);
 }
 
-// By the two pipes, in the place of the event.
 inline void set_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::SET_FLAG, where, from, id, to); }
 inline void wait_flag(pipe_t from, pipe_t to, int32_t id, Where where = Where::here()) { lngrad::perform(Op::WAIT_FLAG, where, from, id, to); }
 

@@ -33,6 +33,9 @@ static_assert(LARGEST.bits == 0x7BFF && NEGATIVE.bits == 0xBE00 && float(NEGATIV
 ASCENDC_TPL_ARGS_DECL(names, ASCENDC_TPL_UINT_DECL(a, 3, ASCENDC_TPL_UI_LIST, 5, 9, 7), ASCENDC_TPL_BOOL_DECL(b, 0, 1),
                       ASCENDC_TPL_UINT_DECL(c, ASCENDC_TPL_8_BW, ASCENDC_TPL_UI_MIX, 2, 0, 2, 5, 6, 9),
                       ASCENDC_TPL_DTYPE_DECL(d, 0, 27));
+ASCENDC_TPL_ARGS_DECL(names, ASCENDC_TPL_UINT_DECL(a, 3, ASCENDC_TPL_UI_LIST, 5, 9, 7), ASCENDC_TPL_BOOL_DECL(b, 0, 1),
+                      ASCENDC_TPL_UINT_DECL(c, ASCENDC_TPL_8_BW, ASCENDC_TPL_UI_MIX, 2, 0, 2, 5, 6, 9),
+                      ASCENDC_TPL_DTYPE_DECL(d, 0, 27)); // a header without a guard comes twice
 ASCENDC_TPL_SEL(ASCENDC_TPL_ARGS_SEL(ASCENDC_TPL_UINT_SEL(a, ASCENDC_TPL_UI_LIST, 5)));
 constexpr TQueConfig CONFIG = {};
 struct Tiling { TCubeTiling cube; };

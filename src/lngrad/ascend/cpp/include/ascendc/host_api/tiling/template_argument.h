@@ -12,10 +12,9 @@ struct TemplateArgument {
     std::vector<uint64_t> listed; // of UINT: whether ranges come first and how many, and values, whose place is in the key
 };
 static std::vector<TemplateArgument> template_arguments;
-inline uint64_t template_key(const std::vector<TemplateArgument>& arguments, const std::vector<uint64_t>& given)
+inline uint64_t template_key(const std::vector<TemplateArgument>& arguments, const std::vector<uint64_t>& given, uint64_t key = 0)
 {
-    uint64_t key = 0, shift = 0;
-    for (std::size_t i = 0; i < std::min(arguments.size(), given.size()); shift += arguments[i++].bits) {
+    for (std::size_t i = 0, shift = 0; i < std::min(arguments.size(), given.size()); shift += arguments[i++].bits) {
         uint64_t value = given[i];
         if (auto listed = arguments[i].listed.begin(), end = arguments[i].listed.end(); listed != end) {
             std::vector<uint64_t> all;
@@ -36,10 +35,11 @@ enum { ASCENDC_TPL_1_BW = 1, ASCENDC_TPL_2_BW = 2, ASCENDC_TPL_4_BW = 4, ASCENDC
 #define ASCENDC_TPL_DTYPE_DECL(...) lngrad::TemplateArgument{8, {}}
 #define ASCENDC_TPL_DATATYPE_DECL ASCENDC_TPL_DTYPE_DECL
 #define ASCENDC_TPL_FORMAT_DECL ASCENDC_TPL_DTYPE_DECL
-#define ASCENDC_TPL_KERNEL_TYPE_DECL ASCENDC_TPL_DTYPE_DECL
 #define ASCENDC_TPL_BOOL_DECL(...) lngrad::TemplateArgument{1, {}}
 #define ASCENDC_TPL_UINT_DECL(x, bits, ...) lngrad::TemplateArgument{bits, {__VA_ARGS__}}
-#define ASCENDC_TPL_ARGS_DECL(x, ...) static const bool lngrad_arguments_of_##x = (lngrad::template_arguments = {__VA_ARGS__}, true)
+#define LNGRAD_DECLARED(number, ...) static const bool lngrad_arguments_##number = (lngrad::template_arguments = {__VA_ARGS__}, true)
+#define LNGRAD_DECLARED_AT(number, ...) LNGRAD_DECLARED(number, __VA_ARGS__)
+#define ASCENDC_TPL_ARGS_DECL(x, ...) LNGRAD_DECLARED_AT(__COUNTER__, __VA_ARGS__) // some headers come twice
 #define ASCENDC_TPL_SEL(...) static_assert(true, "")
 #define GET_TPL_TILING_KEY(...) lngrad::template_key(lngrad::template_arguments, {__VA_ARGS__})
 #define ASCENDC_TPL_SEL_PARAM(context, ...) (context)->SetTilingKey(GET_TPL_TILING_KEY(__VA_ARGS__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -201,3 +202,11 @@ def test_a_mistake_in_few_of_many_elements_is_named(diagnosed):
 
     found = diagnosed(tail, lead=(400,), normalized=(63,))
     assert found.mistake == "dy for dxhat in the first term in part of the columns", found
+
+
+@pytest.mark.parametrize("name", ["column sums in bfloat16", "column sums in float16"])
+def test_first_values_that_hide_a_mistake_are_no_results_of_an_earlier_call(name):
+    """Here no process is started anew: what has a name in the second call is that mistake."""
+    case = replace(CASES[name], norm="zero_centred_layer_norm")
+    result = check_case(case, Options(), lambda _: Here(find("mutant:offset forgotten")))
+    assert (result.status, result.mistake) == ("failed", "offset forgotten"), result

@@ -62,14 +62,6 @@ def test_a_name_at_a_place_is_of_the_kind_of_that_name():
     assert names(*given) == ["a in dx alone"] * 9 + ["a", "a in part of the rows; b", None]
 
 
-def test_an_earlier_call_is_no_finding_where_nearly_all_cases_are_wrong_in_their_first():
-    seen = result("an earlier call's results")
-    earlier = replace(seen, sentence="The first call was right, a second one was not.")
-    assert names(*[result("a")] * 20, seen) == ["a"] * 20 + ["an earlier call's results"]
-    assert names(*[result("a")] * 20, earlier) == ["a"] * 20 + [None]
-    assert names(*[result("a")] * 19, earlier) == ["a"] * 19 + ["an earlier call's results"]
-
-
 def test_names_that_most_failures_have_not_are_likenesses_and_all_failures_are_counted():
     """Noise: 64 of 70 failures without a name, and six with one each."""
     unexplained = replace(result(None), sentence="no known mistake explains it. dx: off", outputs=(OUTPUT,))

@@ -1,6 +1,7 @@
 """How far the library is from plain C loops on one core of this machine.
 
-    python benchmarks/limit/limit.py [backward|forward] [float32|bfloat16|float16] [--rounded] [ROWSxCOLUMNS ...]
+    python benchmarks/limit/limit.py [backward|forward] [layer_norm|rms_norm|add_layer_norm|add_rms_norm]
+        [float32|bfloat16|float16] [--rounded] [ROWSxCOLUMNS ...]
 
 rows.c is a yardstick, not a library: sums in registers, no tails, no tree, its own rounding, or with --rounded the
 library's arithmetic for an element. It is compiled for the machine and taken at its best of R rows at a time, once with
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +46,12 @@ DTYPES = {
     "bfloat16": (ml_dtypes.bfloat16, ["-DBFLOAT16"]),
     "float16": (np.float16, ["-DFLOAT16"]),
 }
+NORMS = {
+    "layer_norm": [],
+    "rms_norm": ["-DRMS"],
+    "add_layer_norm": ["-DRESIDUAL"],
+    "add_rms_norm": ["-DRMS", "-DRESIDUAL"],
+}
 ROUNDED = ["-DROUNDED", "-ffp-contract=off"]
 ROUNDS = 25
 WARM, TIMED = 4, 4  # calls in a row: after one who streams, whoever stores finds the result outside of the caches
@@ -51,11 +59,13 @@ Contestants = dict[str, Callable[[], object]]
 
 
 class Arrays(NamedTuple):
-    """What a call reads, and where its results go: `result` is dx or y."""
+    """What a call reads, and where its results go: `result` is dx or y, `total` x + residual."""
 
     x: Any
     dy: Any
+    residual: Any
     result: Any
+    total: Any
     gamma: Any
     beta: Any
     dgamma: Any
@@ -83,28 +93,49 @@ def on_a_page(M: int, N: int, dtype: Any) -> Any:
 
 def random_arrays(M: int, N: int, dtype: Any) -> Arrays:
     """Of a call on M rows of N columns; mean and rstd are those of x."""
-    x, dy, result = (on_a_page(M, N, dtype) for _ in range(3))
+    x, dy, residual, result, total = (on_a_page(M, N, dtype) for _ in range(5))
     gamma, beta, dgamma, dbeta = np.random.default_rng(N).standard_normal((4, N), np.float32)
     _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-    return Arrays(x, dy, result, gamma, beta, dgamma, dbeta, mean, rstd)
+    return Arrays(x, dy, residual, result, total, gamma, beta, dgamma, dbeta, mean, rstd)
 
 
-def contestants(C: Any, direction: str, dtype: Any, M: int, N: int) -> Contestants:
-    """What is timed: the library, and the loop in C for every number of rows and kind of store."""
-    x, dy, result, gamma, beta, dgamma, dbeta, mean, rstd = random_arrays(M, N, dtype)
+def contestants(C: Any, direction: str, norm: str, dtype: Any, M: int, N: int) -> Contestants:
+    """What is timed: the library, and the loop in C for every number of rows and kind of store.
+
+    A backward reads `residual` as the gradient of the sum.
+    """
+    x, dy, residual, result, total, gamma, beta, dgamma, dbeta, mean, rstd = random_arrays(M, N, dtype)
+    adds, centred = norm.startswith("add"), norm.endswith("layer_norm")
     if direction == "backward":
-        arrays = [dy, x, result, gamma, dgamma, dbeta, mean, rstd]
-        grads = lngrad.Grads(result, dgamma, dbeta)
-        found: Contestants = {"lngrad": lambda: lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, out=grads)}
+        arrays = [dy, x, residual, result, gamma, dgamma, dbeta, mean, rstd]
+        dtotal = residual if adds else None
+        if centred:
+            grads = lngrad.Grads(result, dgamma, dbeta)
+            call = partial(lngrad.layer_norm_backward, dy, x, mean, rstd, gamma, dtotal=dtotal, out=grads)
+        else:
+            call = partial(
+                lngrad.rms_norm_backward, dy, x, rstd, gamma, dtotal=dtotal, out=lngrad.RmsGrads(result, dgamma)
+            )
     else:
-        arrays = [x, result, gamma, beta, mean, rstd]
-        out = lngrad.Forward(result, mean, rstd)
-        found = {"lngrad": lambda: lngrad.layer_norm(x, gamma=gamma, beta=beta, out=out)}
+        arrays = [x, residual, total, result, gamma, beta, mean, rstd]
+        outputs = {"y": result, "mean": mean, "rstd": rstd, "total": total}
+        kind = {"layer_norm": lngrad.Forward, "add_layer_norm": lngrad.ForwardWithTotal}.get(norm, lngrad.RmsForward)
+        out = kind(**{name: outputs[name] if adds or name != "total" else None for name in kind._fields})
+        of_norm = {"beta": beta} if centred else {"eps": 1e-5}
+        call = partial(
+            lngrad.layer_norm if centred else lngrad.rms_norm,
+            x,
+            gamma=gamma,
+            residual=residual if adds else None,
+            out=out,
+            **of_norm,
+        )
     addresses = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+    found: Contestants = {"lngrad": call}
     for rows in (1, 2, 4, 8):
         for streaming in (0, 1):
             loop = C[f"{direction}_{rows}_{streaming}"]
-            found[f"C, {rows} rows, {'streamed' if streaming else 'stored'}"] = lambda f=loop: f(M, N, *addresses)
+            found[f"C, {rows} rows, {'streamed' if streaming else 'stored'}"] = partial(loop, M, N, *addresses)
     return found
 
 
@@ -132,13 +163,14 @@ def timed(
 def main() -> None:
     words = sys.argv[1:]
     direction = "forward" if "forward" in words else "backward"
+    norm = next((name for name in NORMS if name in words), "layer_norm")
     dtype, flags = DTYPES[next((name for name in DTYPES if name in words), "float32")]
-    C = library(flags + ROUNDED * ("--rounded" in words))
+    C = library(flags + NORMS[norm] + ROUNDED * ("--rounded" in words))
     lngrad.set_num_threads(1)
     for shape in [word for word in words if word[0].isdigit()] or SHAPES:
         M, N = map(int, shape.split("x"))
         M -= M % 8
-        found = timed(contestants(C, direction, dtype, M, N))
+        found = timed(contestants(C, direction, norm, dtype, M, N))
         figures = {name: (median / M / N * 1e9, least / M / N * 1e9) for name, (median, least) in found.items()}
         ours = figures.pop("lngrad")
         said = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})"

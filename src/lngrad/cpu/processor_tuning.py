@@ -19,7 +19,7 @@ AHEAD_BYTES = 8 * KIB  # that rows are fetched ahead at the least: less, and the
 SETS_BYTES = 4 * KIB  # that far apart, lines have the same place in a first-level cache
 TOGETHER = -1  # as many rows as go together
 
-Held: TypeAlias = Literal["second", "third", "last", "nearly full", "memory"]
+Held: TypeAlias = Literal["second", "third", "last", "nearly full", "memory", "sum"]
 BEYOND_THIRD: tuple[Held, ...] = "last", "nearly full", "memory"
 BEYOND_SECOND: tuple[Held, ...] = "third", *BEYOND_THIRD
 ANYWHERE: tuple[Held, ...] = "second", *BEYOND_SECOND
@@ -70,7 +70,7 @@ class Kind(NamedTuple):
         result_fetched: The same of calls that fetch lines of their result, to write to them, if it is stored.
         measured: By what holds the tensors, in place of the ladders, for rows of FETCHED_FROM columns and more: bytes of the
             longest row, how many go together, how many rows on those lie that are fetched. Where there is none for what is no
-            memory, the one for the last level holds.
+            memory, the one for the last level holds. "sum": rows that are one, whatever holds them.
     """
 
     together: Ladder
@@ -264,6 +264,7 @@ ZEN_5 = Tuning(
             Rung(inf, 1, apart=SETS_BYTES),
         ),
         fetched_from=GROUP,
+        measured={"sum": ((2 * KIB, 8, 0), (32 * KIB, 4, 0), (inf, 1, 0))},
     ),
     forward_16=Kind(
         FORWARD_LINES_16,

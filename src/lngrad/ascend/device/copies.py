@@ -53,7 +53,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     Raises:
         DeviceFault: A rule is broken.
     """
-    region, first, end = remote.window(api, 0, remote.GetSize())
+    region, first, end = remote.extent(api)
     if b.blocks == 0 or b.nbytes == 0:
         return
     core, side = local.core, VECIN if inward else VECOUT
@@ -69,7 +69,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     stop = local.start + (b.blocks - 1) * b.local_step + filled
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
-    spare = _check_region(api, local, region, end - first, b, writing=not inward)
+    fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
+    spare = 0 if fits else _check_region(api, local, region, end - first, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled

@@ -93,6 +93,11 @@ class GlobalTensor:
             raise LifetimeFault(f"{api}: {self.name}")
         return self._region, self.dtype
 
+    def extent(self, api: str) -> tuple[GlobalRegion, int, int]:
+        """Return the region and the byte range of its whole elements."""
+        region, dtype = self.bound(api)
+        return region, self._start, self._end - (self._end - self._start) % dtype.itemsize
+
     def window(self, api: str, first: int, count: int) -> tuple[GlobalRegion, int, int]:
         """Return the region and the byte range of elements [first, first + count). Raises BoundsFault if there are fewer."""
         region, dtype = self.bound(api)

@@ -115,7 +115,7 @@ class Kernel(Protocol):
     def call(self, request: Request) -> Grads:
         """Copies of the results, as they were when the call returned."""
 
-    def again(self) -> Grads:
+    def again(self) -> Any:
         """The same results, read once more."""
 
     def repeat(self, request: Request, number: int) -> None:
@@ -232,12 +232,12 @@ class Caller:
         if any("compile" in event for event in compiled):
             raise NotApplicable(FLUSHED)
         self._results = results
-        copies = self.again()
+        copies: Grads = self.again()
         if request.copied:
             self._unchanged(request, given)
         return copies
 
-    def again(self) -> Grads:
+    def again(self) -> Any:
         """The results of the last call, as they are now."""
         return type(self._results)(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
 
@@ -305,7 +305,7 @@ class Here:
         self.seconds = perf_counter() - start
         return results
 
-    def again(self) -> Grads:
+    def again(self) -> Any:
         results: Grads = self._told(self._caller.again)
         return results
 

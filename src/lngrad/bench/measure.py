@@ -118,29 +118,6 @@ def interleave(
     return {name: Timing.of(times) for name, times in samples.items()}
 
 
-class Others:
-    """The share of all cores that other processes use, since this was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter(), _busy() - time.process_time()
-
-    def share(self) -> float:
-        """From 0 to 1; 0 where Linux does not say."""
-        start, busy = self._start
-        used = _busy() - time.process_time() - busy
-        return max(0.0, used / (time.perf_counter() - start + 1e-9) / (os.cpu_count() or 1))
-
-
-def _busy() -> float:
-    """Seconds that all cores have worked since the start of the system."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            user, nice, system = map(int, file.readline().split()[1:4])
-    except OSError:
-        return 0.0
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
-
-
 def keep_memory() -> None:
     """Have glibc keep freed memory, for all alike: page faults of results would hide the kernels."""
     if sys.platform == "linux":

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import BUSY, REFUSED, UNFINISHED, choice, escape, fail, need, new_table, one_of, say
+from lngrad.cli.terminal import REFUSED, UNFINISHED, choice, escape, fail, need, new_table, one_of, say
+from lngrad.core.machine import BUSY
 
 if TYPE_CHECKING:
     from rich.console import Console

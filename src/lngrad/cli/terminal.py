@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
-BUSY = 0.1  # share of all cores: where other programs use more, no ratio is measured
 
 
 def exit_code(app: typer.Typer, *words: str) -> int:

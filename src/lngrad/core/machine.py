@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,8 @@ _IDENTITY = (
     "vendor_id", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU architecture", "CPU variant",
     "CPU part", "CPU revision", "Features",
 )  # fmt: skip
+
+BUSY = 0.1  # share of all cores: where other programs use more, no ratio is measured
 
 
 def versions() -> dict[str, str]:
@@ -144,3 +147,26 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+class Others:
+    """The share of all cores that other processes use, since this was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), _busy() - time.process_time()
+
+    def share(self) -> float:
+        """From 0 to 1; 0 where Linux does not say."""
+        start, busy = self._start
+        used = _busy() - time.process_time() - busy
+        return max(0.0, used / (time.perf_counter() - start + 1e-9) / (os.cpu_count() or 1))
+
+
+def _busy() -> float:
+    """Seconds that all cores have worked since the start of the system."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = map(int, file.readline().split()[1:4])
+    except OSError:
+        return 0.0
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")

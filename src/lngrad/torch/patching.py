@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lngrad.core import fallbacks
+from lngrad.core.machine import BUSY, Others
 from lngrad.torch import native, operators
 from lngrad.torch.functions import (
     LayerNorm,
@@ -412,13 +413,13 @@ def _gains(modules: list[Any]) -> Iterator[str]:
         if row in seen:
             continue
         seen.add(row)
-        ratios = []
+        ratios, others = [], Others()
         for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
             given = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(1 + _has_gate(module))]
             ratio = _ratio(module, theirs.forward, given, leaves)
             ratios.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
-        what = f"{row[0]} {shape}, {str(row[2])[6:]} on {row[3]}"
-        yield f"{what}: time of a step over that by its own forward: {', '.join(ratios)}"
+        found = "not measured: the machine is busy" if others.share() > BUSY else ", ".join(ratios)
+        yield f"{row[0]} {shape}, {str(row[2])[6:]} on {row[3]}: time of a step over that by its own forward: {found}"
 
 
 def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[int, ...]]]:

@@ -71,7 +71,9 @@ FAULTS = {
     },
     "mean": lambda call: {"mean": other_shape(call.inputs.mean.reshape(-1))},
     "rstd": lambda call: {"rstd": other_shape(call.inputs.rstd.reshape(-1))},
-    "weightOptional": lambda call: {"weightOptional": other_shape(call.inputs.x[..., 0])},
+    "weightOptional": lambda call: {
+        "weightOptional": other_shape(np.zeros(call.inputs.normalized_shape, call.inputs.x.dtype))
+    },
     "biasOptional": lambda call: {"biasOptional": other_shape(np.zeros(call.inputs.normalized_shape, np.float32))},
     "outputMask": lambda call: {"outputMask": acl.aclCreateBoolArray([True])},
     "gradInputOut": lambda call: wanted(call, 0) | {"gradInputOut": other_shape(call.inputs.x)},

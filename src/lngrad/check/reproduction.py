@@ -15,6 +15,7 @@ from lngrad.check.case import CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable, Signature
 from lngrad.check.standards import AUTO, usual
+from lngrad.core.problem import Normalization
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 
 SEARCH_SECONDS, SCRIPT_SECONDS = 10.0, 60.0
@@ -99,22 +100,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     norm, call = case.normalization, signature.call.replace("kernel", f"kernel.{inner}") if inner else signature.call
     has = True, signature.weight, signature.bias and norm.centred
     leaves = ", ".join(name for name, there in zip(("x", "weight", "bias"), has, strict=True) if there)
-    if torch:
-        parameters = [f"wide[1] + {norm.offset}" if norm.offset else "wide[1]"] if signature.weight else ["None"]
-        parameters += [("wide[-1]" if signature.bias else "None")] * norm.centred
-        operator = "layer_norm" if norm.centred else "rms_norm"
-        reference = f"{operator}(wide[0], shape, {', '.join(parameters)}, eps)"
-        gradients = _TORCH.format(leaves=leaves, call=call, reference=reference)
-    else:
-        if signature.library == "jax":
-            call = f"y, pull = jax.vjp(lambda {leaves}: {call}, {leaves})\ngot = pull(dy.astype(y.dtype))"
-        else:
-            call = f"variance = 1 / rstd**2 - eps\ngot = {call}"
-        gradients = _NUMPY.format(
-            call=call, scale=f"(W + {norm.offset})" if signature.weight else "1.0",
-            mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
-            mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "",
-        )  # fmt: skip
+    gradients = _gradients(signature, norm, call, leaves)
     library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
     text = _DRAWN.format(
         imports=f"import {library}\n{_import_of(module, top)}", M=case.M, N=case.N, eps=case.eps, dtype=dtypes[0],
@@ -126,6 +112,25 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
         units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
     )  # fmt: skip
     return text if _shows(text) else None
+
+
+def _gradients(signature: Signature, norm: Normalization, call: str, leaves: str) -> str:
+    """The lines that call the kernel, and those of the right gradients."""
+    if signature.library == "torch":
+        parameters = [f"wide[1] + {norm.offset}" if norm.offset else "wide[1]"] if signature.weight else ["None"]
+        parameters += [("wide[-1]" if signature.bias else "None")] * norm.centred
+        operator = "layer_norm" if norm.centred else "rms_norm"
+        reference = f"{operator}(wide[0], shape, {', '.join(parameters)}, eps)"
+        return _TORCH.format(leaves=leaves, call=call, reference=reference)
+    if signature.library == "jax":
+        call = f"y, pull = jax.vjp(lambda {leaves}: {call}, {leaves})\ngot = pull(dy.astype(y.dtype))"
+    else:
+        call = f"variance = 1 / rstd**2 - eps\ngot = {call}"
+    return _NUMPY.format(
+        call=call, scale=f"(W + {norm.offset})" if signature.weight else "1.0",
+        mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
+        mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "",
+    )  # fmt: skip
 
 
 def _import_of(module: str, name: str) -> str:

@@ -156,12 +156,10 @@ def check(
     valid_max_skipped(max_skipped)
     if allow is not None:
         one_of("--allow", allow, ALLOWED)
-    if resume is not None and json in (None, STDOUT):
-        fail("--resume: needs --json FILE, which has the results so far", REFUSED)
     _places(cases or (), report, junit, sarif, json)
     earlier = list(read_journal(compare).values()) if compare is not None else None
     guarded()
-    kept = read_journal(json, resume) if resume is not None and json is not None and json.is_file() else {}
+    kept = {} if resume is None else _kept(json, resume)
     if is_drawn := seed is None:
         seed = seed_of(kept.values(), 0 if against else drawn_seed())
     kernels = KernelProcesses(1, CALL_SECONDS)
@@ -200,6 +198,15 @@ def check(
         hint = f"; --json {json} --resume {digest} goes on" if digest else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
     _end(run.counts, max_skipped)
+
+
+def _kept(json: Path | None, digest: str) -> dict[str, CaseResult]:
+    """The results of an earlier run that a file with this digest has; none without a file."""
+    from lngrad.check.reports.journal import STDOUT, read_journal
+
+    if json is None or json == STDOUT:
+        fail("--resume: needs --json FILE, which has the results so far", REFUSED)
+    return read_journal(json, digest) if json.is_file() else {}
 
 
 def _places(cases: Sequence[Path], report: Path | None, *others: Path | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,16 +91,9 @@ class Project:
             ShapeError, DtypeError: A name that the definition does not have, or an input without an array and a shape.
             CompileError: The tiling function has failed.
         """
-        names = [one[0] for one in (*self.inputs, *self.outputs)]
         if dtype not in NUMBERS:
             raise DtypeError(f"--dtype: expected a dtype of {', '.join(NUMBERS)}, got {dtype!r}")
-        for kind, words in (("--arg", given), ("--shape", shapes)):
-            for name in words:
-                if name not in names:
-                    raise ShapeError(f"{kind}: expected a name of {', '.join(names)}, got {name!r}")
-        for name in attributes:
-            if name not in self.attributes:
-                raise ShapeError(f"--attr: expected a name of {', '.join(self.attributes) or 'none'}, got {name!r}")
+        self._check_names(given, shapes, attributes)
         random, arrays, lines = np.random.default_rng(0), dict(given), []
         place = 0  # of the input's type among those of its definition: the outputs' is at the same
         for name, required, *allowed in self.inputs:
@@ -131,6 +124,17 @@ class Project:
         blocks, key, workspace = (int(said[word][0][0]) for word in ("blocks", "key", "workspace"))
         options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(said["tiling"][0][0])}
         return Launch(self._build(ordered), ordered, options, workspace)
+
+    def _check_names(self, given: Iterable[str], shapes: Iterable[str], attributes: Iterable[str]) -> None:
+        names = [one[0] for one in (*self.inputs, *self.outputs)]
+        for kind, words, known in (
+            ("--arg", given, names),
+            ("--shape", shapes, names),
+            ("--attr", attributes, self.attributes),
+        ):
+            for name in words:
+                if name not in known:
+                    raise ShapeError(f"{kind}: expected a name of {', '.join(known) or 'none'}, got {name!r}")
 
     def _build(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         kernel = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.operator).lower()

@@ -16,7 +16,7 @@ from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
 from lngrad.ascend.device.report import Site, caller
-from lngrad.ascend.device.unified_buffer import VECCALC, VECIN, VECOUT
+from lngrad.ascend.device.unified_buffer import VECCALC, VECIN, VECOUT, TPosition
 from lngrad.ascend.device.vector import DATA_COPY, issue_unary
 from lngrad.ascend.faults import AlignmentFault, BoundsFault, DeviceFault, PoisonFault, PositionFault
 from lngrad.errors import DtypeError
@@ -59,13 +59,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     core, side = local.core, VECIN if inward else VECOUT
     pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
-    position = local.allocation.position
-    if api == "DataCopy" and core.checked and position is not side and position is not VECCALC:
-        rule = f"must be at {side.value} or VECCALC, it is at {position.value} [ErrorBuffer1]"
-        text = f"{api}: {role} ({local.describe()}) {rule}"
-        if not core.rules.ordering:
-            raise PositionFault(text)
-        core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
+    if core.checked and api == "DataCopy":
+        _check_position(api, local, role, side)
     stop = local.start + (b.blocks - 1) * b.local_step + filled
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
@@ -75,10 +70,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
-    if inward and core.rules.ordering and b.blocks > 1 and not b.undefined and b.fill is None and reached > b.nbytes:
-        core.ub.pad(
-            [(start + b.nbytes, start + reached) for start, _ in _runs(local.start, b.blocks, 0, b.local_step)], 1
-        )
+    if inward and reached > b.nbytes:
+        _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
@@ -91,9 +84,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
                 instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, there)
             )
         if core.ub.padded and not inward and not atomic:
-            padding = _rows(core.ub.padding, local.start, b.blocks, reached, b.local_step).reshape(b.blocks, -1)
-            for row in np.flatnonzero(padding.any(axis=1)).tolist():
-                core.order.pad(region.start + first + row * b.global_step, padding[row])
+            _pad_global(local, region.start + first, b)
     if inward:
         _move_in(local, here, there, b)
         if spare:
@@ -109,6 +100,31 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     core.log.append(instruction)
     if core.trace is not None:
         core.trace.copied(instruction, local.start, b.blocks, b.nbytes, remote.bypass)
+
+
+def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) -> None:
+    position = local.allocation.position
+    if position is not side and position is not VECCALC:
+        rule = f"must be at {side.value} or VECCALC, it is at {position.value} [ErrorBuffer1]"
+        text = f"{api}: {role} ({local.describe()}) {rule}"
+        if not local.core.rules.ordering:
+            raise PositionFault(text)
+        local.core.remark(text)  # it is one memory; whether a flag is missing, the search for races knows
+
+
+def _pad_local(local: LocalTensor, b: Blocks, reached: int) -> None:
+    """Note which bytes behind the blocks of a copy in are padding."""
+    if local.core.rules.ordering and b.blocks > 1 and not b.undefined and b.fill is None:
+        starts = [start for start, _ in _runs(local.start, b.blocks, 0, b.local_step)]
+        local.core.ub.pad([(start + b.nbytes, start + reached) for start in starts], 1)
+
+
+def _pad_global(local: LocalTensor, start: int, b: Blocks) -> None:
+    """Note which bytes of blocks that go to a global address are padding of a copy in."""
+    core = local.core
+    padding = _rows(core.ub.padding, local.start, b.blocks, b.nbytes, b.local_step).reshape(b.blocks, -1)
+    for row in np.flatnonzero(padding.any(axis=1)).tolist():
+        core.order.pad(start + row * b.global_step, padding[row])
 
 
 def _check_region(api: str, local: LocalTensor, region: GlobalRegion, room: int, b: Blocks, writing: bool) -> int:

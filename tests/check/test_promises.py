@@ -80,6 +80,10 @@ def by_xla(dy, x, mean, rstd, gamma, normalized_shape):
     dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))
     return tuple(map(np.array, (dx, (dy * xhat).sum(0), dy.sum(0))))
 
+def xla_off(dy, x, mean, rstd, gamma, normalized_shape):
+    dx, dgamma, dbeta = by_xla(dy, x, mean, rstd, gamma, normalized_shape)
+    return dx * np.float32(1.01), dgamma, dbeta
+
 def flushes(dy, x, mean, rstd, gamma, normalized_shape):
     import jax
     def flushed(one):
@@ -225,6 +229,9 @@ def test_what_xla_flushes_is_refused_and_what_numpy_flushes_is_wrong(odd, run, r
     assert result_of("odd:by_xla", DEFAULT["tail"]).status == "passed"
     found = result_of("odd:by_xla", DEFAULT["subnormal"])
     assert (found.status, found.reason) == ("skipped", "computed by XLA, which takes subnormal numbers for 0 on a CPU")
+    mixed = replace(DEFAULT["tail"], ranges={**DEFAULT["tail"].ranges, "dy": (-1.0, 1.0, 1e-40)})
+    found = result_of("odd:xla_off", mixed)
+    assert (found.status, found.mistake) == ("failed", "dx 1.01 times"), found
     found = result_of("odd:flushes", DEFAULT["subnormal"])
     assert (found.status, found.mistake) == ("failed", "flushed to zero"), found
     result = run("check", "--impl", "odd:by_xla", "--filter", "* by 6*", "--fuzz", 0, "--no-diagnosis")
@@ -235,7 +242,7 @@ def test_what_xla_flushes_is_refused_and_what_numpy_flushes_is_wrong(odd, run, r
 
 def test_a_seed_that_is_given_is_said_to_try_no_new_inputs(odd, run):
     """A table of results of an earlier run is right with that run's seed."""
-    told = "new inputs, as --seed was given"
+    told = "new inputs, as a seed was given"
     assert told in " ".join(run("check", "--impl", "right:plain", "--filter", "=tail").output.split())
     found = lngrad.check.run("right:plain", filter="=tail", fuzz=0)
     assert (found.verdict, told in found.not_tried) == ("PASS", False)

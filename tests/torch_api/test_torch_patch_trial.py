@@ -202,6 +202,26 @@ def test_an_order_or_groups_for_each_rank_and_dtype():
         same(theirs.to(dtype), ours.to(dtype), torch.randn(sizes).to(dtype), torch.randn(sizes).to(dtype))
 
 
+class Masked(torch.nn.Module):
+    """Without a weight, over two axes, and what is given besides is no gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalized_shape, self.eps = (4, 8), 1e-5
+
+    def forward(self, x, mask=None):
+        y = F.layer_norm(x, self.normalized_shape, None, None, self.eps)
+        return y if mask is None else y * mask
+
+
+def test_a_norm_of_two_axes_with_another_argument_is_turned():
+    theirs, model = Masked(), torch.nn.Sequential(Masked())
+    assert lngrad_torch.patch(model) == 1
+    x, mask = torch.randn(3, 4, 8), torch.rand(3, 4, 8)
+    torch.testing.assert_close(model[0](x), theirs(x))
+    torch.testing.assert_close(model[0](x, mask), theirs(x, mask))
+
+
 def test_an_activation_without_a_gate_stays_the_old_forward(capsys):
     """A sigmoid where a gate is given: calls without one are turned."""
 

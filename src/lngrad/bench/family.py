@@ -76,6 +76,8 @@ def _added(a: Arguments, norm_of_sum: Callable[[Tensor, Tensor, Tensor | None], 
 
 def _separate(a: Arguments) -> Norm:
     """Ours, beside an addition or silu of torch's."""
+    if a.normalization.modulated:
+        raise NotApplicable("nothing is separate")
     norm = _ours(replace(a, gate=None))
     return _added(a, lambda h, weight, bias: norm(h, weight, bias, None)[0])
 

@@ -37,7 +37,7 @@ FORMAT = 1  # of to_json; it grows when a key changes its meaning or goes
 MAX_SKIPPED = "34%"
 DRAWN = 20  # random cases beside those that come with lngrad, a fifth: no kernel knows all shapes
 INT32, WRAPS = 1 << 31, "2^31 elements, where int32 indices wrap"
-REPEATED = "new inputs, as --seed was given"
+REPEATED = "new inputs, as a seed was given"
 ALLOWED = {"inplace-dy": ("dy",)}  # what an implementation may do beside its results, and to which inputs
 _NO_LIMITS = OWN, "switched off", "a derivative computes", "XLA takes"  # statistics of its own are a choice
 REPRODUCED = 3  # mistakes that get a script, the most frequent first
@@ -281,13 +281,12 @@ def run(
         if norm is None and not cases and (own or ":" in name):
             norm = norm_of(signature)
         paths, is_repeated = None if cases is None else [Path(one) for one in cases], seed is not None and cases is None
-        seed, options = (
-            drawn_seed() if seed is None else seed,
-            Options(impl=name, standard=standard, repeated=is_repeated),
-        )
+        seed = drawn_seed() if seed is None else seed
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
         invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
-        options = replace(options, seed=seed, max_bytes=max_bytes, invoked=invoked)
+        options = Options(
+            impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked, repeated=is_repeated
+        )
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

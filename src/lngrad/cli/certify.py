@@ -22,7 +22,9 @@ def certify(
     ],
     report: Annotated[Path | None, file_option("HTML", "A page for people, with the trees drawn.")] = None,
     json: Annotated[Path | None, file_option("JSON", "All measurements, for programs.")] = None,
-    norm: Annotated[str, Option(help="Which one: layer_norm, rms_norm or another of lngrad check.")] = "layer_norm",
+    norm: Annotated[
+        str, choice("layer_norm, rms_norm or another without a gate or samples.", plain_norms)
+    ] = "layer_norm",
     trials: Annotated[int, Option(min=1, help="Of each promise; more find rarer failures.")] = 20,
     threads_variable: Annotated[
         str | None,

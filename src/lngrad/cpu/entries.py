@@ -94,9 +94,8 @@ def kernels() -> list[tuple[str, str, str]]:
     for dtype, accumulator in ACCUMULATORS.items():
         own = dtype == accumulator  # beside a gate rows come to the kernels in that
         found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS if own or not name.startswith("gated_")]
-        found.append(
-            ("combine", dtype, {"float32": "float64", "float64": "float32"}[accumulator])
-        )  # another dgamma's dtype
+        others = {"float32": "float64", "float64": "float32"}[accumulator]  # another dgamma's dtype
+        found.append(("combine", dtype, others))
         found += [(name, dtype, to) for to in dict.fromkeys((dtype, accumulator, "float64")) for name in COPY_FUNCTIONS]
     return found
 
@@ -106,10 +105,8 @@ def programs_for(wanted: Iterable[tuple[str, str, str]], each: int = 1) -> list[
     if prebuilt.why_not() is None or cache.why_not() or find_spec("numba") is None:
         return []
     missing = [one for one in wanted if not _load("_".join(filter(None, one)), one[0])]
-    program, count = (
-        "from lngrad.cpu.entries import kernel_address\nfor one in {}: kernel_address(*one)",
-        -(-len(missing) // each),
-    )
+    program = "from lngrad.cpu.entries import kernel_address\nfor one in {}: kernel_address(*one)"
+    count = -(-len(missing) // each)
     return [program.format(missing[i::count]) for i in range(count)]
 
 

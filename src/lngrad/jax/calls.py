@@ -199,7 +199,7 @@ class XlaCall(BoundCall):
         masked = operator.direction == "backward"
         mask = [bool(next(flags)) for _ in operator.outputs] if masked else operator.everything
         wanted = tuple(name for name, want in zip(operator.outputs, mask, strict=True) if want)
-        normalization = Normalization("mean" in operator.inputs + operator.outputs, *numbers_of(tuple(flags)))  # type: ignore[arg-type]  # offset and alpha, or nothing
+        normalization = Normalization("mean" in operator.inputs + operator.outputs, *numbers_of(tuple(flags)))  # type: ignore[arg-type]  # the other switches, or nothing
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]

@@ -77,8 +77,13 @@ def learn(module: torch.nn.Module) -> Formula | str | None:
             return reason if hinted else None
         with undisturbed():
             for gate in _gates(module, tensors):
-                trial = _Trial(module, tensors, gate)
-                found = trial.formula()
+                try:
+                    trial = _Trial(module, tensors, gate)
+                    found = trial.formula()
+                except Exception:
+                    if gate:  # it is no gate
+                        continue
+                    raise
                 if isinstance(found, Formula):
                     return found
                 hinted |= trial.normalizes
@@ -243,6 +248,8 @@ class _Trial:
     def _candidates(self) -> list[Formula]:
         """Formulas that may be theirs, some of them not ours: RMS normalization with a bias or a sigmoid, a weight per head."""
         ways: list[Any] = [("", False, None, False)]
+        if self.gate and len(self.shape) > 1:
+            return []
         if self.gate:
             (N,) = self.shape
             sizes = [n for n in vars(self.module).values() if type(n) is int and 1 < n < N and not N % n]

@@ -36,7 +36,7 @@ from lngrad.ascend.device.pipes import HardEvent, pipe_t
 from lngrad.ascend.device.queues import TBuf, TPipe, TQue
 from lngrad.ascend.device.report import Site, site_text
 from lngrad.ascend.device.unified_buffer import TPosition
-from lngrad.ascend.faults import BoundsFault
+from lngrad.ascend.faults import BoundsFault, SyncFault
 from lngrad.ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad.ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
 from lngrad.ascend.tiling.structs import (
@@ -190,7 +190,12 @@ def _tile_api(
 
 
 def _event(event: int, _: int, target: int | None = None) -> HardEvent:
-    return EVENTS[event] if target is None else HardEvent["_".join(PIPES[one].name[5:] for one in (event, target))]
+    if target is None:
+        return EVENTS[event]
+    name = "_".join(PIPES[one].name[5:] for one in (event, target))
+    if name not in HardEvent.__members__:
+        raise SyncFault(f"set_flag and wait_flag: expected two pipes with a HardEvent, got {name}")
+    return HardEvent[name]
 
 
 def _broadcast(c: KernelCall) -> None:

@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -36,8 +37,8 @@ from lngrad.typing import Array, Shape
 _LINE = 64  # bytes; every array's room begins on one
 _AROUND = 0xFF  # NaN in every dtype: what is read beside an array shows
 POISON = 0xFE  # as glibc fills what it allocates: large numbers
-FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU"
 OTHER_POISON = 0x40  # 2 to 33 in every dtype: what is added to it is seen
+FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU"
 PERTURB, M_PERTURB = "MALLOC_PERTURB_", -6  # glibc's variable, which has the other bits; and what mallopt calls it
 _CACHED_BYTES, _CACHED_BLOCKS = 1024, 8  # smaller blocks are kept by NumPy, so many of a size
 _KEPT = ("beta", "gamma")  # do not grow with the rows
@@ -224,12 +225,13 @@ class Caller:
             self.subject.set_threads(request.threads)
         self._results = Grads(None, None, None)  # large ones are not there twice
         _poison(request.case, request.fill)
-        compiled: list[str] = []
+        compiled: deque[str] = deque()
         if request.is_flushed and (jax := sys.modules.get("jax")):
-            jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+            compiled = _compilations(jax)
+            compiled.clear()
             jax.clear_caches()
         results = self.subject(request.case, given)
-        if any("compile" in event for event in compiled):
+        if compiled:
             raise NotApplicable(FLUSHED)
         self._results = results
         copies: Grads = self.again()
@@ -273,6 +275,19 @@ def _places(request: Request) -> Iterator[tuple[str, Place]]:
     found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
     found |= {"variance": given.variance, "exact": given.exact.rstd}
     return ((name, place) for name, place in found.items() if isinstance(place, Place))
+
+
+@cache
+def _compilations(jax: Any) -> deque[str]:
+    """The last compilation of JAX's in this process, from now on."""
+    heard: deque[str] = deque(maxlen=1)
+
+    def hear(event: str, *_: Any, **__: Any) -> None:
+        if "compile" in event:
+            heard.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    return heard
 
 
 def _poison(case: CheckCase, fill: int) -> None:

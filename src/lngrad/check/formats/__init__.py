@@ -137,7 +137,7 @@ def build(
         **others,
     )  # fmt: skip
     fits = not gamma or gamma[0] in (R, case.parameters)
-    need(fits, f"gamma: expected the normalized shape {R}, got {gamma and gamma[0]}")
+    need(fits, f"gamma: expected the normalized shape {case.parameters}, got {gamma and gamma[0]}")
     return case
 
 

@@ -2,7 +2,7 @@
 
 A folder of dumps has a manifest, as `lngrad golden` writes it, or TTK's file names alone: input_0_bfloat16.bin,
 golden_1_float32__shape_128.bin, …_none.bin. Inputs are numbered in the order dy, x, rstd or variance, mean, gamma,
-residual, dtotal, gate; results dx, dgamma, dbeta or dgate.
+residual, dtotal or gate; results dx, dgamma, dbeta or dgate.
 """
 
 from __future__ import annotations

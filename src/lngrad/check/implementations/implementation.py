@@ -201,7 +201,7 @@ class Arguments:
         return replace(self, **{name: one(getattr(self, name)) for name in names}, out=out)
 
     def parameters(self) -> list[Array | None]:
-        """New arrays for dgamma and dbeta in the declared dtypes, full of NaN: what is not written is seen."""
+        """New arrays for dgamma and dbeta, or dgate, in the declared dtypes, full of NaN: what is not written is seen."""
         if self.output_dtypes is None:
             return [None, None]
         each = zip(list(self.shapes.values())[1:], self.output_dtypes[1:], self.output_mask[1:], strict=True)

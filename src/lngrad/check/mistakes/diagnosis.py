@@ -159,7 +159,8 @@ def diagnose(
         in_brief: Search no mistake.
     """
     if shares.keys() == {"dgate"}:
-        return Diagnosis(None, f"{UNEXPLAINED} {OF_GATE}")
+        said = OF_GATE if np.any(got[2]) else "dgate is 0 everywhere: it was never written, or added up."
+        return Diagnosis(None, f"{UNEXPLAINED} {said}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
         failure = make(case, given.exact, got, shares)
@@ -185,11 +186,8 @@ def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]
         rows = {name: getattr(inputs, name)[one] for name in ("dy", "x", "mean", "rstd")}
         inputs = replace(inputs, **rows, gamma=exact.gamma[one].reshape(case.normalized))
         sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
-        dx, lead, shares = (
-            None if dx is None else dx[one],
-            lead[1:],
-            {name: share[one] for name, share in shares.items()},
-        )
+        dx, lead = None if dx is None else dx[one], lead[1:]
+        shares = {name: share[one] for name, share in shares.items()}
     name = next(name for name, other in NORMS.items() if other == Norm(inputs.normalization))
     return Failure(ExactCase(replace(case, norm=name, lead=lead), inputs), Grads(dx, *sums), shares)
 

@@ -99,9 +99,8 @@ class WrongOutput:
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
         if id(expected) not in self._made:
-            some = np.flatnonzero(self.share > SLACK)[
-                :: max(1, self.share.size // MANY)
-            ]  # most mistakes make few of them
+            some = np.flatnonzero(self.share > SLACK)
+            some = some[:: max(1, some.size // MANY)]  # most mistakes make few of them
             few = replace(self, **{name: getattr(self, name).reshape(-1)[some] for name in ("result", "true", "scale")})
             if some.size and np.mean(few.shares_with(expected.reshape(-1)[some])[0] <= SLACK) < SURELY:
                 return False

@@ -30,6 +30,11 @@ class Norm(NamedTuple):
     residual: bool = False
     gated: bool = False
 
+    @property
+    def name(self) -> str:
+        """By which NORMS has it."""
+        return next(name for name, other in NORMS.items() if other == self)
+
 
 NORMS = {
     "layer_norm": Norm(LAYER_NORM),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import lngrad
-from lngrad.check.case import NORMS, OUTPUTS, CheckCase, Norm
+from lngrad.check.case import OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
 from lngrad.support.dtypes import numpy_dtype
@@ -136,8 +136,7 @@ class Arguments:
     @property
     def norm(self) -> str:
         """Its name in NORMS."""
-        one = Norm(self.normalization, self.residual is not None, self.gate is not None)
-        return next(name for name, other in NORMS.items() if other == one)
+        return Norm(self.normalization, self.residual is not None, self.gate is not None).name
 
     @property
     def weight(self) -> Any:

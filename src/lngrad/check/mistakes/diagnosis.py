@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import NORMS, OUTPUTS, PLAIN, CheckCase, Norm
+from lngrad.check.case import OUTPUTS, PLAIN, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
@@ -188,8 +188,8 @@ def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]
         sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
         dx, lead = None if dx is None else dx[one], lead[1:]
         shares = {name: share[one] for name, share in shares.items()}
-    name = next(name for name, other in NORMS.items() if other == Norm(inputs.normalization))
-    return Failure(ExactCase(replace(case, norm=name, lead=lead), inputs), Grads(dx, *sums), shares)
+    plain = replace(case, norm=Norm(inputs.normalization).name, lead=lead)
+    return Failure(ExactCase(plain, inputs), Grads(dx, *sums), shares)
 
 
 def _no_rows(failure: Failure) -> Diagnosis | None:

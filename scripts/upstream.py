@@ -54,7 +54,8 @@ _CUT = "test: its tiling covers 2 of 20 columns (ubLoop 2, ubFormer 1, ubTail 1)
 _UNWRITTEN = "upstream: what nothing has written is copied out or read as a number"
 JUDGEMENTS: dict[tuple[str, str], str] = {
     ("moe_gating_top_k_softmax", "was not written since AllocTensor"): _UNWRITTEN,  # left out under __CCE_KT_TEST__
-    ("", "Sort32: src1"): "ours: Sort32 refuses numbers without a value",
+    ("index_fill", "nothing orders the two"): "upstream: a block reads in a loop what others write, until all have",
+    ("transpose_v2", "was not written since AllocTensor"): "test: its tiling has 4 columns for 64 (dim3LenAlign)",
     ("", "block_num: expected"): "test: its tiling has 0 blocks",
     ("cholesky", "ends at byte 0"): "upstream: past the end of a buffer of 0 bytes",
     ("", "framework's temporary buffer"): "ours: InitOutput behind InitOutput, which write equal values",
@@ -116,11 +117,15 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
         " bytes apart",
     ): "upstream: DataCopy between overlapping places, which CANN's checker refuses; a device runs it",
     ("", "SetSize: "): "upstream: SetSize beyond the tensor's buffer; a device runs it",
+    ("", "nothing orders the two"): "upstream: no flag or barrier between two accesses",
+    (
+        "",
+        "SetGlobalBuffer got that size",
+    ): "upstream: past the size that SetGlobalBuffer got, which a device does not know",
     ("", "GmAlloc memory at"): "upstream: past the end of the memory that the test gives",
     ("", "belong to no array of the launch"): "upstream: past the end of the memory that the test gives",
     ("", " too far"): "upstream: past the end of a buffer",
     ("", "was never written"): _UNWRITTEN,
-    ("", "nothing orders the two"): "upstream: no flag or barrier between two accesses",
     ("", "expected one type of"): "upstream: a type that the function's page does not have",
 }
 

@@ -55,6 +55,31 @@ int run(aclrtStream stream)
     CHECK(out.back() == std::vector<uint32_t>({42, 43, 0, 0}))
     return 0;
 }""",
+    # A table of the kernel's own.
+    "constants": r"""
+const __gm__ int32_t TABLE[16] = {5, 4, 3, 2, 1, 0, 7, 6, 15, 14, 13, 12, 11, 10, 9, 8};
+__global__ __vector__ void kernel(__gm__ int32_t* out)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 64);
+    GlobalTensor<int32_t> memory, table;
+    memory.SetGlobalBuffer(out);
+    table.SetGlobalBuffer(const_cast<__gm__ int32_t*>(TABLE), 16);
+    LocalTensor<int32_t> local = buffer.Get<int32_t>();
+    DataCopy(local, table, 16);
+    PipeBarrier<PIPE_ALL>();
+    local.SetValue(0, local.GetValue(0) + table.GetValue(8));
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(memory, local, 8);
+}
+int run(aclrtStream stream)
+{
+    Memory<int32_t> out(std::vector<int32_t>(8));
+    kernel<<<1, 0, stream>>>(out.at);
+    CHECK(out.back() == std::vector<int32_t>({20, 4, 3, 2, 1, 0, 7, 6}))
+    return 0;
+}""",
     "scalar atomics": r"""
 __global__ __vector__ void kernel(__gm__ int32_t* sum, __gm__ float* real, __gm__ uint64_t* once)
 {

@@ -304,3 +304,29 @@ def test_the_pad_value_fills_what_no_padding_value_does():
     x, y = np.arange(N, dtype=F), np.zeros(N, F)
     asc.launch(kernel, 1, x, y)
     assert y.tolist() == [0, 1, 2, 9, 9, 9, 9, 9]
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+def test_a_block_may_read_until_another_one_has_written(scalar):
+    def kernel(result, flags):
+        tensor, index = local(), asc.GetBlockIdx()
+        memory = bind(flags)
+        if index == 0:
+            while (memory.GetValue(N) if scalar else loaded(memory[N], tensor)) != 7:
+                pass
+            put(bind(result), tensor, 3.0)
+        else:
+            put(memory[N * index], tensor, 7.0)
+
+    def loaded(memory, tensor):
+        flag(E.S_MTE2)
+        asc.DataCopy(tensor, memory, N)
+        flag(E.MTE2_S)
+        return tensor.GetValue(0)
+
+    result, flags = np.zeros(N, F), np.zeros(3 * N, F)
+    asc.launch(kernel, 3, result, flags, strictness="device", ordering=False)
+    assert (result == 3).all()
+    assert flags.reshape(3, N)[:, 0].tolist() == [0, 7, 7]
+    with pytest.raises(RaceFault, match="nothing orders the two"):
+        asc.launch(kernel, 3, result, np.zeros(3 * N, F))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_vector import content, tensor
+from tile_harness import check_same_bits
 
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
@@ -12,7 +13,7 @@ from lngrad.ascend.cpp.host import answer
 from lngrad.ascend.device.library import LIBRARY, call_library
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.vector import CMPMODE, SELMODE
-from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad.ascend.faults import DeviceFault, PoisonFault, TilingError
 from lngrad.ascend.tiling.structs import DeepNormTiling, SoftMaxTiling
 from lngrad.errors import DtypeError
 
@@ -229,6 +230,80 @@ def test_a_choice_by_the_register(counts, dtype):
     whole = tensor(pipe, np.zeros(64), dtype=np.int32)
     with pytest.raises(DtypeError, match="Select: expected half from uint8_t half half; half from uint16_t half half"):
         asc.Select(whole, kept, whole, whole, SELMODE.VSEL_CMPMASK_SPR, 64)
+
+
+def holes(one):
+    """Which elements of a tensor have no value."""
+    origins = one.core.ub.poison[one.start : one.end].reshape(one.GetSize(), -1)
+    return origins.any(axis=1)
+
+
+def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
+    rng = np.random.default_rng(8)
+    scores = rng.standard_normal(64).astype(np.float32)
+    scores[[3, 40]], scores[[9, 50]], scores[11] = np.nan, np.inf, -np.inf
+    pipe = asc.TPipe()
+    pairs, given, merged = (tensor(pipe, count=128) for _ in range(3))
+    call_library("Sort32", [pairs, tensor(pipe, scores), tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
+    order = np.concatenate(
+        [at + np.lexsort((-scores[at : at + 32], ~np.isnan(scores[at : at + 32]))) for at in (0, 32)]
+    )
+    assert content(pairs).view(np.uint32)[1::2].tolist() == order.tolist()
+    assert {order[0], order[32]} == {3, 40}
+    lists = [pairs[:64], pairs[64:], pairs, pairs]
+    call_library("MrgSort", [merged, *lists], (32, 32, 0, 0, 0, 3, 1), 0)
+    whole = np.lexsort((-scores, ~np.isnan(scores)))
+    assert content(merged).view(np.uint32)[1::2].tolist() == whole.tolist()
+    # Numbers of 10 on are not written: each keeps that, wherever its score takes it.
+    few = tensor(pipe, count=64, dtype=np.uint32)
+    few.write("test", "dst", 10)[...] = np.arange(10)
+    call_library("Sort32", [given, tensor(pipe, scores), few], (2, 32), 0)
+    assert (holes(given)[1::2] == (order >= 10)).all()
+    assert not holes(given)[::2].any()
+    call_library("MrgSort", [merged, given[:64], given[64:], given, given], (32, 32, 0, 0, 0, 3, 1), 0)
+    values, numbers = tensor(pipe, count=64), tensor(pipe, count=64, dtype=np.uint32)
+    call_library("Extract", [values, numbers, merged], (2,), 0)
+    assert (holes(numbers) == (whole >= 10)).all()
+    assert not holes(values).any()
+    check_same_bits("Extract", content(values), scores[whole])
+    with pytest.raises(PoisonFault, match=r"GetValue: this .* was never written"):
+        numbers.GetValue(1)
+    # A score without a value may stand anywhere among those of its repeat.
+    rest = tensor(pipe, count=64)
+    rest.write("test", "dst", 40)[...] = scores[:40]
+    call_library("Sort32", [given, rest, tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
+    assert holes(given).tolist() == [False] * 64 + [True] * 64
+    with pytest.raises(PoisonFault, match=r"MrgSort: src2 .* was never written"):
+        call_library("MrgSort", [merged, given[:64], given[64:], given, given], (32, 32, 0, 0, 1, 3, 1), 0)
+
+
+def test_what_moves_elements_carries_what_has_no_value():
+    pipe = asc.TPipe()
+    some, out = tensor(pipe, count=64), tensor(pipe, count=64)
+    some.write("test", "dst", 40)[...] = np.arange(40)
+    offsets = np.array([7, 0, 5, 1, 4, 2, 3, 6], np.uint32)
+    call_library("Gatherb", [out, some, tensor(pipe, offsets * 32, dtype=np.uint32)], (1, 1, 8), 0)
+    assert holes(out).reshape(8, 8)[:, 0].tolist() == (offsets >= 5).tolist()
+    call_library("Transpose", [out, some], (1, 2, 4, 8, 11), 0)
+    assert (holes(out) == (np.arange(64).reshape(2, 32).T.reshape(-1) >= 40)).all()
+    column = tensor(pipe, count=16)
+    column.write("test", "dst", 1)[...] = 5
+    asc.BroadCast(out, column, (2, 8), (2, 1))
+    assert holes(out)[:16].tolist() == [False] * 8 + [True] * 8
+    assert (content(out, 8) == 5).all()
+
+
+def test_a_pattern_needs_only_the_bits_that_take_part():
+    pipe = asc.TPipe()
+    x, out, pattern = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
+    some = tensor(pipe, count=64)
+    some.write("test", "dst", 12)[...] = np.arange(12) % 3
+    asc.CompareScalar(pattern, some, 1.0, CMPMODE.EQ, 64)
+    words = pattern.ReinterpretCast(np.uint32)
+    assert asc.GatherMask(out, x, words, True, 12, (1, 1, 8, 1)) == 4
+    assert content(out, 4).tolist() == [1, 4, 7, 10]
+    with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
+        asc.GatherMask(out, x, words, True, 13, (1, 1, 8, 1))
 
 
 def test_library_rules_that_are_broken():

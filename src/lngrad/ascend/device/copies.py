@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from lngrad.ascend.device.descriptors import BLOCK_BYTES, check_place
 from lngrad.ascend.device.global_memory import GlobalRegion
-from lngrad.ascend.device.global_tensor import GlobalTensor
+from lngrad.ascend.device.global_tensor import GlobalTensor, too_far
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
 from lngrad.ascend.device.report import Site, caller
@@ -65,13 +65,15 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
     fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
-    spare = 0 if fits else _check_region(api, local, region, end - first, b, writing=not inward)
+    spare = 0 if fits else _check_region(api, local, region, (first, end), b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
     core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
-    if inward and reached > b.nbytes:
-        _pad_local(local, b, reached)
+    if inward:
+        core.reads((region.start + first, b.nbytes))
+        if reached > b.nbytes:
+            _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
@@ -127,18 +129,19 @@ def _pad_global(local: LocalTensor, start: int, b: Blocks) -> None:
         core.order.pad(start + row * b.global_step, padding[row])
 
 
-def _check_region(api: str, local: LocalTensor, region: GlobalRegion, room: int, b: Blocks, writing: bool) -> int:
-    """Refuse blocks that pass the ``room`` bytes of a global tensor, or write to memory that is read-only.
+def _check_region(
+    api: str, local: LocalTensor, region: GlobalRegion, place: tuple[int, int], b: Blocks, writing: bool
+) -> int:
+    """Refuse blocks that pass the end of a global tensor (``place``: its bytes), or write to memory that is read-only.
 
     Returns:
         How many bytes pass its end and lie in the 32 to 63 that aclrtMalloc takes more: "device" allows them.
     """
     nbytes, size, core = (b.blocks - 1) * b.global_step + b.nbytes, local.dtype.itemsize, local.core
+    first, end = place
+    room = end - first
     if nbytes > room:
-        fault = BoundsFault(
-            f"{api}: {region.name} has {room // size} elements from here on, the access takes {-(-nbytes // size)} "
-            "[ErrorRead3, ErrorWrite2]"
-        )
+        fault = too_far(api, region, end, room // size, -(-nbytes // size))
         if nbytes - room > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
             raise fault
         core.tolerate(fault)

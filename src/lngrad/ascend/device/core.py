@@ -54,6 +54,7 @@ from lngrad.typing import Array, Dtype
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
 TEMPORARY = "the framework's temporary buffer"
+POLLS = 8  # reads of the same bytes in succession, behind which other blocks have their turn
 RECENT = 256  # instructions that the picture of a race shows
 
 
@@ -148,6 +149,7 @@ class Core:
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
+        self.polled, self.again = (0, 0), 0  # the bytes of global memory read last, and how often in succession
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
@@ -491,10 +493,20 @@ class Core:
         else:
             raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
 
+    def reads(self, place: tuple[int, int]) -> None:
+        """Note a read of bytes of global memory; behind some of the same ones other blocks have their turn."""
+        self.again = self.again + 1 if place == self.polled else 0
+        self.polled = place
+        if self.again == POLLS and self.schedule is not None:
+            self.again = 0
+            self.schedule.give_way(self.index)
+
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""
         instruction = (api, S, self.index, self.site or kernel_site())
         self.clock.before_scalar_access()
+        if not writing:
+            self.reads((region.start + start, region.start + stop))
         self.touch_global(instruction, region, start, stop, writing)
         if writing and self.rules.ordering and self.regions is not None:
             other = self.order.share(self.clock, instruction, region.start, start, stop)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_right
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.ctypeslib import as_array
 from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.faults import BoundsFault
 from lngrad.errors import ShapeError
 from lngrad.support.addresses import address_of
-from lngrad.typing import Array, Bytes
+from lngrad.typing import Address, Array, Bytes
 
 
 class GlobalRegion:
@@ -51,12 +54,27 @@ class GlobalRegions:
         for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:
                 return region
+        constants = _constants(address, nbytes)
+        if constants:
+            return constants
         nearest = self._regions[place] if place >= 0 else None
         where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""
         raise BoundsFault(
             f"{api}: {nbytes} bytes of global memory at {address:#x} belong to no array of the launch{where} "
             "[ErrorRead3, ErrorWrite2]"
         )
+
+
+def _constants(address: Address, nbytes: int) -> GlobalRegion | None:
+    """Return what a program or a library has mapped at an address: there lie a kernel's own `const __gm__` arrays."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, access, *_, file = line.split(None, 5)
+        start, stop = (int(part, 16) for part in place.split("-"))
+        if start <= address and address + nbytes <= stop and file.startswith("/") and access.startswith("r"):
+            memory = as_array((ctypes.c_uint8 * (stop - start)).from_address(start))
+            memory.flags.writeable = "w" in access
+            return GlobalRegion(memory, "the kernel's own memory", start)
+    return None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,14 @@ class CacheMode(enum.IntEnum):
     CACHE_MODE_NORMAL, CACHE_MODE_DISABLE = range(2)
 
 
+def too_far(api: str, region: GlobalRegion, end: int, room: int, taken: int) -> BoundsFault:
+    """Return the fault of ``taken`` elements of a tensor that has ``room``, and ends at byte ``end`` of a region."""
+    size = "; SetGlobalBuffer got that size, the memory goes on" if end < region.data.size else ""
+    return BoundsFault(
+        f"{api}: {region.name} has {room} elements from here on, the access takes {taken}{size} [ErrorRead3, ErrorWrite2]"
+    )
+
+
 class GlobalTensor:
     """A window on global memory (``GlobalTensor<T>``).
 
@@ -104,10 +112,7 @@ class GlobalTensor:
         start = self._start + first * dtype.itemsize
         stop = start + count * dtype.itemsize
         if stop > self._end or first < 0:
-            raise BoundsFault(
-                f"{api}: {self.name} has {self.GetSize()} elements from here on, the access takes {first + count} "
-                "[ErrorRead3, ErrorWrite2]"
-            )
+            raise too_far(api, region, self._end, self.GetSize(), first + count)
         return region, start, stop
 
     def GetValue(self, offset: int) -> np.generic:

@@ -8,6 +8,7 @@ import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import V
+from lngrad.ascend.device.unified_buffer import MAX_ORIGINS
 from lngrad.ascend.faults import BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
 
@@ -34,9 +35,9 @@ def BroadCast(
     if len(dstShape) != len(srcShape) or any(s not in (1, d) for d, s in zip(dstShape, srcShape, strict=True)):
         raise BoundsFault(f"BroadCast: srcShape must be 1 or dstShape in every axis, got {srcShape} and {dstShape}")
     with dst.core.tile_api("BroadCast"):
-        values = src.read("BroadCast", "src", int(np.prod(srcShape))).reshape(srcShape).copy()
-        target = dst.write("BroadCast", "dst", int(np.prod(dstShape))).reshape(dstShape)
-        target[...] = values
+        values, origins = src.take("BroadCast", "src", int(np.prod(srcShape)))
+        order = np.broadcast_to(np.arange(values.size).reshape(srcShape), dstShape).reshape(-1)
+        dst.put("BroadCast", "dst", values[order], origins[order])
 
 
 def Transpose(dst: LocalTensor, src: LocalTensor) -> None:
@@ -48,8 +49,9 @@ def Transpose(dst: LocalTensor, src: LocalTensor) -> None:
     if dst.dtype != src.dtype or dst.dtype.itemsize != 2:
         raise DtypeError(f"Transpose: T must be one type of 16 bits, got {dst.dtype} and {src.dtype}")
     with dst.core.tile_api("Transpose"):
-        values = src.read("Transpose", "src", SIDE * SIDE).reshape(SIDE, SIDE).T.copy()
-        dst.write("Transpose", "dst", SIDE * SIDE)[...] = values.reshape(-1)
+        order = np.arange(SIDE * SIDE).reshape(SIDE, SIDE).T.reshape(-1)
+        values, origins = src.take("Transpose", "src", SIDE * SIDE)
+        dst.put("Transpose", "dst", values[order], origins[order])
 
 
 def GatherMask(
@@ -86,7 +88,7 @@ def GatherMask(
     places = np.arange(repeats)[:, None] * step * per_block + lanes // per_block * block * per_block + lanes % per_block
     core = dst.core
     with core.tile_api("GatherMask"):
-        values = src0.read("GatherMask", "src0", int(places.max(initial=-1)) + 1, carries=True)
+        values, origins = src0.take("GatherMask", "src0", int(places.max(initial=-1)) + 1)
         if isinstance(src1Pattern, int):
             if src1Pattern not in FIXED_PATTERNS:
                 raise DeviceFault(f"GatherMask: a fixed pattern is 1 to 7, got {src1Pattern}")
@@ -94,18 +96,22 @@ def GatherMask(
             chosen = np.broadcast_to(np.resize(word, count), places.shape)
         else:
             nbytes, span = -(-count // 8), pattern_step * 32
-            every = src1Pattern.read(
-                "GatherMask", "src1Pattern", -(-((repeats - 1) * span + nbytes) // src1Pattern.dtype.itemsize)
-            ).view(np.uint8)
-            rows = np.stack([every[row * span : row * span + nbytes] for row in range(repeats)])
-            chosen = np.unpackbits(rows, axis=1, bitorder="little")[:, :count].astype(bool)
-        packed = values[places[chosen]]
+            role, words = "src1Pattern", -(-((repeats - 1) * span + nbytes) // src1Pattern.dtype.itemsize)
+            every, unknown = src1Pattern.take("GatherMask", role, words)
+            at = np.arange(repeats)[:, None] * span + np.arange(nbytes)
+            # Of a byte that Compare has written in part, the bits that have a value may be used.
+            known = np.where(unknown.reshape(-1) % MAX_ORIGINS, unknown.reshape(-1) // MAX_ORIGINS, 255).astype(
+                np.uint8
+            )
+            chosen, valued = (
+                np.unpackbits(one[at], axis=1, bitorder="little")[:, :count].astype(bool)
+                for one in (every.view(np.uint8), known)
+            )
+            if not valued.all():
+                src1Pattern.read("GatherMask", role, words)
+        packed = places[chosen]
         if packed.size:
-            start, stop = dst.start, dst.start + packed.size * size
-            poison = core.ub.poison[src0.start : src0.start + values.nbytes].reshape(-1, size)[places[chosen]]
-            dst.write("GatherMask", "dst", packed.size)[...] = packed
-            core.ub.poison[start:stop] = poison.reshape(-1)
-            core.ub.doubt([(start, stop)])
+            dst.put("GatherMask", "dst", values[packed], origins[packed])
     core.looped("GatherMask", 1, values.nbytes)
     core.record("GatherMask", V, core.site or ("", 0))
     return int(packed.size)

@@ -195,18 +195,14 @@ def _select_bytes(c: LibraryCall) -> None:
     Padding that DataCopyPad has not written chooses nothing that counts: such elements have no value.
     """
     rows, columns, mask_columns, source_first = c.n
-    dst, ub, read = c.tensors[0], c.tensors[0].core.ub, []
+    dst, read = c.tensors[0], []
     for tensor, role, count in ((c.tensors[1], "src", rows * columns), (c.tensors[2], "mask", rows * mask_columns)):
-        given: Any = tensor.read(c.api, role, count, carries=True)
-        holes = ub.poison[tensor.start : tensor.start + given.nbytes].reshape(-1, given.itemsize).max(axis=1)
-        read += [one.reshape(rows, -1)[:, :columns] for one in (given, holes)]
+        values, origins = tensor.take(c.api, role, count)
+        read += [one.reshape(rows, -1)[:, :columns] for one in (values, origins.max(axis=1))]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
-    c.write(0, np.where(scalar, c.real, src.astype(np.float64)), "dst")
     holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
-    if holes.any():
-        ub.poison[dst.start : dst.start + holes.size] = holes
-        ub.doubt([(dst.start, dst.start + holes.size)])
+    dst.put(c.api, "dst", np.where(scalar, c.real, src.astype(np.float64)).astype(dst.dtype).reshape(-1), holes)
 
 
 def _clamp(c: LibraryCall) -> None:
@@ -240,10 +236,13 @@ def _gather_blocks(c: LibraryCall) -> None:
         raise BoundsFault(
             f"{c.api}: offsets must be whole blocks of src, which has {src.nbytes} bytes, one reaches {end}"
         )
-    values: Any = src.read(c.api, "src0", end // src.dtype.itemsize).view(np.uint8).reshape(-1, BLOCK_BYTES).copy()
+    width = c.width(1)
+    values, origins = (
+        one.reshape(-1, width, *one.shape[1:]) for one in src.take(c.api, "src0", end // src.dtype.itemsize)
+    )
     for number, place in enumerate(places // BLOCK_BYTES):
-        at = (number // 8 * repeat + number % 8 * (block or 1)) * BLOCK_BYTES // dst.dtype.itemsize
-        dst[at:].write(c.api, "dst", BLOCK_BYTES // dst.dtype.itemsize).view(np.uint8)[...] = values[place]
+        at = (number // 8 * repeat + number % 8 * (block or 1)) * width
+        dst[at:].put(c.api, "dst", values[place], origins[place])
 
 
 def _transpose(c: LibraryCall) -> None:
@@ -254,21 +253,27 @@ def _transpose(c: LibraryCall) -> None:
     shape, axes = (
         ((n, channels, height, width), (0, 2, 3, 1)) if kind == 11 else ((n, height, width, channels), (0, 3, 1, 2))
     )
-    values = c.tensors[1].read(c.api, "src", int(np.prod(shape))).reshape(shape).transpose(axes).copy()
-    c.tensors[0].write(c.api, "dst", values.size)[...] = values.reshape(-1)
+    values, origins = c.tensors[1].take(c.api, "src", int(np.prod(shape)))
+    order = np.arange(values.size).reshape(shape).transpose(axes).reshape(-1)
+    c.tensors[0].put(c.api, "dst", values[order], origins[order])
 
 
-def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> Any:
-    """``count`` pairs of a sorted list from the ``start``th on, 8 bytes each: the score below, its number above."""
+def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> tuple[Any, Any]:
+    """``count`` pairs of a sorted list from the ``start``th on, 8 bytes each: the score below, its number above; and the
+    origins of their bytes."""
     tensor = c.tensors[index]
     width = 8 // tensor.dtype.itemsize
-    return tensor[start * width :].read(c.api, role, count * width, aligned=False).copy().view(np.uint64)
+    values, origins = tensor[start * width :].take(c.api, role, count * width, aligned=False)
+    return values.view(np.uint64), origins.reshape(count, 8)
 
 
-def _falling(pairs: Any, dtype: Dtype) -> Any:
-    """The order of pairs by falling score; of equal ones the first stays first."""
+def _sorted(pairs: Any, origins: Any, dtype: Dtype) -> tuple[Any, Any]:
+    """The order of pairs by falling score along the last axis, NaN first, of equal ones the first; and the origins of their
+    bytes in it. A score without a value may have any place, and with it every other one."""
     scores = pairs.view(dtype).reshape(*pairs.shape, -1)[..., 0].astype(np.float64)
-    return np.argsort(-scores, axis=-1, kind="stable")
+    order = np.lexsort((-scores, ~np.isnan(scores)))
+    unknown = origins[..., : dtype.itemsize].max(axis=(-2, -1), keepdims=True, initial=0)
+    return order, np.maximum(np.take_along_axis(origins, order[..., None], -2), unknown)
 
 
 def _sort(c: LibraryCall) -> None:
@@ -276,12 +281,13 @@ def _sort(c: LibraryCall) -> None:
     count, dtype = 32 * c.n[0], c.tensors[1].dtype
     if count == 0:
         return
-    pairs = np.zeros(count, np.uint64)
-    pairs.view(dtype).reshape(count, -1)[:, 0] = c.tensors[1].read(c.api, "src0", count)
-    pairs.view(np.uint32)[1::2] = c.tensors[2].read(c.api, "src1", count)
+    pairs, origins = np.zeros(count, np.uint64), np.zeros((count, 8), np.uint16)
+    pairs.view(dtype).reshape(count, -1)[:, 0], origins[:, : dtype.itemsize] = c.tensors[1].take(c.api, "src0", count)
+    pairs.view(np.uint32)[1::2], origins[:, 4:] = c.tensors[2].take(c.api, "src1", count)
     groups = pairs.reshape(-1, max(c.n[1], 1))
-    every = np.take_along_axis(groups, _falling(groups, dtype), axis=1).reshape(-1).view(dtype)
-    c.tensors[0].write(c.api, "dst", every.size)[...] = every
+    order, origins = _sorted(groups, origins.reshape(*groups.shape, 8), dtype)
+    every = np.take_along_axis(groups, order, axis=1).reshape(-1)
+    c.tensors[0].put(c.api, "dst", every.view(dtype), origins)
 
 
 def _merge_sorted(c: LibraryCall) -> int:
@@ -299,23 +305,28 @@ def _merge_sorted(c: LibraryCall) -> int:
     taken, start, dtype = np.zeros(4, np.int64), 0, c.tensors[0].dtype
     for repeat in range(repeats):
         lists = [_pairs(c, 1 + one, repeat * sum(lengths), lengths[one], f"src{one + 1}") for one in taking]
-        of, pairs = np.repeat(taking, [one.size for one in lists]), np.concatenate(lists)
-        order = _falling(pairs, dtype)
+        of = np.repeat(taking, [one.size for one, _ in lists])
+        pairs, origins = (np.concatenate(part) for part in zip(*lists, strict=True))
+        order, origins = _sorted(pairs, origins, dtype)
         if stops:
+            if origins[:, : dtype.itemsize].any():  # how many are taken is read as a number
+                for one in taking:
+                    c.tensors[1 + one].read(c.api, f"src{one + 1}", lengths[one] * 8 // dtype.itemsize, aligned=False)
             ends = [int(np.flatnonzero(of[order] == one)[-1]) + 1 for one in taking if lengths[one]]
             order = order[: min(ends, default=0)]
         taken, every = np.bincount(of[order], minlength=4), pairs[order].view(dtype)
-        c.tensors[0][start:].write(c.api, "dst", every.size, aligned=False)[...] = every
+        c.tensors[0][start:].put(c.api, "dst", every, origins[: order.size], aligned=False)
         start += every.size
     return int((taken << np.arange(0, 64, 16)).sum())
 
 
 def _extract(c: LibraryCall) -> None:
     """Tensors: scores, numbers, the sorted pairs; n: repeats of 32."""
-    pairs = _pairs(c, 2, 0, 32 * c.n[0], "sorted")
-    width = 8 // c.tensors[0].dtype.itemsize
-    c.tensors[0].write(c.api, "dstValue", pairs.size)[...] = pairs.view(c.tensors[0].dtype)[::width]
-    c.tensors[1].write(c.api, "dstIndex", pairs.size)[...] = pairs.view(np.uint32)[1::2]
+    pairs, origins = _pairs(c, 2, 0, 32 * c.n[0], "sorted")
+    dtype = c.tensors[0].dtype
+    scores = pairs.view(dtype)[:: 8 // dtype.itemsize]
+    c.tensors[0].put(c.api, "dstValue", scores, origins[:, : dtype.itemsize])
+    c.tensors[1].put(c.api, "dstIndex", pairs.view(np.uint32)[1::2], origins[:, 4:])
 
 
 def _top_k(c: LibraryCall) -> None:
@@ -348,9 +359,10 @@ def _shuffle(order: Callable[[Array], Array]) -> Callable[[LibraryCall], None]:
     def shuffle(c: LibraryCall) -> None:
         if c.n[0] % 2:
             raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
-        both = np.concatenate([c.tensors[2 + i].read(c.api, f"src{i}", c.n[0]) for i in range(2)])
-        for place, values in enumerate(np.split(order(both), 2)):
-            c.tensors[place].write(c.api, f"dst{place}", c.n[0])[...] = values
+        parts = zip(*(c.tensors[2 + i].take(c.api, f"src{i}", c.n[0]) for i in range(2)), strict=True)
+        values, origins = (np.concatenate(part) for part in parts)
+        for place, taken in enumerate(np.split(order(np.arange(values.size)), 2)):
+            c.tensors[place].put(c.api, f"dst{place}", values[taken], origins[taken])
 
     return shuffle
 

@@ -155,6 +155,19 @@ class LocalTensor:
         """Return the first ``count`` elements as a view to fill; they have values from here on."""
         return self.read(api, role, count, aligned, writing=True)
 
+    def take(self, api: str, role: str, count: int, aligned: bool = True) -> tuple[Array, Array]:
+        """Copy the first ``count`` elements, and for each byte of each why it has no value (``UnifiedBuffer.poison``)."""
+        values = self.read(api, role, count, aligned, carries=True).copy()
+        return values, self.core.ub.poison[self.start : self.start + values.nbytes].reshape(count, -1).copy()
+
+    def put(self, api: str, role: str, values: Array, origins: Array, aligned: bool = True) -> None:
+        """Write elements, of which some bytes have no value: what ``take`` returned, in another order."""
+        self.write(api, role, values.size, aligned)[...] = values
+        if origins.any():
+            runs, ub = [(self.start, self.start + values.nbytes)], self.core.ub
+            ub.poison[runs[0][0] : runs[0][1]] = origins.reshape(-1)
+            ub.doubt(runs)
+
     def mark_stale(self, count: int, text: str) -> None:
         """Warn with ``text`` when somebody reads of the first ``count`` elements from now on."""
         self.core.ub.mark_stale(self.start, self.start + count * self.dtype.itemsize, text)

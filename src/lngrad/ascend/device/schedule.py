@@ -15,6 +15,7 @@ from lngrad.ascend.faults import DeadlockFault
 
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
+_READY: Barrier = ("is always up", 0)
 
 
 class Signal(NamedTuple):
@@ -46,7 +47,7 @@ class BlockSchedule:
         self._sets: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often set
         self._waits: Counter[tuple[object, int]] = Counter()  # (flag, block) -> how often waited for
         self._snapshots = defaultdict[Barrier, dict[int, Snapshot]](dict)  # what each block had finished
-        self._signals: dict[Barrier, list[Snapshot]] = {}  # what the block that raised it knew, by core
+        self._signals: dict[Barrier, list[Snapshot]] = {_READY: []}  # what the block that raised it knew, by core
         self._passed: Counter[Barrier] = Counter()
         self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
         self._failure: BaseException | None = None
@@ -95,26 +96,7 @@ class BlockSchedule:
             if following is None:
                 self._states[index] = RUNNING
                 raise self._deadlock(index)
-            if self._states[following] is NEW:
-                target, context = socs.current(), contextvars.copy_context()
-
-                def work() -> None:
-                    socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
-                    context.run(self._drive, following)
-
-                thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
-                self._states[following] = RUNNING
-                try:
-                    thread.start()
-                except RuntimeError as reason:  # a limit on threads
-                    raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
-                self._threads.append(thread)
-            else:
-                self._gates[following].release()
-            self._gates[index].acquire()
-            if self._failure is not None:
-                raise _Abandoned
-            self._states[index] = RUNNING
+            self._switch(index, following)
         if isinstance(flag, Signal):
             clock.learn_others(self._signals[barrier])
             return
@@ -124,6 +106,37 @@ class BlockSchedule:
         self._passed[barrier] += 1
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
+
+    def give_way(self, index: int) -> None:
+        """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there."""
+        self._states[index], self._reasons[index] = WAITING, (_READY, "a loop that reads global memory")
+        following = self._next(index)
+        if following not in (index, None):
+            self._switch(index, following)
+        self._states[index] = RUNNING
+
+    def _switch(self, index: int, following: int) -> None:
+        """Let another block run until this one is to go on."""
+        if self._states[following] is NEW:
+            target, context = socs.current(), contextvars.copy_context()
+
+            def work() -> None:
+                socs.use(target.soc.name, cann=target.cann, mode=target.mode, rounding=target.rounding)
+                context.run(self._drive, following)
+
+            thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
+            self._states[following] = RUNNING
+            try:
+                thread.start()
+            except RuntimeError as reason:  # a limit on threads
+                raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
+            self._threads.append(thread)
+        else:
+            self._gates[following].release()
+        self._gates[index].acquire()
+        if self._failure is not None:
+            raise _Abandoned
+        self._states[index] = RUNNING
 
     def _next(self, after: int) -> int | None:
         """Return the next block in turn that can run, or None."""

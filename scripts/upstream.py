@@ -455,7 +455,10 @@ def main(
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
-            beside = [one for row in pool.map(run, _others(others or [])) for one in _other(row)]
+            every = _others(others or [])
+            ordered = sorted(every, key=lambda one: one[1].name not in (first or ()))
+            rows = dict(zip(ordered, pool.map(run, ordered), strict=True))
+            beside = [record for one in every for record in _other(rows[one])]
     if not kit and RECORDS.is_file():
         vectors = [one for one in read() if one["part"].startswith("kit") or one["name"] == "asc-devkit"]
     if not others and RECORDS.is_file():

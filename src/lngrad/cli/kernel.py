@@ -29,6 +29,7 @@ from lngrad.cli.terminal import (
     existing,
     fail,
     given,
+    run_file,
     say,
     working,
 )
@@ -97,6 +98,8 @@ def kernel_run(
 
     Example: lngrad kernel run k.cpp --kernel k --arg x=x.npy --arg y=empty:float32:2,32 --save y=y.npy
 
+    An .asc file has its kernel, its host's part and main: lngrad kernel run add.asc -D NUM=1 builds it, and runs it here.
+
     With --project the folder's op_host says blocks, tiling, workspace and the shapes of outputs:
     lngrad kernel run --project AddCustom --shape x=8,2048 --shape y=8,2048 --dtype float16 --save z=z.npy
 
@@ -105,12 +108,20 @@ def kernel_run(
 
     Exit codes: 0 the kernel ran, 1 it broke a rule of the device, crashed or took too long, 2 the arguments are wrong.
     """
+    from lngrad.ascend.soc import DEFAULT, Settings
     from lngrad.ascend.tiling.structs import tiling_of
     from lngrad.files.writing import check_place
 
+    if file is not None and file.suffix == ".asc" and not (kernel or arg or project):
+        rules = {"ordering": ordering, "auto_sync": auto_sync, "cycles": cycles, "remarks": remarks}
+        words = [f"strictness={strictness}", *(f"{name}={'on' if on else 'off'}" for name, on in rules.items())]
+        flags = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
+        run_file([str(file)], Settings(soc=soc or DEFAULT), time_limit, flags=flags, rules=",".join(words))
+        return
     if (project is None) == (file is None) or (file is not None and not (kernel and arg)):
         raise FileFormatError(
-            "kernel run: expected KERNEL.CPP with --kernel and --arg, or --project DIR; see lngrad kernel run --help"
+            "kernel run: expected KERNEL.CPP with --kernel and --arg, a whole program FILE.asc, or --project DIR; see lngrad "
+            "kernel run --help"
         )
     arrays = dict(map(_array, arg or ()))
     targets = [_target(text, None if project else arrays) for text in save or ()]

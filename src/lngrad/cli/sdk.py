@@ -16,10 +16,10 @@ from lngrad.cli.terminal import (
     REFUSED,
     SocName,
     completing,
-    existing,
     fail,
     given,
     new_table,
+    run_file,
     say,
     soc_names,
     working,
@@ -85,7 +85,9 @@ def sdk(
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     if run:
-        _run(folder, settings, ctx.meta[_PROGRAM], time_limit)
+        if not ctx.meta[_PROGRAM]:
+            fail("--run: expected a C or C++ file after it", REFUSED)
+        run_file(ctx.meta[_PROGRAM], settings, time_limit, folder)
         return
     if folder is None:
         fail("DIR: expected a folder to write, or --run FILE", REFUSED)
@@ -98,24 +100,6 @@ def sdk(
     with working(f"building {folder}"):
         write_toolkit(folder, settings)
     say(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
-
-
-def _run(folder: Path | None, settings: Any, words: list[str], time_limit: float | None) -> None:
-    from lngrad.ascend.sdk.program import run_program
-    from lngrad.support.children import children, end_children, guarded
-
-    if not words:
-        fail("--run: expected a C or C++ file after it", REFUSED)
-    existing(Path(words[0]))
-    building = working(f"building {words[0]}")
-    guarded()
-    ours = dict(children())
-    try:
-        code = run_program(Path(words[0]), words[1:], folder, settings, time_limit, building)
-    finally:
-        end_children(lambda process, _: process in ours)  # what the program has started
-    if code != 0:
-        raise typer.Exit(code)
 
 
 def kernel_test(

@@ -503,3 +503,18 @@ def test_a_tiling_that_is_too_short_is_refused(inputs):
     arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
     with pytest.raises(DeviceFault, match=r"CopyTiling: the tiling has 8 bytes, the struct has 12"):
         launch(rows_kernel(), 1, *arrays, *outputs, workspace=64, tiling=struct.pack("<2I", M, N))
+
+
+@pytest.mark.parametrize(("name", "place"), [("DT_FLOAT", 0), ("DT_FLOAT16", 1), ("DT_BF16", 2)])
+def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_path):
+    branches = "".join(
+        f"#if ORIG_DTYPE_X == {one}\n    memory.SetValue({at}, {one} + 1);\n#endif\n"
+        for at, one in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
+    )
+    (tmp_path / "k.cpp").write_text(
+        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n    AscendC::GlobalTensor<int32_t> memory;\n'
+        f"    memory.SetGlobalBuffer((__gm__ int32_t*)x, 3);\n{branches}}}\n"
+    )
+    memory = np.zeros(3, np.int32)
+    launch(ascendc.compile(tmp_path / "k.cpp", "k", define={"ORIG_DTYPE_X": name}), 1, memory)
+    assert memory.tolist() == [[1, 0, 0], [0, 2, 0], [0, 0, 28]][place]

@@ -91,6 +91,51 @@ def test_a_program_that_a_signal_ends(tmp_path: Path, toolkit: Path) -> None:
     assert lngrad("sdk", toolkit, "--run", tmp_path / "main.c").returncode == 134
 
 
+WHOLE = """
+#include "acl/acl.h"
+#include "kernel_operator.h"
+using namespace AscendC;
+__global__ __vector__ void twice(__gm__ uint8_t* x)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 256);
+    LocalTensor<float> local = buffer.Get<float>();
+    GlobalTensor<float> memory;
+    memory.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(x), 64);
+    DataCopy(local, memory, 64);
+    BETWEEN
+    Muls(local, local, 2.0f, 64);
+    PipeBarrier<PIPE_ALL>();
+    DataCopy(memory, local, 64);
+}
+int main()
+{
+    float host[64] = {21}, *device;
+    aclInit(nullptr);
+    aclrtSetDevice(0);
+    aclrtMalloc(reinterpret_cast<void**>(&device), sizeof host, ACL_MEM_MALLOC_HUGE_FIRST);
+    aclrtMemcpy(device, sizeof host, host, sizeof host, ACL_MEMCPY_HOST_TO_DEVICE);
+    twice<<<1, 0, nullptr>>>(reinterpret_cast<uint8_t*>(device));
+    if (aclrtSynchronizeDevice() != ACL_SUCCESS) return 3;
+    aclrtMemcpy(host, sizeof host, device, sizeof host, ACL_MEMCPY_DEVICE_TO_HOST);
+    return host[0] == 42 ? 0 : 4;
+}
+"""
+
+
+@needs_c
+def test_kernel_run_builds_and_runs_a_whole_asc_file(tmp_path: Path) -> None:
+    (tmp_path / "twice.asc").write_text(WHOLE)
+    done = lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
+    assert done.returncode == 0, done.stderr
+    raced = lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=")
+    assert raced.returncode != 0
+    assert "twice.asc:15: Muls reads 256 bytes" in raced.stdout + raced.stderr
+    assert lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=", "--no-ordering").returncode == 0
+    assert "a whole program FILE.asc" in lngrad("kernel", "run").stderr
+
+
 DETACHES = """
 #include <stdio.h>
 #include <unistd.h>

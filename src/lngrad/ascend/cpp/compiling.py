@@ -227,7 +227,7 @@ def build(
     included = "".join(_header(path.resolve(strict=True), kernel, source) for path in ahead)
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
-    options = [f"-I{folder}" for folder in (*include, source.parent)]
+    options = ["-DLNGRAD_TYPE_MACROS", *(f"-I{folder}" for folder in (*include, source.parent))]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     if hasattr(ctypes.CDLL(None), kernel):
         included += renaming(kernel)

@@ -51,8 +51,9 @@ def numbers_header() -> str:
         lists.setdefault(mixed + form, []).append(f"X({operation.name})")
     forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
     numbers = "\n".join(
-        f"#ifndef DT_{name}\nenum {{ DT_{name} = {number} }};\n#endif" for name, number in DATA_TYPES.items()
-    )
+        f"#ifndef DT_{name}\n#ifdef LNGRAD_TYPE_MACROS\n#define DT_{name} {number}\n#else\nenum {{ DT_{name} = {number} }};\n"
+        "#endif\n#endif" for name, number in DATA_TYPES.items()
+    )  # fmt: skip
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
 // Written from lngrad.ascend.cpp.protocol; change them there.
 #ifndef LNGRAD_NUMBERS_H
@@ -71,7 +72,12 @@ namespace lngrad {{
 
 }} // namespace lngrad
 
-// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X; tests have macros of their own.
+namespace ge {{
+{_enum("enum DataType", ((f"DT_{name}", number) for name, number in [*DATA_TYPES.items(), ("UNDEFINED", 28)]))}
+}} // namespace ge
+
+// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, and #if of a kernel compares; tests have
+// macros of their own.
 {numbers}
 
 {_enum("enum pipe_t", ((pipe.name, pipe.value) for pipe in pipe_t))}

@@ -217,7 +217,7 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
         linked.write_text(f'#include "kernel_operator.h"\n{declared[0]}\n')
         link = ["-include", str(linked)]
     first = ["-include", "cstdint", "-include"]
-    return [*first, str(test), *last], [*first, str(kernel), *link, *last]
+    return [*first, str(test), *last], ["-DLNGRAD_TYPE_MACROS", *first, str(kernel), *link, *last]
 
 
 def _call(tests: Path) -> str | None:

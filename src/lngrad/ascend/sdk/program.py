@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+from lngrad.ascend.cpp.bridge import SETTINGS_VARIABLE
 from lngrad.ascend.cpp.compiling import without_chevrons
 from lngrad.ascend.prototypes import HEADERS
 from lngrad.ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
@@ -35,6 +37,8 @@ def run_program(
     settings: Settings,
     time_limit: float | None = None,
     building: AbstractContextManager[object] | None = None,
+    flags: Sequence[str] = (),
+    rules: str = "",
 ) -> int:
     """Build a C or C++ file against a toolkit folder and run it, here and now.
 
@@ -45,6 +49,8 @@ def run_program(
         settings: what the program sees, where a folder is written.
         time_limit: seconds for the program; None for any time.
         building: entered while the toolkit and the program are built, as to show that.
+        flags: more, for the compiler.
+        rules: how strict its launches are, as LNGRAD_KERNEL has it, which it replaces.
 
     Returns:
         The program's exit code; 128 and a signal's number if that ended it, 124 if it took too long.
@@ -58,10 +64,11 @@ def run_program(
         with building or nullcontext():
             if not is_toolkit(toolkit):
                 write_toolkit(toolkit, settings)
-            flags = [*cflags(toolkit), f"-I{source.resolve().parent}"]
-            compile_program(_plain(source, Path(scratch)), program, flags, libs(toolkit))
+            found = [*flags, *cflags(toolkit), f"-I{source.resolve().parent}"]
+            compile_program(_plain(source, Path(scratch)), program, found, libs(toolkit))
         sys.stdout.flush()
-        process = subprocess.Popen([str(program), *arguments])
+        chosen = {SETTINGS_VARIABLE: rules} if rules else {}
+        process = subprocess.Popen([str(program), *arguments], env={**os.environ, **chosen})
         try:
             code = process.wait(time_limit)
         except subprocess.TimeoutExpired:

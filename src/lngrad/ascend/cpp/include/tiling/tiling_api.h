@@ -110,7 +110,7 @@ void GetAscendAntiQuantMaxMinTmpSize(const TensorShape& srcShape, const TensorSh
                                      DataType outputDataType, uint32_t& maxValue, uint32_t& minValue)
 {
     lngrad::ask_sizes("GetAscendAntiQuantMaxMinTmpSize", maxValue, minValue, srcShape,
-                      {scaleShape.GetShapeSize(), outputDataType == DataType::DT_FLOAT16});
+                      {scaleShape.GetShapeSize(), int(outputDataType) == 1});
 }
 LNGRAD_ASK_SIZES(Select,
                  (const TensorShape& src0Shape, const TensorShape& src1Shape, const uint32_t srcTypeSize, const TensorShape& maskShape,

@@ -512,7 +512,8 @@ def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_
         for at, one in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
     )
     (tmp_path / "k.cpp").write_text(
-        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n    AscendC::GlobalTensor<int32_t> memory;\n'
+        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
+        "    AscendC::GlobalTensor<int32_t> memory;\n"
         f"    memory.SetGlobalBuffer((__gm__ int32_t*)x, 3);\n{branches}}}\n"
     )
     memory = np.zeros(3, np.int32)

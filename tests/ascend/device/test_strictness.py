@@ -250,6 +250,21 @@ class TestSystem:
         assert (memory[:5001] == 2.5).all()
         assert not memory[5001:].any()
 
+    def test_past_the_size_of_a_tensor_is_a_warning_inside_its_memory(self):
+        def kernel(memory, scalar):
+            tensor, buf = asc.GlobalTensor(F), asc.TBuf()
+            tensor.SetGlobalBuffer(memory, 8)
+            asc.TPipe().InitBuffer(buf, 256)
+            asc.DataCopy(buf.Get(F), tensor, 16)
+            scalar[0] = tensor.GetValue(15)
+
+        found, memory = [0], np.arange(16, dtype=F)
+        with pytest.warns(AscendWarning, match="has 8 elements from here on, the access takes 16; SetGlobalBuffer"):
+            asc.launch(lambda address: kernel(address, found), 1, memory)
+        assert found == [15]
+        with pytest.raises(BoundsFault, match="has 8 elements from here on, the access takes 16 "):
+            asc.launch(lambda address: kernel(address, found), 1, memory[:15])
+
     def test_filling_past_the_end_writes_nothing(self):
         memory = np.zeros(5010, F)
         with pytest.raises(BoundsFault, match=r"InitOutput: .* has 5010 elements from here on, the access takes 5011"):

@@ -65,7 +65,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
     fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
-    spare = 0 if fits else _check_region(api, local, region, (first, end), b, writing=not inward)
+    spare = 0 if fits else _check_region(api, local, remote, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
     whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = whole if inward and b.local_step >= whole else filled
@@ -129,19 +129,19 @@ def _pad_global(local: LocalTensor, start: int, b: Blocks) -> None:
         core.order.pad(start + row * b.global_step, padding[row])
 
 
-def _check_region(
-    api: str, local: LocalTensor, region: GlobalRegion, place: tuple[int, int], b: Blocks, writing: bool
-) -> int:
-    """Refuse blocks that pass the end of a global tensor (``place``: its bytes), or write to memory that is read-only.
+def _check_region(api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, writing: bool) -> int:
+    """Refuse blocks that pass the end of a global tensor, or write to memory that is read-only.
 
     Returns:
         How many bytes pass its end and lie in the 32 to 63 that aclrtMalloc takes more: "device" allows them.
     """
     nbytes, size, core = (b.blocks - 1) * b.global_step + b.nbytes, local.dtype.itemsize, local.core
-    first, end = place
+    region, first, end = remote.extent(api)
     room = end - first
     if nbytes > room:
-        fault = too_far(api, region, end, room // size, -(-nbytes // size))
+        fault = too_far(core, api, region, room // size, -(-nbytes // size), first + nbytes)
+        if fault is None:
+            return 0
         if nbytes - room > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
             raise fault
         core.tolerate(fault)

@@ -7,7 +7,7 @@ import enum
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lngrad.ascend.device.core import current_core
+from lngrad.ascend.device.core import Core, current_core
 from lngrad.ascend.device.global_memory import GlobalAddress, GlobalRegion
 from lngrad.ascend.device.numerics import element_type
 from lngrad.ascend.faults import BoundsFault, LifetimeFault
@@ -21,12 +21,16 @@ class CacheMode(enum.IntEnum):
     CACHE_MODE_NORMAL, CACHE_MODE_DISABLE = range(2)
 
 
-def too_far(api: str, region: GlobalRegion, end: int, room: int, taken: int) -> BoundsFault:
-    """Return the fault of ``taken`` elements of a tensor that has ``room``, and ends at byte ``end`` of a region."""
-    size = "; SetGlobalBuffer got that size, the memory goes on" if end < region.data.size else ""
-    return BoundsFault(
-        f"{api}: {region.name} has {room} elements from here on, the access takes {taken}{size} [ErrorRead3, ErrorWrite2]"
-    )
+def too_far(core: Core | None, api: str, region: GlobalRegion, room: int, taken: int, stop: int) -> BoundsFault | None:
+    """Return the fault of ``taken`` elements, up to byte ``stop``, of a tensor that has ``room``.
+
+    CANN: its checker and a device do not know the size that SetGlobalBuffer was given: inside the memory it is a warning.
+    """
+    text = f"{api}: {region.name} has {room} elements from here on, the access takes {taken}"
+    if core is None or stop > region.data.size:
+        return BoundsFault(f"{text} [ErrorRead3, ErrorWrite2]")
+    core.warn(f"{text}; SetGlobalBuffer got that size, the memory goes on")
+    return None
 
 
 class GlobalTensor:
@@ -112,7 +116,10 @@ class GlobalTensor:
         start = self._start + first * dtype.itemsize
         stop = start + count * dtype.itemsize
         if stop > self._end or first < 0:
-            raise too_far(api, region, self._end, self.GetSize(), first + count)
+            last = stop if first >= 0 else region.stop
+            fault = too_far(current_core.get(), api, region, self.GetSize(), first + count, last)
+            if fault is not None:
+                raise fault
         return region, start, stop
 
     def GetValue(self, offset: int) -> np.generic:

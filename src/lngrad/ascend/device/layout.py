@@ -36,8 +36,9 @@ def BroadCast(
         raise BoundsFault(f"BroadCast: srcShape must be 1 or dstShape in every axis, got {srcShape} and {dstShape}")
     with dst.core.tile_api("BroadCast"):
         values, origins = src.take("BroadCast", "src", int(np.prod(srcShape)))
-        order = np.broadcast_to(np.arange(values.size).reshape(srcShape), dstShape).reshape(-1)
-        dst.put("BroadCast", "dst", values[order], origins[order])
+        wide = np.broadcast_to(values.reshape(srcShape), dstShape).reshape(-1)
+        origins = np.broadcast_to(origins.reshape(*srcShape, -1), (*dstShape, values.itemsize))
+        dst.put("BroadCast", "dst", wide, origins)
 
 
 def Transpose(dst: LocalTensor, src: LocalTensor) -> None:
@@ -99,16 +100,12 @@ def GatherMask(
             role, words = "src1Pattern", -(-((repeats - 1) * span + nbytes) // src1Pattern.dtype.itemsize)
             every, unknown = src1Pattern.take("GatherMask", role, words)
             at = np.arange(repeats)[:, None] * span + np.arange(nbytes)
-            # Of a byte that Compare has written in part, the bits that have a value may be used.
-            known = np.where(unknown.reshape(-1) % MAX_ORIGINS, unknown.reshape(-1) // MAX_ORIGINS, 255).astype(
-                np.uint8
-            )
-            chosen, valued = (
-                np.unpackbits(one[at], axis=1, bitorder="little")[:, :count].astype(bool)
-                for one in (every.view(np.uint8), known)
-            )
-            if not valued.all():
-                src1Pattern.read("GatherMask", role, words)
+            chosen = np.unpackbits(every.view(np.uint8)[at], axis=1, bitorder="little")[:, :count].astype(bool)
+            if unknown.any():  # of a byte that Compare has written in part, the bits that have a value may be used
+                unknown = unknown.reshape(-1)[at]
+                known = np.where(unknown % MAX_ORIGINS, unknown // MAX_ORIGINS, 255).astype(np.uint8)
+                if not np.unpackbits(known, axis=1, bitorder="little")[:, :count].all():
+                    src1Pattern.read("GatherMask", role, words)
         packed = places[chosen]
         if packed.size:
             dst.put("GatherMask", "dst", values[packed], origins[packed])

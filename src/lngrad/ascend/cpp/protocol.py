@@ -51,9 +51,10 @@ def numbers_header() -> str:
         lists.setdefault(mixed + form, []).append(f"X({operation.name})")
     forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
     numbers = "\n".join(
-        f"#ifndef DT_{name}\n#ifdef LNGRAD_TYPE_MACROS\n#define DT_{name} {number}\n#else\nenum {{ DT_{name} = {number} }};\n"
-        "#endif\n#endif" for name, number in DATA_TYPES.items()
-    )  # fmt: skip
+        f"#ifdef LNGRAD_TYPE_MACROS\n#undef DT_{name}\n#define DT_{name} {number}\n#elif !defined(DT_{name})\n"
+        f"enum {{ DT_{name} = {number} }};\n#endif"
+        for name, number in DATA_TYPES.items()
+    )
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
 // Written from lngrad.ascend.cpp.protocol; change them there.
 #ifndef LNGRAD_NUMBERS_H
@@ -76,8 +77,8 @@ namespace ge {{
 {_enum("enum DataType", ((f"DT_{name}", number) for name, number in [*DATA_TYPES.items(), ("UNDEFINED", 28)]))}
 }} // namespace ge
 
-// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, and #if of a kernel compares; tests have
-// macros of their own.
+// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, and #if of a kernel compares, whatever
+// macros of its own a test has.
 {numbers}
 
 {_enum("enum pipe_t", ((pipe.name, pipe.value) for pipe in pipe_t))}

@@ -54,8 +54,7 @@ class GlobalRegions:
         for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:
                 return region
-        constants = _constants(address, nbytes)
-        if constants:
+        if constants := _constants(address, nbytes):
             return constants
         nearest = self._regions[place] if place >= 0 else None
         where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""

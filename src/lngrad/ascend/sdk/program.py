@@ -67,8 +67,8 @@ def run_program(
             found = [*flags, *cflags(toolkit), f"-I{source.resolve().parent}"]
             compile_program(_plain(source, Path(scratch)), program, found, libs(toolkit))
         sys.stdout.flush()
-        chosen = {SETTINGS_VARIABLE: rules} if rules else {}
-        process = subprocess.Popen([str(program), *arguments], env={**os.environ, **chosen})
+        environment = {**os.environ, **({SETTINGS_VARIABLE: rules} if rules else {})}
+        process = subprocess.Popen([str(program), *arguments], env=environment)
         try:
             code = process.wait(time_limit)
         except subprocess.TimeoutExpired:

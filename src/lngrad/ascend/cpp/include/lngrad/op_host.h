@@ -75,6 +75,7 @@ struct Tensor : StorageShape {
     ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
     ge::Format GetOriginFormat() const { return ge::FORMAT_ND; }
     const StorageShape& GetShape() const { return *this; }
+    const Tensor& GetFormat() const { return *this; }
     int64_t GetShapeSize() const { return GetStorageShape().GetShapeSize(); }
     template <typename T>
     const T* GetData() const { return static_cast<const T*>(data); }
@@ -169,6 +170,7 @@ public:
     uint32_t GetBlockDim() const { return blocks; }
     ge::graphStatus SetTilingKey(uint64_t value) { return key = value, ge::GRAPH_SUCCESS; }
     uint64_t GetTilingKey() const { return key; }
+    int32_t GetDeterministic() const { return 0; }
     ge::graphStatus SetScheduleMode(uint32_t) { return ge::GRAPH_SUCCESS; }
     ge::graphStatus SetNeedAtomic(bool) { return ge::GRAPH_SUCCESS; }
 
@@ -359,6 +361,7 @@ template <typename Context>
 bool IsRegbaseSocVersion(const Context*) { return false; }
 
 } // namespace Ops::Base
+namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namespace Ops::Base; } }
 
 #define OP_ADD(Name, ...) static const Name lngrad_operator_##Name(#Name)
 #define LNGRAD_REGISTRATION(Name, line) static const lngrad::Registration lngrad_##Name##line = lngrad::Registration()

@@ -77,8 +77,7 @@ namespace ge {{
 {_enum("enum DataType", ((f"DT_{name}", number) for name, number in [*DATA_TYPES.items(), ("UNDEFINED", 28)]))}
 }} // namespace ge
 
-// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, and #if of a kernel compares, whatever
-// macros of its own a test has.
+// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, whatever macros of its own a test has.
 {numbers}
 
 {_enum("enum pipe_t", ((pipe.name, pipe.value) for pipe in pipe_t))}

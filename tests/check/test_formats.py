@@ -86,6 +86,16 @@ def test_a_broken_csv_is_told_file_line_and_column(old, new, text):
         read_ttk(KERNEL.replace(old, new, 1), "f.csv")
 
 
+OF_GATED = "norm: gated_rms_norm, outputs: {dgamma: float32, dgate: bfloat16}"
+GATED = f"lngrad: 1\ncases: [{{shape: [2, 3], dtype: bfloat16, {OF_GATED}}}]"
+
+
+def test_results_of_a_gated_norm_have_their_own_names():
+    assert read_own(GATED, "f.yaml")[0].output_dtypes == ("bfloat16", "float32", "bfloat16")
+    wider = read_own(GATED.replace("dgate: bfloat16", "dx: float32"), "f.yaml")[0]
+    assert wider.output_dtypes == ("float32", "float32", "float32")
+
+
 @pytest.mark.parametrize(
     ("yaml", "text"),
     [
@@ -102,6 +112,12 @@ def test_a_broken_csv_is_told_file_line_and_column(old, new, text):
         ("lngrad: 1\ncases: [{shape: [1]", r"f\.yaml:2:\d+: "),
         ("lngrad: 1\nlngrad: 1\ncases: []", r"expected every key once"),
         ("lngrad: 1\ncases:\n  - {shape: [2, 3], ranges: {rstd: [1]}}", r"\(low, high\) and at most"),
+        (GATED.replace("dgate", "dbeta"), r"outputs: expected dx, dgamma, dgate, got 'dbeta'$"),
+        (GATED.replace("gated_", ""), r"outputs: expected dx, dgamma, dbeta, got 'dgate'$"),
+        (
+            GATED.replace("dgate: bfloat16", "dgate: float32"),
+            r"dgate: expected the dtype of dx, bfloat16, got float32$",
+        ),
     ],
 )
 def test_a_broken_yaml_is_told_line_and_column(yaml, text):

@@ -102,6 +102,8 @@ FORMS = [
     ("FILES/benchmark.py:ModelNew", "rms_norm", "as axis 1, eps is eps", "FILES/benchmark.py:Wrong"),
     ("hub:FILES/hub_norm:RMSNorm", "rms_norm", "eps is variance_epsilon", "hub:FILES/hub_norm:WrongNorm"),
     ("jax_forwards:norm", "layer_norm", "weight is scale, bias is bias, eps is eps", "jax_forwards:wrong_norm"),
+    ("lngrad.jax:gated_rms_norm", "gated_rms_norm", "gate is gate, weight is gamma", None),
+    ("lngrad.jax:modulated_layer_norm", "zero_centred_layer_norm", "weight is scale, bias is shift", None),
     ("torch.nn:LayerNorm", "layer_norm", "weight is weight, bias is bias, eps is eps", None),
     ("torch.nn.functional:rms_norm", "rms_norm", "shape is normalized_shape, weight is weight, eps is eps", None),
     ("forwards:added", "add_rms_norm", "weight is gamma, eps is eps; returns y and the total", None),
@@ -114,7 +116,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("right", "norm", "text", "wrong"), FORMS, ids=lambda one: str(one).rpartition("/")[2])
 def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
-    if right.startswith("jax"):
+    if "jax" in right:
         pytest.importorskip("jax")
     found = run_of(right, files)
     assert f"taken as {norm}: " in found.signature
@@ -296,6 +298,25 @@ def test_a_wrong_module_of_flax_fails():
     pytest.importorskip("flax")
     found = run_of("flax_forwards:WrongNorm", filter="=small")
     assert [one.name for one in found.mistakes] == ["mean of dxhat missing"]
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("lngrad.torch:modulated_layer_norm", "forwards:modulated_by_the_first_sample"),
+    ("lngrad.jax:modulated_layer_norm", "jax_forwards:modulated_by_the_first_sample"),
+])  # fmt: skip
+def test_a_forward_with_a_scale_of_each_sample(right, wrong):
+    """It is right where all rows have one scale."""
+    if "jax" in right:
+        pytest.importorskip("jax")
+    assert run_of(right, norm="modulated_layer_norm").verdict == "PASS"
+    assert run_at_hand(wrong).verdict == "PASS"
+    found = run_at_hand(wrong, norm="modulated_layer_norm")
+    assert (found.verdict, len(found.mistakes)) == ("FAIL", 1)
+
+
+def test_a_residual_and_a_gate_are_refused_with_the_reason():
+    with pytest.raises(BackendUnavailable, match=r"bias and eps; no norm has both a residual and a gate$"):
+        run_of("forwards:added_and_gated")
 
 
 def test_the_error_of_the_likeliest_call_is_told():

@@ -29,6 +29,7 @@ from lngrad.testing import (  # noqa: E402
     check_same_bits,
     make_inputs,
 )
+from norms import forward  # noqa: E402
 
 # What is computed, and whether there is a residual.
 NORMS = {
@@ -624,3 +625,105 @@ def test_a_gated_norm_refuses_what_the_core_refuses():
         lngrad_jax.gated_rms_norm(x, x, w, eps="1e-5")
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lngrad_jax.gated_rms_norm, (x, x, w), (x, x, w))
+
+
+# Samples with a scale and a shift each
+
+MODULATED = {"layer": Normalization(offset=1.0, modulated=True), "rms": Normalization(False, 1.0, modulated=True)}
+modulations = pytest.mark.parametrize("normalization", MODULATED.values(), ids=MODULATED)
+PLACES = (Case((3, 5), (24,)), Case((3, 2, 5), (7,)), Case((2, 130), (33,)), Case((4, 1), (700,)), Case((1, 9), (16,)))
+
+
+def modulated(normalization):
+    function = lngrad_jax.modulated_layer_norm if normalization.centred else lngrad_jax.modulated_rms_norm
+    return partial(function, eps=EPS)
+
+
+def of_samples(one):
+    """x and what each sample has, as (S, N)."""
+    N = one.x.shape[-1]
+    return [jnp.asarray(one.x)] + [jnp.asarray(p).reshape(-1, N) for p in (one.gamma, one.beta) if p is not None]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("case", PLACES, ids=str)
+@modulations
+def test_a_modulated_norm_and_its_gradients_have_the_bits_of_the_core(normalization, case, dtype):
+    one = make_inputs(case, dtype, normalization=normalization)
+    arrays = of_samples(one)
+    y, pullback = jax.vjp(jax.jit(modulated(normalization)), *arrays)
+    got = numpy(pullback(jnp.asarray(one.dy)))
+    results, grads = core(one)
+    check_same_bits(np.asarray(y), results[0])
+    check_same_bits(got, tuple(g.reshape(a.shape) for g, a in zip(grads, arrays, strict=True)))
+    if dtype == "float32":  # float64's truth, rounded once
+        right = type(grads)(*(g.reshape(r.shape) for g, r in zip(got, grads, strict=True)))
+        made = forward(one)
+        one = replace(one, rstd=made.rstd, mean=getattr(made, "mean", one.mean))
+        check_grads(right, one)
+        for k in range(1, len(right)):
+            wrong = list(right)
+            wrong[k] = np.roll(right[k], 1, 0) if case.lead[0] > 1 else right[k] * 1.01
+            with pytest.raises(AssertionError):
+                check_grads(type(grads)(*wrong), one)
+
+
+def test_samples_and_a_batch_of_gammas_are_one_call(monkeypatch):
+    from lngrad.core.calls import forget
+    from lngrad.jax import calls
+
+    problems, make_plan = [], calls.make_plan
+    monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
+    forget()
+    x, scale = jnp.ones((3, 4, 8)), jnp.ones((3, 8))
+    gradient = jax.jit(jax.grad(lambda *given: lngrad_jax.modulated_layer_norm(*given).sum(), (0, 1, 2)))
+    jax.block_until_ready(gradient(x, scale, scale))
+    jax.block_until_ready(jax.vmap(lngrad_jax.rms_norm)(x, scale))
+    jax.block_until_ready(jax.vmap(lngrad_jax.layer_norm, (0, 0, None))(x, scale, scale[0]))
+    assert [(problem.samples, problem.M) for problem in problems] == [(3, 12), (3, 12), (3, 12), (1, 4)]
+
+
+@modulations
+def test_derivatives_of_a_modulated_norm_in_float64(normalization):
+    arrays = of_samples(make_inputs(Case((2, 3), (5,)), "float64", normalization=normalization))
+    check_by_differences(modulated(normalization), arrays, order=2, modes=["fwd", "rev"], eps=1e-4)
+    f = partial(modulated(normalization), *arrays[:2])
+    check_by_differences(lambda eps: f(eps=eps), [0.37], order=1, modes=["fwd", "rev"])
+
+
+@modulations
+def test_batches_shards_and_other_platforms_of_a_modulated_norm(normalization):
+    f, one = modulated(normalization), make_inputs(Case((2, 6, 4), (16,)), "float32", normalization=normalization)
+    x, *own = of_samples(one)
+    y = f(x, *own)
+    check_same_bits(np.asarray(jax.vmap(f)(x, *[p[:, None] for p in own])), np.asarray(y))
+    full = [
+        jnp.broadcast_to(p[:, None], (2, 6, 16)).reshape(12, 16) for p in own
+    ]  # a row of parameters for each example
+    check_same_bits(np.asarray(f(x.reshape(12, 4, 16), *full).reshape(x.shape)), np.asarray(y))
+    check_same_bits(np.asarray(f(x, *[p[0] for p in own])[0]), np.asarray(y[0]))
+    lowered = jax.jit(f).trace(x, *own).lower(lowering_platforms=("tpu",)).as_text()
+    assert "lngrad" not in lowered
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    rows = jax.sharding.PartitionSpec("data")
+    sharded = jax.shard_map(f, mesh=mesh, in_specs=rows, out_specs=rows)
+    check_same_bits(np.asarray(jax.jit(sharded)(x, *own)), np.asarray(y))
+
+
+def test_a_modulated_norm_refuses_what_the_core_refuses():
+    x, scale = jnp.ones((3, 4, 8)), jnp.ones((3, 8))
+    for wrong, text in (
+        ((x, scale[:2]), r"^gamma: expected the first of x's dimensions \(3, 4\), ones and \(8,\), got \(2, 1, 8\)$"),
+        ((x, jnp.ones((3, 7))), r"^gamma: expected the normalized shape \(8,\), got \(3, 1, 7\)$"),
+        ((x, scale, scale[0]), r"^beta: expected the shape of gamma, \(3, 1, 8\), got \(8,\)$"),
+    ):
+        with pytest.raises(ShapeError, match=text):
+            lngrad_jax.modulated_layer_norm(*wrong)
+    with pytest.raises(NumberError, match=r"^eps: expected a number"):
+        lngrad_jax.modulated_rms_norm(x, scale, eps="1e-5")
+    for shape, own in (((0, 4, 8), (0, 8)), ((2, 0, 8), (2, 8))):
+        grads = jax.grad(lambda *given: lngrad_jax.modulated_rms_norm(*given).sum(), (0, 1))(
+            jnp.ones(shape), jnp.ones(own)
+        )
+        assert [one.shape for one in grads] == [shape, own]
+        assert not grads[1].any()

@@ -40,7 +40,7 @@ from lngrad.core.problem import (
 )
 from lngrad.core.threads import chosen
 from lngrad.support.dtypes import bytes_of, contiguous_strides
-from lngrad.typing import Mask
+from lngrad.typing import Mask, Shape
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
 
@@ -210,13 +210,15 @@ class XlaCall(BoundCall):
         batch = buffers[wanted[0]][1][: split - lead]
         M, N = math.prod(shape[split - lead : split]), math.prod(shape[split:])
         self._steps = [_steps(buffers[name], len(batch)) for name in names]
-        if batch and all(
-            math.prod(one[: len(batch)]) == (1 if ROLES[name] is Role.PARAMETER else math.prod(batch))
-            for name, (_, one) in buffers.items()
-        ):
-            M, batch = math.prod(batch) * M, ()  # more rows of one call
+        examples, lead_of_call = math.prod(batch), (M,)
+        counts = {(ROLES[name] is Role.PARAMETER, math.prod(one[: len(batch)])) for name, (_, one) in buffers.items()}
+        if batch and counts <= {(False, examples), (True, 1)}:
+            lead_of_call, batch = (examples * M,), ()  # more rows of one call
+        elif batch and counts == {(False, examples), (True, examples)} and "gamma" in buffers:
+            lead_of_call, batch = (examples, M), ()  # one call, of samples with a gamma each
+            normalization = normalization._replace(modulated=True)
         self._batch = batch
-        problem = _problem(operator, normalization, M, N, buffers)
+        problem = _problem(operator, normalization, lead_of_call, N, buffers)
         super().__init__(make_plan(problem, "numba_cpu"), maker_of=lambda output: None)  # XLA has made the results
         # The number of each address that a run takes; -1 is the 0 behind the last.
         self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
@@ -255,10 +257,11 @@ def _steps(buffer: tuple[str, tuple[int, ...]], batch: int) -> list[int]:
 
 
 def _problem(
-    operator: Operator, normalization: Normalization, M: int, N: int, buffers: dict[str, tuple[str, tuple[int, ...]]]
+    operator: Operator, normalization: Normalization, lead: Shape, N: int, buffers: dict[str, tuple[str, Shape]]
 ) -> Problem:
-    """The problem in two dimensions: equal for all ways to write M rows of N elements."""
-    shapes = {Role.TENSOR: (M, N), Role.STATISTIC: (M, 1), Role.PARAMETER: (N,)}
+    """The problem of M rows, or of samples of M rows: equal for all ways to write these of N elements."""
+    own = (lead[0], 1) if normalization.modulated else ()
+    shapes = {Role.TENSOR: (*lead, N), Role.STATISTIC: (*lead, 1), Role.PARAMETER: (*own, N)}
 
     def spec(name: str) -> ArraySpec | None:
         if name not in buffers:

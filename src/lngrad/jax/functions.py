@@ -182,6 +182,53 @@ def gated_rms_norm(
     return derivatives.gated(*vary_together(x, gamma, gate), (len(problem.normalized_shape), epsilon, normalization))
 
 
+def modulated_layer_norm(
+    x: ArrayLike, scale: ArrayLike, shift: ArrayLike | None = None, *, eps: float | jax.Array = 1e-5
+) -> jax.Array:
+    """Adaptive layer normalization (AdaLN): layer_norm of the last axis, times 1 + scale, plus shift, rounded once.
+
+    Args:
+        x: (*A, N), as for layer_norm.
+        scale, shift: One row for each sample, in any of the dtypes: (*S, N) or (*S, 1, …, 1, N), S being the first dimensions
+            of A, as (B, N) and (B, 1, N) for (B, T, N). No shift: 0.
+        eps: As for layer_norm.
+
+    Returns:
+        (*A, N) in x's dtype. It can be transformed as layer_norm can, but for axis_name and explicit axes. On the CPU it and
+        its gradients have the bits of lngrad.layer_norm with a gamma of each sample.
+
+    Raises:
+        ShapeError, DtypeError, NumberError: As for layer_norm.
+    """
+    return _modulated(True, eps, x=x, gamma=scale, beta=shift)
+
+
+def modulated_rms_norm(x: ArrayLike, scale: ArrayLike, *, eps: float | jax.Array | None = None) -> jax.Array:
+    """rms_norm of the last axis, times 1 + scale, as modulated_layer_norm; eps and the bits are those of rms_norm."""
+    return _modulated(False, eps, x=x, gamma=scale)
+
+
+def _modulated(centred: bool, eps: Any, **given: Any) -> jax.Array:
+    """A batch of samples, each normalized by itself."""
+    x, *parameters = _arrays(**given)
+    refuse_sharded("x, scale, shift", x, *parameters)
+    for k, one in enumerate(parameters):
+        if one is not None and 1 < one.ndim < x.ndim:
+            parameters[k] = one.reshape(*one.shape[:-1], *(1,) * (x.ndim - one.ndim), one.shape[-1])
+    normalization = Normalization.of(centred, 1.0, modulated=True)
+    operator, facts = operators.row("forward", normalization, False), tuple(map(_facts, (x, *parameters)))
+    problem, _ = describe(operator, facts, x.shape[-1:], operator.everything, None, normalization)
+
+    def of_sample(*arrays: Any) -> Any:
+        of_one = normalization._replace(modulated=False)
+        return _normalized(of_one, eps, problem.normalized_shape, None, **dict(zip(given, arrays, strict=True)))[0]
+
+    samples, M, N = problem.samples, problem.M, problem.N
+    own = [None if one is None else one.reshape(samples, N) for one in parameters]
+    y: jax.Array = jax.vmap(of_sample)(x.reshape(samples, M // max(samples, 1), N), *own)
+    return y.reshape(x.shape)
+
+
 def _normalized(
     normalization: Normalization,
     eps: Any,

@@ -48,6 +48,17 @@ def added(
     return rms_norm(total, gamma.shape, gamma, eps), total
 
 
+def added_and_gated(x: torch.Tensor, residual: torch.Tensor, gate: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+    return rms_norm(x + residual, gamma.shape, gamma) * torch.nn.functional.silu(gate)
+
+
+def modulated_by_the_first_sample(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float
+) -> torch.Tensor:
+    scale, shift = (one[:1] if one.ndim > 1 else one for one in (scale, shift))
+    return (layer_norm(x.float(), x.shape[-1:], eps=eps) * (1 + scale.float()) + shift).to(x.dtype)
+
+
 class Written(torch.nn.Module):
     """Layer normalization with an epsilon in its formula."""
 

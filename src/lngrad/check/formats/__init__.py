@@ -107,7 +107,7 @@ def build(
         name, source, third, others: As of CheckCase.
         inputs: (shape, dtype) of each.
         normalized: None: gamma's shape, else the last dimension.
-        output_dtypes, mask: Of dx, dgamma and dbeta; an empty cell for the default.
+        output_dtypes, mask: Of dx, dgamma and dbeta or dgate; an empty cell for the default.
     """
 
     def need(holds: bool, text: str) -> None:
@@ -128,16 +128,17 @@ def build(
         need(math.prod(sizes) == math.prod(lead), f"{label}: expected {rows}, got shape {sizes}")
     need(its_dtype == other, f"{third}: expected the dtype of mean, {its_dtype}, got {other}")
     parameter = gamma[1] if gamma else dtype
-    dtypes: Any = [dtype, parameter, parameter]
-    for index, cell in enumerate(output_dtypes):
-        dtypes[index] = dtypes[index] if cell.value is None else dtype_name(cell)
+    told = {index: dtype_name(cell) for index, cell in enumerate(output_dtypes) if cell.value is not None}
+    dtypes: Any = {0: dtype, 1: parameter, 2: parameter} | told
     wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
     case = CheckCase(
-        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, tuple(dtypes), wanted, third,
+        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, tuple(dtypes.values()), wanted, third,
         **others,
     )  # fmt: skip
     fits = not gamma or gamma[0] in (R, case.parameters)
     need(fits, f"gamma: expected the normalized shape {case.parameters}, got {gamma and gamma[0]}")
+    dx, got = case.output_dtypes[0], dtypes[2]
+    need(not case.gated or 2 not in told or got == dx, f"dgate: expected the dtype of dx, {dx}, got {got}")
     return case
 
 

@@ -143,7 +143,9 @@ def _case(cells: dict[str, Cell], where: str, source: Source) -> CheckCase:
     gamma_dtype = None if gamma in (None, "none") else dtype if gamma == "same" else dtype_name(cells["gamma"])
     statistics = dtype_name(cells["statistics"]) if "statistics" in cells else accumulator_for(dtype)
     third = value("given", "rstd", ("rstd", "variance"), "rstd or variance")
-    outputs = _only(cells.get("outputs"), OUTPUTS)
+    norm = value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}")
+    names = (*OUTPUTS[:2], "dgate" if NORMS[norm].gated else "dbeta")
+    outputs = _only(cells.get("outputs"), names)
     for cell in outputs.values():  # null is no dtype here, and no mask: what is left out has the default
         dtype_name(cell)
     if "output_mask" in cells:
@@ -153,10 +155,9 @@ def _case(cells: dict[str, Cell], where: str, source: Source) -> CheckCase:
         name=str(cells["name"].value) if "name" in cells else f"line {source.line}",
         source=source, normalized=normalized, third=third, mask=cells.get("output_mask"),
         inputs=inputs if gamma_dtype is None else inputs | {"gamma": (normalized, gamma_dtype)},
-        output_dtypes=[outputs.get(name, Cell(None, where)) for name in OUTPUTS],
+        output_dtypes=[outputs.get(name, Cell(None, where)) for name in names],
         eps=cells["eps"].number() if "eps" in cells else 1e-5,
-        ranges=_ranges(cells.get("ranges"), third),
-        norm=value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}"),
+        ranges=_ranges(cells.get("ranges"), third), norm=norm,
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
         standard=cells["standard"].string() if "standard" in cells else None,
         zeros=tuple(cell.string() for cell in cells["zeros"].sequence()) if "zeros" in cells else (),

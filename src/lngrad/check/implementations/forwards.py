@@ -43,7 +43,7 @@ from lngrad.typing import Array, Shape
 # What a parameter or an attribute is, by its name. Another one is found by trial, in the order of the rows.
 ROLES = {
     "weight": ("weight", "gamma", "w", "scale", "g", "kernel"),
-    "bias": ("bias", "beta", "b"),
+    "bias": ("bias", "beta", "b", "shift"),
     "eps": ("eps", "epsilon", "variance_epsilon", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
     "residual": ("residual", "res", "r", "residual_in", "prev_residual"),
     "gate": ("gate", "z"),
@@ -109,17 +109,19 @@ def implementation_of(target: Any, name: str) -> Implementation:
     refused = ""
     for lead, library in product(_LEADS, [one for one in owned if find_spec(one.name)]):
         for way in _ways(library, target):
+            if way.roles.keys() >= {"residual", "gate"}:
+                refused = refused or "no norm has both a residual and a gate"
+                continue
             found = _tried(library, way, lead)
             if isinstance(found, Exception):
-                refused = refused or first_line(found)  # of the likeliest way
+                refused = refused or f"a call gave {first_line(found)}"  # of the likeliest way
             elif best is None or found[0] < best[0]:
                 best = (*found, library, way)
                 if found[0] <= 1:
                     return _implementation(name, *best)
     if best is None:
         expected = "a function with a parameter dy, or a forward of x, weight, bias and eps"
-        said = refused or "nothing: there is no torch and no JAX"
-        raise BackendUnavailable(f"--impl: {name}: expected {expected}; a call gave {said}")
+        raise BackendUnavailable(f"--impl: {name}: expected {expected}; {refused or 'there is no torch and no JAX'}")
     return _implementation(name, *best)
 
 
@@ -134,8 +136,12 @@ def _implementation(
     if share > 1:  # of a wrong forward nothing is sure
         text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element of a row"
         text, computes = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), NORMS
-    elif isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
-        takes = (*takes, _one_axis)
+    else:
+        if isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
+            takes = (*takes, _one_axis)
+        if "weight" in way.roles and not isinstance(_tried(library, way, (2, 3), own=(2, 1)), Exception):
+            of_one = {name: one.normalization._replace(modulated=False) for name, one in NORMS.items()}
+            computes = [name for name, one in NORMS.items() if one._replace(normalization=of_one[name]).name in norms]
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
     where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
@@ -203,7 +209,9 @@ def _outputs(results: Any, number: int) -> tuple[Any, ...]:
 # The trial
 
 
-def _tried(library: _Library, way: _Way, lead: Shape, shape: Shape = (64,)) -> tuple[Any, ...] | Exception:
+def _tried(
+    library: _Library, way: _Way, lead: Shape, shape: Shape = (64,), own: Shape = ()
+) -> tuple[Any, ...] | Exception:
     """How far a call is from the nearest norm, in tolerances; which norms it gives, the epsilon that is written in it, and
     whether it returns the total.
 
@@ -211,7 +219,7 @@ def _tried(library: _Library, way: _Way, lead: Shape, shape: Shape = (64,)) -> t
     """
     for dtype, close in _CLOSE.items():
         try:
-            found = list(_shares(library, way, dtype, lead, shape))
+            found = list(_shares(library, way, dtype, lead, shape, own))
         except Exception as reason:
             error = reason
             continue
@@ -226,13 +234,15 @@ def _tried(library: _Library, way: _Way, lead: Shape, shape: Shape = (64,)) -> t
 
 
 def _shares(
-    library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape
+    library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape, own: Shape
 ) -> Iterator[tuple[str, float, float, bool]]:
     """(norm, epsilon, error over the largest element of a row, whether a total is returned) of a sample, for all norms."""
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
     has_gate = "gate" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
-    drawn: dict[str, Array] = {role: rng.normal(size=shape) for role in ("weight", "bias") if role in way.roles}
+    drawn: dict[str, Array] = {
+        role: rng.normal(size=(*own, *shape)) for role in ("weight", "bias") if role in way.roles
+    }
     drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")[: 1 + has_residual]}
     drawn |= {"gate": rng.normal(size=(*lead, *shape))} if has_gate else {}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
@@ -244,8 +254,8 @@ def _shares(
         arrays |= {"offset": normalization.offset, "alpha": normalization.alpha}
         made = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
         got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one, np.float64) for one in made]
-        if not got or any(one.shape != total.shape for one in got):
-            continue
+        if not got or any(one.shape != total.shape for one in got) or not isinstance(made[0], type(arrays["x"])):
+            continue  # a function of JAX takes torch's tensors too, and gives none
         facts: dict[str, Any] = {"normalized": len(shape), "normalization": normalization, "gate": gate}
         true: Any = partial(reference.layer_norm, total, weight, bias, **facts)
         eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)

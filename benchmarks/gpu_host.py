@@ -1,10 +1,9 @@
 """What a normalization on a GPU costs the host, and whether what native code launches has the bits of what Python launches.
 
     python benchmarks/gpu_host.py                         without a GPU: launches of nothing, beside torch's own CPU operator
-    python benchmarks/gpu_host.py --json gpu-host.json    with one, within ten minutes; one object a line, as it is measured
+    python benchmarks/gpu_host.py --json gpu-host.json    with one, within two minutes; one object a line, as it is measured
 
-With a GPU it first compares bits (any that differ end it), then times calls and steps, and last whole training steps of models,
-eager and compiled, with torch's norms, with patch() and with patch(compiled="lngrad"); models need transformers.
+With a GPU it first compares bits (any that differ end it), then times calls and steps.
 
 The part for a GPU has never been run on one.
 """
@@ -138,7 +137,11 @@ def same_bits() -> Iterator[dict[str, Any]]:
         return [*results, grads[0]] if added else results
 
     norms = "layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"
-    for norm, (M, N), dtype in itertools.product(norms, GPU_SHAPES, (torch.float32, torch.bfloat16, torch.float64)):
+    dtypes = itertools.cycle(
+        (torch.float32, torch.bfloat16, torch.float64)
+    )  # all of all would compile for three minutes
+    for norm, (M, N) in itertools.product(norms, GPU_SHAPES):
+        dtype = next(dtypes)
         given = tensors(M, N, "cuda", dtype)
         for got, want in zip(step(given, norm), expected(given, norm), strict=True):
             if not torch.equal(got, want):
@@ -207,67 +210,10 @@ def host() -> Iterator[dict[str, Any]]:
         yield {"what": "host", "M": M, "N": N, "dtype": str(dtype)[6:], "us": times(calls, torch.cuda.synchronize)}
 
 
-def models(until: float) -> Iterator[dict[str, Any]]:
-    """Whole training steps; what is left when the time is over is left out."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-    import lngrad.torch as ours
-
-    gpt = GPT2Config(vocab_size=1000, n_positions=1024, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
-    llama = LlamaConfig(
-        vocab_size=1000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
-        num_key_value_heads=16, use_cache=False,
-    )  # fmt: skip
-    kinds = {"gpt2": lambda: GPT2LMHeadModel(gpt), "llama": lambda: LlamaForCausalLM(llama)}
-    ways: dict[str, Callable[[Any], Any]] = {
-        "torch": lambda model: 0,
-        "patch": ours.patch,
-        "patch, compiled=lngrad": lambda model: ours.patch(model, compiled="lngrad"),
-    }
-    sizes = (8, 1024), (1, 128)
-    for compiled, size, (name, make) in itertools.product((False, True), sizes, kinds.items()):
-        if (compiled and size == (1, 128)) or time.monotonic() > until:
-            continue
-        ids, steps = torch.randint(0, 1000, size, device="cuda"), {}
-        for way, turn in ways.items():
-            if way.startswith("patch,") and not compiled:
-                continue
-            torch.manual_seed(0)
-            model = make().cuda().bfloat16().train()
-            turn(model)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-            called = torch.compile(model) if compiled else model
-
-            def step(called: Any = called, optimizer: Any = optimizer) -> None:
-                optimizer.zero_grad(set_to_none=True)
-                called(input_ids=ids, labels=ids).loss.backward()  # noqa: B023  # called in this turn
-                optimizer.step()
-
-            for _ in range(4):
-                step()
-            steps[way] = step
-        found: dict[str, list[float]] = {way: [] for way in steps}
-        for _ in range(10):
-            for way, step in steps.items():
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-                step()
-                torch.cuda.synchronize()
-                found[way].append((time.perf_counter() - began) * 1e3)
-        medians = {way: round(sorted(each)[len(each) // 2], 2) for way, each in found.items()}
-        yield {"what": "model", "model": name, "size": size, "compiled": compiled, "ms": medians}
-        torch.compiler.reset()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="add the lines to this file too")
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="begin no model after this time (default: %(default)s)"
-    )
     options = parser.parse_args()
-    until = time.monotonic() + 60 * options.minutes
     import torch
 
     from lngrad.torch import native
@@ -284,10 +230,6 @@ def main() -> None:
         yield {"what": "versions", "device": torch.cuda.get_device_name(), **versions}
         yield from same_bits()
         yield from host()
-        try:
-            yield from models(until)
-        except ImportError as error:
-            yield {"what": "model", "left out": str(error)}
 
     for row in rows():
         print(json.dumps(row), flush=True)

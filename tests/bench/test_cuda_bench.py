@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
+import lngrad.torch  # noqa: E402
 from lngrad.api import execute  # noqa: E402
 from lngrad.bench import cuda, family, peers  # noqa: E402
 from lngrad.bench.cases import Job, Settings  # noqa: E402
@@ -26,7 +27,9 @@ from lngrad.cli import bench as command  # noqa: E402
 from lngrad.cli.commands import app  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
+from lngrad.support.dtypes import bytes_of  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
+from lngrad.torch import patch  # noqa: E402
 
 
 def interpreted(job: Job, t: Arguments) -> Any:
@@ -124,8 +127,8 @@ def test_the_cases_are_those_of_the_options() -> None:
     assert len(jobs) > len(large)  # and some for latency
     assert settings.peers == ("torch",)
     quick = plan_of(bench, settings_of("", "", "", "", True))
-    assert len(quick) <= 16
-    assert {job.op for _, _, job in quick} == {"backward", "forward"}
+    assert len(quick) <= 18
+    assert {job.op for _, _, job in quick} == {"backward", "forward", "step"}
     with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
         settings_of("call", "", "float32", "jax", True)
     every = "float32,bfloat16,float16"
@@ -134,7 +137,7 @@ def test_the_cases_are_those_of_the_options() -> None:
 
 
 def test_a_scope_without_a_meaning_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="scopes: expected some of call, forward, overhead, got 'kernel'"):
+    with pytest.raises(ValueError, match="scopes: expected some of call, forward, overhead, model, got 'kernel'"):
         settings_of("call,kernel", "", "", "torch", True)
 
 
@@ -203,7 +206,10 @@ def test_the_family(norm: str) -> None:
     bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
     settings = Settings(bench.scopes, ("torch", "llama", "liger"), ("float32",), ((6, 40),), rounds=1)
     lines = list(run(bench, settings, said.append))
-    assert [(line["scope"], line["M"]) for line in lines] == [("forward", 6), ("autograd", 6), ("overhead", 64)]
+    scopes = [("forward", 6), ("autograd", 6), ("overhead", 64), ("model", 6)][: 3 + (norm == "rms_norm")]
+    assert [(line["scope"], line["M"]) for line in lines] == scopes
+    if norm == "rms_norm":
+        assert set(lines.pop()["ratio"]) == {"torch"}
     for line in lines:
         assert set(line["ratio"]) == {"torch", "llama"}
         assert line["norm"] == norm
@@ -211,7 +217,40 @@ def test_the_family(norm: str) -> None:
     assert len(said) == 3
     assert all("liger" in text and "No module named" in text for text in said)
     # Ours and two peers; the copy once; the host's time many times.
-    assert sorted(clock.turns) == [1] * 3 + [cuda.REPEATS] * 6 + [cuda.HOST_REPEATS] * 3
+    # A model's step is one; nobody else steps, and nothing is copied beside it.
+    assert sorted(clock.turns) == [1] * (3 + 2 * (norm == "rms_norm")) + [cuda.REPEATS] * 6 + [cuda.HOST_REPEATS] * 3
+
+
+@pytest.mark.parametrize(("dtype", "ours"), [("float32", 1.0), ("bfloat16", 1.0), ("float32", 1.1)])
+def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch's norms, ours, and torch's compiled; what gives another loss is not timed."""
+    made: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: made.append(options) or model)
+
+    def patched(model: Any) -> int:
+        with torch.no_grad():
+            model.norm.weight *= ours
+        return patch(model)
+
+    monkeypatch.setattr(lngrad.torch, "patch", patched)
+    clock, settings = FakeClock(), Settings(("model",), ("torch", "compile", "liger"), (dtype,), ((24, 128),), rounds=2)
+    bench = faked(clock)
+    bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
+    if ours != 1:
+        with pytest.raises(GradientError, match=r"^model: expected a loss of [\d.]+, got [\d.]+ with our norms$"):
+            list(run(bench, settings, print))
+        assert not clock.turns
+        return
+    (line,) = run(bench, settings, print)
+    assert (line["scope"], line["op"], line["passed_over"]) == ("model", "step", ["liger"])
+    assert set(line["ratio"]) == {"torch", "compile"}
+    assert "roofline" not in line
+    assert line["bytes"] == 45 * 24 * 128 * bytes_of(dtype)
+    assert clock.turns == [1] * 6
+    assert made == [{"dynamic": False}]
+    monkeypatch.setattr(lngrad.torch, "patch", lambda model: 0)
+    assert not list(run(bench, settings, made.append))
+    assert made[1:] == ["model: patch() leaves LayerNorm"]
 
 
 def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,11 +18,15 @@ import pytest
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
+from typer.testing import CliRunner  # noqa: E402
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_bands  # noqa: E402
 import gpu_session  # noqa: E402
 
 from lngrad.bench import cuda  # noqa: E402
+from lngrad.cli import bench as command  # noqa: E402
+from lngrad.cli.commands import app  # noqa: E402
 from lngrad.gpu import policy  # noqa: E402
 
 
@@ -89,21 +95,57 @@ def test_timed_with_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_session_has_time_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Thirteen minutes; a part that fails, or takes too long, ends no other, and what it printed is kept."""
-    assert sum(minutes for minutes, _ in gpu_session.parts(tmp_path).values()) <= 13
+    """Two commands of ten minutes; a part that fails, or takes too long, ends no other, and what it printed is kept."""
+    known = gpu_session.parts(tmp_path)
+    for half, most in ((1, 9.5), (2, 6.5)):
+        assert 0 < sum(part.minutes for part in known.values() if part.half == half) <= most
+    assert sum(part.expected for part in known.values()) <= 60 * 13
+    assert all(part.expected < 60 * part.minutes for part in known.values())
     program = [sys.executable, "-c"]
     parts = {
-        "wrong": (1.0, [*program, "raise SystemExit('no')"]),
-        "slow": (0.01, [*program, "import time; time.sleep(60)"]),
-        "right": (1.0, [*program, "print('yes')"]),
+        "wrong": gpu_session.Part(1, 1.0, 1, [*program, "raise SystemExit('no')"]),
+        "slow": gpu_session.Part(1, 0.01, 1, [*program, "import time; time.sleep(60)"]),
+        "right": gpu_session.Part(1, 1.0, 1, [*program, "print('yes')"]),
+        "of the second half": gpu_session.Part(2, 1.0, 1, [*program, "print('later')"]),
     }
     monkeypatch.setattr(gpu_session, "parts", lambda folder: parts)
-    gpu_session.main(tmp_path / "made", [])
+    gpu_session.main(tmp_path / "made", ["1"])
     said = capsys.readouterr().out.splitlines()
     assert [line.split(" after")[0] for line in said] == [
         "wrong: exit code 1",
         "slow: out of time",
         "right: exit code 0",
     ]
-    assert (tmp_path / "made" / "right.txt").read_text() == "yes\n"
-    assert (tmp_path / "made" / "wrong.txt").read_text() == "no\n"
+    gpu_session.main(tmp_path / "made", ["of the second half"])
+    said = (tmp_path / "made" / "said.txt").read_text()
+    assert said == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
+
+
+def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option, scope, peer and shape of its parts, as far as there is no device; the scripts take their arguments."""
+    asked = []
+
+    def run(bench: Any, settings: Any, *given: Any) -> tuple[list[Any], int]:
+        asked.append((bench, settings))
+        return [], 0
+
+    monkeypatch.setattr(command, "run_and_print", run)
+    monkeypatch.setattr(command, "why_no_device", lambda: None)
+    monkeypatch.setattr(cuda, "EventClock", lambda: None)
+    for kind in (cuda.CudaBench, cuda.CudaFamilyBench):
+        before = kind.__init__
+        monkeypatch.setattr(
+            kind, "__init__", lambda self, *given, before=before: before(self, *given, device="cpu", copy_bytes=1 << 20)
+        )
+    known = gpu_session.parts(tmp_path)
+    for part in known.values():
+        words = part.command[1:]
+        if words[:3] == ["-m", "lngrad", "bench"]:
+            result = CliRunner().invoke(app, words[2:])
+            assert result.exit_code == 0, result.output
+        elif words[0].endswith(".py"):
+            made = [sys.executable, *words, "--help"]
+            subprocess.run(made, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"TRITON_INTERPRET": "1"})
+    assert len(asked) == sum("bench" in part.command for part in known.values()) == 6
+    for bench, settings in asked:
+        assert all(bench.jobs(settings, scope) for scope in settings.scopes)

@@ -85,7 +85,7 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
     pytest.importorskip("torch")
     records = tmp_path / "records.jsonl"
     result = lngrad(
-        "bench", "--quick", "--cases", "70x300", "--scopes", "override,autograd", "--dtypes", "float32,bfloat16",
+        "bench", "--quick", "--cases", "70x300", "--scopes", "override,autograd,model", "--dtypes", "float32,bfloat16",
         "--json", records,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -95,9 +95,12 @@ def test_bench_times_modules_forward_and_backward(tmp_path):
         ("override", "bfloat16", "both"),
         ("autograd", "float32", "both"),
         ("autograd", "bfloat16", "both"),
+        ("model", "float32", "step"),
+        ("model", "bfloat16", "step"),
     ]
     for line in lines:
-        assert line["bytes"] == 5 * 70 * 300 * (4 if line["dtype"] == "float32" else 2)
+        norms = 9 if line["scope"] == "model" else 1
+        assert line["bytes"] == norms * 5 * 70 * 300 * (4 if line["dtype"] == "float32" else 2)
         assert set(line["time_us"]) == {"lngrad", "torch"}
 
 
@@ -139,7 +142,7 @@ def test_bench_goes_on_where_it_stopped(tmp_path):
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
         (
             ("--scopes", "all"),
-            "scopes: expected some of call, override, autograd, jax, kernel, forward, overhead, first_call,",
+            "scopes: expected some of call, override, autograd, jax, model, kernel, forward, overhead, first_call,",
         ),
         (("--threads", "2,none"), "threads: expected positive numbers, for example 1,2, got 'none'"),
         (("--resume",), "resume: needs --json FILE, which has the records so far"),

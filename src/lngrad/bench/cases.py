@@ -13,10 +13,12 @@ DTYPES = ("float32", "bfloat16", "float16")
 QUICK_ROUNDS = 3
 # On a CPU: of a module's forward and backward, a small one among them; and of a quick run.
 MODULE_SHAPES = ((64, 64), (1024, 256), (4096, 768), (16384, 1024), (4096, 4096), (8192, 4096))
+MODEL_SHAPES = ((512, 768),)  # tokens, and hidden size
 QUICK = ((512, 384), (4096, 768), (50000, 37))
 Shapes: TypeAlias = tuple[tuple[int, int], ...]
 
-_PASSES = {"backward": 3, "forward": 2, "both": 5}  # over M·N elements, at the least
+LAYERS = 4  # of a model, whose norms are two in each and a last one
+_PASSES = {"backward": 3, "forward": 2, "both": 5, "step": 5 * (2 * LAYERS + 1)}  # over M·N elements, at the least
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Job:
     Attributes:
         M, N: Rows and columns.
         dtype: Of x, dy, gamma and beta.
-        op: backward, forward, or both: the one after the other.
+        op: backward, forward, or both: the one after the other; or step, of a model's training.
         norm: By its name in lngrad.check.case.NORMS.
     """
 
@@ -38,7 +40,7 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that must move at the least: dy, x and dx backward, x and y forward."""
+        """Bytes that must move at the least: dy, x and dx backward, x and y forward; in a step, of all norms."""
         return _PASSES[self.op] * self.M * self.N * bytes_of(self.dtype)
 
 

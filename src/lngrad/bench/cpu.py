@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 import lngrad
-from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
-from lngrad.bench.family import autograd, overridden
+from lngrad.bench.cases import DTYPES, MODEL_SHAPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.family import autograd, overridden, steps
 from lngrad.bench.measure import TurnClock, keep_memory
 from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, jitted
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
@@ -52,7 +52,7 @@ FRAMEWORKS = {
     "autograd": ("torch", autograd),
     "jax": ("jax", jitted),
 }
-AS_CALLED = ("call", *FRAMEWORKS)
+AS_CALLED = ("call", *FRAMEWORKS, "model")
 FLOATS = 1 << 24  # of each of the roofline's three arrays: 64 MiB, twice a large last-level cache
 
 # Import and first backward of a small problem, in a fresh process; prints seconds.
@@ -77,7 +77,7 @@ class CpuBench:
     call: the public function in the default environment, as a user meets it, outputs of 64 MB and
     more.
     override, autograd, jax: forward and backward through a framework, in the default environment
-    too.
+    too. model: a step of a transformer with our norms.
     kernel: backward with the plan ready and memory for the results given; freed memory is kept, for all
     peers alike.
     forward: the same for the forward.
@@ -103,6 +103,8 @@ class CpuBench:
             shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
             chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
             return [job for job in chosen if settings.shapes or job.nbytes // 3 >= LARGE_BYTES]
+        if scope == "model":
+            return [Job(M, N, dtype, "step") for M, N in settings.shapes or MODEL_SHAPES for dtype in settings.dtypes]
         op = "both" if scope in FRAMEWORKS else "forward" if scope == "forward" else "backward"
         shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in FRAMEWORKS else SHAPES)
         return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
@@ -122,6 +124,9 @@ class CpuBench:
                 starts, lambda name, call: float(call()), rounds, {}, facts=facts
             )  # calls that time themselves
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
+        if scope == "model":
+            calls, versions = steps(job, peers, "cpu")
+            return Contest(calls, TurnClock(), rounds, versions, facts=facts)
         a = random_arguments(job)
         if scope in FRAMEWORKS:
             name, prepare = FRAMEWORKS[scope]
@@ -131,7 +136,7 @@ class CpuBench:
             calls, during = prepare(a)
             return Contest(calls, TurnClock(), rounds, CPU_PEERS[name].versions(), during, facts=facts)
         calls = {LNGRAD: _ours(scope, job, a)}
-        versions: dict[str, str] = {}
+        versions = {}
         for name, peer in peers.items():
             if name in NEED_OUTPUTS and scope not in ("kernel", "forward"):
                 continue

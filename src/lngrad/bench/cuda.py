@@ -14,7 +14,7 @@ import torch
 
 import lngrad
 from lngrad.bench.cases import Job, Settings
-from lngrad.bench.family import FamilyBench
+from lngrad.bench.family import FamilyBench, steps
 from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
@@ -43,6 +43,7 @@ LATENCY = ((64, 768), (512, 1024), (512, 4096), (2048, 2048), (16, 16384), (4, 1
 QUICK = ((1 << 16, 1024), (16384, 5120), (512, 131072))
 FAMILY = ((64, 768), (512, 1024), (1 << 16, 1024), (16384, 4096), (8192, 8192), (4096, 16384))
 OVERHEAD = (64, 64)
+MODELS = ((128, 768), (8192, 768), (8192, 2048))  # tokens and hidden size: of the first only the host's time counts
 
 COPY_BYTES = 512 << 20
 SMALL = 1 << 22  # elements: they fit L2 anyway, and what counts is a call with its launches
@@ -57,7 +58,7 @@ _END = (
     1 << 16
 )  # elements of the first rows, and of the last, that the reference takes: it computes in float64 on the CPU
 
-_OPS = {"call": ("backward",), "forward": ("forward",), "overhead": ("forward", "backward")}
+_OPS = {"call": ("backward",), "forward": ("forward",), "overhead": ("forward", "backward"), "model": ("step",)}
 
 
 class EventClock:
@@ -128,14 +129,15 @@ class OnDevice:
     ) -> Contest:  # fmt: skip
         """All contestants, warm, and how they are timed."""
         source, target = self._copied
-        calls = {**calls, ROOFLINE: lambda: target.copy_(source)}
+        if scope != "model":
+            calls = {**calls, ROOFLINE: lambda: target.copy_(source)}
         for call in calls.values():
             for _ in range(WARM_CALLS):
                 call()
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
         device = torch.cuda.get_device_name() if self._device == "cuda" else self._device
         of_host = scope == "overhead"
-        repeats = HOST_REPEATS if of_host else REPEATS if job.M * job.N < SMALL else 1
+        repeats = HOST_REPEATS if of_host else REPEATS if job.M * job.N < SMALL and scope != "model" else 1
 
         def clock(name: str, call: PreparedCall) -> float:
             if name == ROOFLINE:
@@ -148,7 +150,7 @@ class OnDevice:
 
 
 class CudaBench(OnDevice):
-    """Scopes of layer normalization, through the public functions: call (backward), forward, and the host's time of both.
+    """Scopes of layer normalization, through the public functions: call (backward), forward, the host's time of both, model.
 
     Args:
         clock, device, copy_bytes: As for OnDevice.
@@ -173,7 +175,8 @@ class CudaBench(OnDevice):
 
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope: every shape in every dtype."""
-        shapes = settings.shapes or (QUICK if settings.quick else (*SHAPES, *LATENCY))
+        models = MODELS[:1] if settings.quick else MODELS
+        shapes = settings.shapes or (models if scope == "model" else QUICK if settings.quick else (*SHAPES, *LATENCY))
         shapes = (OVERHEAD,) if scope == "overhead" else shapes
         return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes for op in _OPS[scope]]
 
@@ -181,6 +184,8 @@ class CudaBench(OnDevice):
         self, settings: Settings, scope: str, job: Job, peers: Mapping[str, Implementation], say: Say
     ) -> Contest:
         """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
+        if scope == "model":
+            return self.timed(settings, scope, job, *steps(job, peers, self._device), {})
         t = tensors(job, self._device)
         our_call = self._prepare(job, t)
         errors = {LNGRAD: errors_of(job, t, our_call(), strict=True)}
@@ -198,14 +203,14 @@ class CudaBench(OnDevice):
 
 
 class CudaFamilyBench(OnDevice, FamilyBench):
-    """Scopes of a norm of the family: forward, autograd (forward and backward), and the host's time of autograd.
+    """Scopes of a norm of the family: forward, autograd (forward and backward), the host's time of autograd, and model.
 
     Args:
         norm: By its name in lngrad.check.case.NORMS.
         clock, device, copy_bytes: As for OnDevice.
     """
 
-    scopes: tuple[str, ...] = ("forward", "autograd", "overhead")
+    scopes: tuple[str, ...] = ("forward", "autograd", "overhead", "model")
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     known_peers: Mapping[str, Implementation] = {
         **{name: peer for name, peer in FamilyBench.known_peers.items() if name != "override"},
@@ -220,7 +225,7 @@ class CudaFamilyBench(OnDevice, FamilyBench):
 
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope."""
-        shapes = settings.shapes or (FAMILY[:2] if settings.quick else FAMILY)
+        shapes = settings.shapes or (MODELS if scope == "model" else FAMILY[:2] if settings.quick else FAMILY)
         shapes = (OVERHEAD,) if scope == "overhead" else shapes
         return FamilyBench.jobs(self, replace(settings, shapes=shapes), scope)
 

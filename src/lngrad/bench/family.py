@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
+from math import gcd
 from typing import Any, TypeAlias
 
-from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.cases import DTYPES, LAYERS, MODEL_SHAPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
 from lngrad.bench.measure import TurnClock
 from lngrad.bench.peers import CPU_PEERS, Contestants
 from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
@@ -15,7 +17,7 @@ from lngrad.core.problem import LAYER_NORM, RmsGrads
 from lngrad.core.threads import get_num_threads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import to_torch
-from lngrad.testing import check_grads
+from lngrad.testing import GradientError, check_grads
 from lngrad.typing import Array, Tensor
 
 EPS = 1e-5
@@ -208,15 +210,62 @@ def autograd(a: Arguments) -> Contestants:
     return {LNGRAD: step(checked(_ours(a), a), a, a.M), "torch": step(_torch(a), a, a.M)}, {}
 
 
+def steps(job: Job, peers: Mapping[str, Implementation], device: str) -> tuple[dict[str, PreparedCall], dict[str, str]]:
+    """Training steps of a small transformer whose norms patch() has replaced, with its own norms, and these compiled; versions.
+
+    Raises:
+        NotApplicable: patch() leaves its norms.
+        GradientError: A step with ours gives another loss.
+    """
+    import torch
+    from torch import nn
+
+    from lngrad.torch import patch
+
+    torch.set_num_threads(get_num_threads())
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    kind = nn.LayerNorm if job.norm == "layer_norm" else nn.RMSNorm
+    heads, tokens = job.N // 64 if job.N % 64 == 0 else 1, gcd(job.M, 1024)  # of a sequence
+    layer = nn.TransformerEncoderLayer(job.N, heads, 4 * job.N, 0.0, batch_first=True, norm_first=True)
+    layer.norm1, layer.norm2 = kind(job.N, EPS), kind(job.N, EPS)
+    made = nn.TransformerEncoder(layer, LAYERS, kind(job.N, EPS), enable_nested_tensor=False)
+    x, target = (torch.randn(job.M // tokens, tokens, job.N).to(device, getattr(torch, job.dtype)) for _ in range(2))
+
+    def step_of(name: str) -> PreparedCall:
+        model = deepcopy(made).to(device, x.dtype)
+        if name == LNGRAD and patch(model) < 2 * LAYERS + 1:
+            raise NotApplicable(f"model: patch() leaves {kind.__name__}")
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+        called = torch.compile(model, dynamic=False) if name == "compile" else model
+
+        def call() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = nn.functional.mse_loss(called(x).float(), target.float())
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return call
+
+    taken = {name: peer for name, peer in peers.items() if name in ("torch", "compile")}
+    calls = {name: step_of(name) for name in (LNGRAD, *taken)}
+    losses = {name: [float(call()) for _ in range(2)] for name, call in {**calls, "right": step_of("torch")}.items()}
+    for got, right in zip(losses[LNGRAD], losses["right"], strict=True):
+        if not abs(got - right) <= 0.01 * right:
+            raise GradientError(f"model: expected a loss of {right:.4g}, got {got:.4g} with our norms")
+    return calls, {package: number for peer in taken.values() for package, number in peer.versions().items()}
+
+
 class FamilyBench:
     """Scopes of a norm of the family, on a CPU.
 
-    forward: lngrad.torch's function without derivatives; autograd: forward and backward, with all gradients.
+    forward: lngrad.torch's function without derivatives; autograd: forward and backward, with all gradients; model: a step.
     Peers: layer_norm (ours in its place), separate (an addition or silu, and our norm), torch (torch.nn.functional), the same
     under override(), llama (the formula of its module), and both of these compiled.
     """
 
-    scopes: tuple[str, ...] = ("forward", "autograd")
+    scopes: tuple[str, ...] = ("forward", "autograd", "model")
     dtypes: tuple[str, ...] = DTYPES
     peers: tuple[str, ...] = ("torch", "llama")
     known_peers: Mapping[str, Implementation] = {
@@ -231,8 +280,10 @@ class FamilyBench:
 
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope."""
-        shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES)
-        op = "forward" if scope == "forward" else "both"
+        if scope == "model" and self.norm != "rms_norm":
+            return []
+        shapes = settings.shapes or (MODEL_SHAPES if scope == "model" else QUICK if settings.quick else MODULE_SHAPES)
+        op = {"forward": "forward", "model": "step"}.get(scope, "both")
         return [Job(M, N, dtype, op, self.norm) for M, N in shapes for dtype in settings.dtypes]
 
     def contest(
@@ -250,6 +301,9 @@ class FamilyBench:
     ) -> tuple[dict[str, PreparedCall], dict[str, str]]:
         """Calls and versions; `refused` hears of a peer that does not take the job. Our gradients are checked first."""
         import torch
+
+        if job.op == "step":
+            return steps(job, peers, self._device)
 
         a, forward = random_arguments(job), job.op == "forward"
         torch._dynamo.reset()

@@ -34,7 +34,8 @@ def bench(
     scopes: Annotated[
         str,
         Option(
-            help="Some of call,override,autograd,jax,kernel,forward,overhead,first_call; with cuda, of call,forward,overhead.",
+            help="Some of call,override,autograd,jax,model,kernel,forward,overhead,first_call; with cuda, of "
+            "call,forward,overhead,model.",
             show_default="all",
         ),
     ] = "",
@@ -57,8 +58,8 @@ def bench(
         str,
         choice(
             "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, gated_rms_norm, rms_norm_of_gated, "
-            "modulated_layer_norm, with the scopes forward,autograd and the peers layer_norm,separate,torch,override,llama,"
-            "compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
+            "modulated_layer_norm, with the scopes forward,autograd,model and the peers layer_norm,separate,torch,override,"
+            "llama,compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
             _norms,
         ),
     ] = "layer_norm",

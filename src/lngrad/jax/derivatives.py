@@ -220,8 +220,8 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
     lin = [ad.is_undefined_primal(argument) for argument in given[residuals:]]
     linear_flags = iter(lin)
     wanted = tuple(is_there and next(linear_flags) for is_there in present[_RESIDUALS:])
-    types = {name: argument.aval for name, argument in zip(_names(present[_RESIDUALS:]), given[residuals:], strict=True)
-             if ad.is_undefined_primal(argument)}  # fmt: skip
+    names = [name for name, is_there in zip(("x", "gamma", "beta"), present[_RESIDUALS:], strict=True) if is_there]
+    types = {name: one.aval for name, one, is_linear in zip(names, given[residuals:], lin, strict=True) if is_linear}
     there = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
     there_are = iter(there)
     nonzero = tuple(is_result and next(there_are) for is_result in are_results)
@@ -257,10 +257,6 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
             grad = grad.sum(shared).astype(given[residuals + k].aval.dtype) if shared else grad
         results.append(grad)
     return results
-
-
-def _names(present: tuple[bool, ...]) -> list[str]:
-    return [name for name, is_there in zip(("x", "gamma", "beta"), present, strict=True) if is_there]
 
 
 def _batch(arguments: Any, dims: Any, **static: Any) -> Any:

@@ -337,19 +337,8 @@ def _gradients(
     refuse_sharded(", ".join(arrays), *arrays.values())
     dy, x, mean, rstd, gamma, dtotal = vary_together(*map(arrays.get, ("dy", "x", "mean", "rstd", "gamma", "dtotal")))
     dtype, wanted = (x if gamma is None else gamma).dtype, (*problem.wanted, False)[:3]
-    return derivatives.backward(  # type: ignore[no-any-return]
-        dy,
-        x,
-        mean,
-        rstd,
-        gamma,
-        dtotal,
-        len(problem.normalized_shape),
-        wanted,
-        (dtype, dtype),
-        normalization,
-        axis_name,
-    )
+    static = len(problem.normalized_shape), wanted, (dtype, dtype), normalization, axis_name
+    return derivatives.backward(dy, x, mean, rstd, gamma, dtotal, *static)  # type: ignore[no-any-return]
 
 
 def _arrays(**arrays: Any) -> Iterator[Any]:

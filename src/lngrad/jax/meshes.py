@@ -1,18 +1,46 @@
-"""Arrays spread over the devices of a mesh: every device works on the rows it has.
+"""Arrays spread over the devices of a mesh: every device works on what it has of rows, or of a row's columns.
 
 jax knows two ways to say so that our operations take part in. Inside jax.shard_map an array varies over axes of the mesh or
 is the same for all. With explicit axes an array's type tells how it is sharded, and we go into jax.shard_map ourselves.
+
+Of rows that are cut along an axis, a device sends the lanes of the whole subtrees of segments that it has; all add up the rest
+of the tree: the bits of rows in one piece. XLA moves numbers and our handler computes them, because XLA may fuse products and
+sums of jax.numpy's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from lngrad.core.arrays import ArraySpec, array_at
+from lngrad.core.problem import RMS_BACKWARD, SLICE_BACKWARD, Normalization
+from lngrad.core.threads import get_num_threads
+from lngrad.cpu.cut_rows import (
+    centred_statistics,
+    lost_of,
+    means_of_rows,
+    rstd_of,
+    subtrees_of_slices,
+    sums_of_rows,
+)
+from lngrad.cpu.jobs import LANES, SEGMENT
+from lngrad.cpu.plan import run_slices
 from lngrad.errors import ShapeError
+from lngrad.jax import calls
+from lngrad.support.addresses import address_of
+from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides, numpy_dtype
+
+TARGET = "lngrad_slices"  # in XLA's table of CPU functions
+
+Given: TypeAlias = "dict[str, calls.Buffer]"
+
+# --- Which device has what ----------------------------------------------------------------------------------------
 
 
 def vary_together(*arrays: Any) -> tuple[Any, ...]:
@@ -109,3 +137,195 @@ def _explicit_axes(array: Any) -> set[str]:
         return set()
     mesh = sharding.mesh
     return {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
+
+
+# --- In the handler -------------------------------------------------------------------------------------------------
+
+
+def _array(buffer: calls.Buffer) -> Any:
+    address, dtype, shape = buffer
+    return array_at(address, ArraySpec(shape, dtype, contiguous_strides(shape, bytes_of(dtype)), "cpu", "numpy"))
+
+
+def _trees(parts: int, n: int) -> list[list[tuple[int, int, int]]]:
+    """The whole subtrees that each of `parts` devices has, of n columns each."""
+    trees = subtrees_of_slices(parts * n, range(0, parts * n, n), [n] * parts)
+    assert trees is not None  # no segment is cut: see keeps_bits
+    return trees
+
+
+class _Slice:
+    """One step's buffers: x (M, n) and what goes with it, of the columns of one of `parts` devices."""
+
+    def __init__(self, given: Given, parts: int, eps: float, offset: float, *, centred: bool):
+        self.given, self.eps, self.centred = given, eps, centred
+        _, self.dtype, (self.M, self.n) = given["x"]
+        self.N, self.wide = parts * self.n, numpy_dtype(ACCUMULATORS[self.dtype])
+        self.trees = _trees(parts, self.n)
+        self.scale = None
+        if "gamma" in given:
+            self.scale = _array(given["gamma"]) + self.wide.type(offset) if offset else _array(given["gamma"])
+        elif offset:
+            self.scale = np.full(self.n, 1 + offset, self.wide)
+
+    def run(self, task: str, start: int = 0, count: int | None = None, **arrays: Any) -> None:
+        """A compiled task on some columns; arrays are NumPy's, in the accumulator's dtype."""
+        itemsize, count = bytes_of(self.dtype), self.n if count is None else count
+        rows: dict[str, Any] = {
+            name: (self.given[name][0] + start * itemsize, self.n * itemsize)
+            for name in ("x", "dy", "dtotal")
+            if name in self.given
+        }
+        if self.scale is not None:
+            arrays["gamma"] = self.scale[start : start + count]
+        addresses: dict[str, Any] = {
+            name: array if isinstance(array, int) else address_of(array) for name, array in arrays.items()
+        }
+        task = task if self.centred else f"rms_{task}"
+        run_slices(task, self.dtype, self.M, count, threads=get_num_threads(), **rows, **addresses)
+
+    def lanes(self, task: str, sums: int, **arrays: Any) -> None:
+        """Lanes of the subtrees that are here, the last of the task's sums of them, to `lanes` (subtrees, M, sums, LANES)."""
+        place, sent = int(_array(self.given["place"])[0]), _array(self.given["lanes"])
+        sent[len(self.trees[place]) :] = 0
+        for part, (_, start, count) in zip(sent, self.trees[place], strict=False):
+            found = np.empty((self.M, sums, LANES), self.wide)
+            self.run(task, start - place * self.n, count, row_numbers=found, **arrays)
+            part[...] = found if part.shape == found.shape else found[:, 1:2]
+
+    def whole(self, name: str) -> Any:
+        """(sums, M) over whole rows, of lanes that were gathered from all devices."""
+        gathered = _array(self.given[name])
+        parts = [
+            (part, level)
+            for of_device, trees in zip(gathered, self.trees, strict=True)
+            for part, (level, _, _) in zip(of_device, trees, strict=False)
+        ]
+        return sums_of_rows(parts, None)
+
+    def row(self, name: str) -> Any:
+        """A statistic (M,), None where there is none."""
+        return _array(self.given[name]).reshape(-1) if name in self.given else None
+
+    # The steps.
+
+    def first_sums(self) -> None:
+        """Of x, or of its squares where rows are not centred."""
+        self.lanes("slice_sums", 1)
+
+    def centre(self) -> Any:
+        return self.whole("sums")[0] / self.wide.type(self.N)
+
+    def centred_sums(self) -> None:
+        self.lanes("slice_centred_sums", 2, mean=self.centre())
+
+    def forward(self) -> None:
+        if self.centred:
+            mean, rest, rstd = centred_statistics(self.centre(), self.whole("squares"), self.N, self.eps)
+            statistics = {"mean": mean, "rstd": rstd, "lost": lost_of(mean, rest, rstd)}
+            _array(self.given["mean"])[:, 0] = mean
+        else:
+            rstd = rstd_of(self.centre(), self.eps)
+            statistics = {"rstd": rstd}
+        _array(self.given["rstd"])[:, 0] = rstd
+        if "beta" in self.given:
+            statistics["beta"] = _array(self.given["beta"])
+        self.run("slice_forward", result=self.given["y"][0], **statistics)
+
+    def row_sums(self) -> None:
+        statistics = {name: self.row(name) for name in ("mean", "rstd") if name in self.given}
+        self.lanes("slice_row_sums", 3, **statistics)
+
+    def backward(self) -> None:
+        mean, rstd, given = self.row("mean"), self.row("rstd"), self.given
+        means, lost = means_of_rows(self.whole("sums"), mean, rstd, self.wide.type(self.N))
+        statistics = {"rstd": rstd} if mean is None else {"mean": mean, "rstd": rstd, "lost": lost}
+        if "dx" in given:
+            self.run("slice_dx", result=given["dx"][0], row_numbers=np.stack(means), **statistics)
+        wanted = ["dgamma" in given, "dbeta" in given]
+        if any(wanted):
+            operator = SLICE_BACKWARD if self.centred else RMS_BACKWARD
+            mask = (False, *wanted)[: len(operator.outputs)]
+            buffers = dict(given)
+            if lost is not None:
+                buffers["lost"] = (address_of(lost), lost.dtype.name, (self.M, 1))
+            attribute = calls.attribute(operator, 1, 1, ["gamma" in given], mask)
+            inputs = [buffers[name] for name in operator.inputs if name in buffers]
+            results = [given[name] for name in ("dgamma", "dbeta") if name in given]
+            calls.serve(tuple(attribute.tolist()), inputs, results)
+
+
+_NAMES = (
+    *("place", "dy", "x", "mean", "rstd", "gamma", "beta", "dtotal", "sums", "squares"),
+    *("lanes", "y", "dx", "dgamma", "dbeta"),
+)
+_STEPS: tuple[Callable[[_Slice], None], ...] = (
+    _Slice.first_sums,
+    _Slice.centred_sums,
+    _Slice.forward,
+    _Slice.row_sums,
+    _Slice.backward,
+)
+
+
+def _serve(attribute: tuple[int, ...], inputs: list[calls.Buffer], results: list[calls.Buffer]) -> None:
+    step, parts, eps, offset, centred, *names = attribute
+    given = {_NAMES[name]: buffer for name, buffer in zip(names, inputs + results, strict=True)}
+    with np.errstate(all="ignore"):
+        _STEPS[step](_Slice(given, parts, *calls.numbers_of((eps, offset)), centred=bool(centred)))
+
+
+_handler = calls.make_handler(calls.counted(_serve))
+jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
+
+
+# --- For XLA --------------------------------------------------------------------------------------------------------
+
+
+def keeps_bits(n: int) -> bool:
+    """Whether devices with n columns each cut rows at borders of segments."""
+    return n > 0 and n % SEGMENT == 0
+
+
+class SlicedCall:
+    """The steps of a call inside jax.shard_map, each an XLA custom call, on rows (M, n) that are cut along `axis`."""
+
+    def __init__(self, axis: Any, x: Any, normalization: Normalization, eps: float = 0.0):
+        self.axis, self.x, self.parts = axis, x, jax.lax.axis_size(axis)
+        self.normalization, self.eps = normalization, eps
+        self.wide = numpy_dtype(ACCUMULATORS[x.dtype.name])
+        place = jax.lax.axis_index(axis).astype(jnp.float32).reshape(1)
+        self.place = vary_together(place, x)[0]
+        self.most = max(map(len, _trees(self.parts, x.shape[1])))
+
+    def call(self, step: Callable[[_Slice], None], specs: dict[str, Any], **given: Any) -> dict[str, Any]:
+        """A step's results by name, of the shapes and dtypes that specs has."""
+        given = {name: array for name, array in given.items() if array is not None}
+        bits = calls.bits_of((self.eps, self.normalization.offset))
+        names = [_NAMES.index(name) for name in (*given, *specs)]
+        attribute = [_STEPS.index(step), self.parts, *bits, self.normalization.centred, *names]
+        types = [result(self.x, *one) for one in specs.values()]
+        function = jax.ffi.ffi_call(TARGET, types, vmap_method="sequential")
+        return dict(zip(specs, function(*given.values(), call=np.array(attribute, np.int64)), strict=True))
+
+    def gathered(self, step: Callable[[_Slice], None], count: int, **given: Any) -> Any:
+        """Lanes of all devices, (parts, subtrees, M, sums, LANES). One collective."""
+        lanes = (self.most, self.x.shape[0], count, LANES), self.wide
+        found = self.call(step, {"lanes": lanes}, place=self.place, x=self.x, **given)["lanes"]
+        return jax.lax.all_gather(found, self.axis)
+
+    def forward(self, gamma: Any, beta: Any) -> dict[str, Any]:
+        """y, mean (where it is centred) and rstd, the latter (M, 1)."""
+        sums, squares = self.gathered(_Slice.first_sums, 1), None
+        statistics = ["rstd"]
+        if self.normalization.centred:
+            squares = self.gathered(_Slice.centred_sums, 2, sums=sums)
+            statistics = ["mean", "rstd"]
+        specs: dict[str, Any] = {"y": (self.x.shape, self.x.dtype)}
+        specs |= dict.fromkeys(statistics, ((self.x.shape[0], 1), self.wide))
+        return self.call(_Slice.forward, specs, x=self.x, gamma=gamma, beta=beta, sums=sums, squares=squares)
+
+    def backward(self, specs: dict[str, Any], gamma: Any, dtotal: Any, **given: Any) -> dict[str, Any]:
+        """Of dx, dgamma and dbeta those that are asked for, from dy, mean and rstd."""
+        sums = self.gathered(_Slice.row_sums, 3 if self.normalization.centred else 1, gamma=gamma, **given)
+        return self.call(_Slice.backward, specs, x=self.x, gamma=gamma, dtotal=dtotal, sums=sums, **given)

@@ -34,7 +34,7 @@ from lngrad.core.problem import (
     Operator,
     Role,
 )
-from lngrad.jax import calls, slices
+from lngrad.jax import calls, meshes
 from lngrad.jax.meshes import result, vary_together
 from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype, Mask
@@ -169,14 +169,14 @@ def _on_cpu(
 
 
 def _forward_of_slices(*given: Any, normalized: int, eps: float, normalization: Normalization, axis: AxisName) -> Four:
-    _lowered.add(slices.TARGET)
+    _lowered.add(meshes.TARGET)
     x, gamma, beta, residual = given
     shape, dtype, total = x.shape, x.dtype, None
     if residual is not None:  # by our kernel, which rounds it once: of its other results nothing is taken
         static: dict[str, Any] = {"normalized": normalized, "normalization": normalization}
         x = total = _on_cpu(ADD_FORWARD, x, gamma, beta, residual, numbers=(eps,), **static)[3]
     (rows,), parameters = _flat(normalized, accumulator(x, gamma, beta), (x,), (gamma, beta))
-    got = slices.SlicedCall(axis, rows, normalization, eps).forward(*parameters)
+    got = meshes.SlicedCall(axis, rows, normalization, eps).forward(*parameters)
     columns = (*shape[: x.ndim - normalized], *(1,) * normalized)
     mean, rstd = (None if name not in got else got[name].reshape(columns) for name in ("mean", "rstd"))
     return got["y"].astype(dtype).reshape(shape), mean, rstd, total
@@ -190,7 +190,7 @@ def _backward_of_slices(
     normalization: Normalization,
     axis: AxisName,
 ) -> tuple[Any, Any, Any]:
-    _lowered.add(slices.TARGET)
+    _lowered.add(meshes.TARGET)
     dy, x, mean, rstd, gamma, dtotal = given
     dtype, shape = accumulator(x, gamma), x.shape
     (dy, rows, dtotal), (scale,) = _flat(normalized, dtype, (dy, x, dtotal), (gamma,))
@@ -199,7 +199,7 @@ def _backward_of_slices(
     specs = {"dx": (rows.shape, rows.dtype), "dgamma": (columns, dtypes[0]), "dbeta": (columns, dtypes[1])}
     specs = {name: spec for (name, spec), want in zip(specs.items(), wanted, strict=True) if want}
     mean = mean if normalization.centred else None
-    got = slices.SlicedCall(axis, rows, normalization).backward(specs, scale, dtotal, dy=dy, mean=mean, rstd=rstd)
+    got = meshes.SlicedCall(axis, rows, normalization).backward(specs, scale, dtotal, dy=dy, mean=mean, rstd=rstd)
     if wanted[0]:
         got["dx"] = got["dx"].astype(x.dtype).reshape(shape)
     dgamma, dbeta = (
@@ -220,7 +220,7 @@ def _flat(
 
 
 def _keeps_bits(x: Any, normalized: int) -> bool:
-    return slices.keeps_bits(math.prod(x.shape[x.ndim - normalized :]))
+    return meshes.keeps_bits(math.prod(x.shape[x.ndim - normalized :]))
 
 
 def forward(*given: Any, normalized: int, eps: float, normalization: Normalization, axis: AxisName) -> Four:

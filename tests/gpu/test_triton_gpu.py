@@ -18,6 +18,7 @@ import interpreted  # noqa: E402, F401
 import lngrad  # noqa: E402
 import norms  # noqa: E402
 from lngrad.api import execute  # noqa: E402
+from lngrad.core import reference  # noqa: E402
 from lngrad.core.problem import (  # noqa: E402
     BACKWARD,
     FORWARD,
@@ -40,6 +41,7 @@ from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.gpu import policy as triton_policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
 from lngrad.gpu.policy import Band, Columns, Tiles  # noqa: E402
+from lngrad.support.dtypes import numpy_dtype  # noqa: E402
 from lngrad.testing import (  # noqa: E402
     Case,
     GradientError,
@@ -657,6 +659,71 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
     problem, _ = Problem.forward(torch.zeros(2, 3), None, None)
     with pytest.raises(BackendUnavailable, match="only under TRITON_INTERPRET=1"):
         triton_gpu.plan(problem, 1)
+
+
+# --- Golden bits ----------------------------------------------------------------------------------------------------
+
+
+def exact_case(M: int, N: int, dtype: str) -> tuple[tuple[Any, ...], Grads, Forward]:
+    """Arguments (dy, x, mean, rstd, gamma, beta) of whose results only the last rounding is one, and the results.
+
+    N is a power of two, and everything a small multiple of a power of two: no order of sums and no fused product changes a bit,
+    so these are the bits of every device.
+    """
+    rng, kind = np.random.default_rng(N), numpy_dtype(dtype)
+    spread, mean = 2.0 ** rng.integers(-1, 3, (M, 1)), rng.integers(-8, 9, (M, 1)).astype(float)
+    xhat = rng.permuted(np.tile(rng.permuted(np.resize([1.0, -1.0], N)), (M, 1)), axis=1)  # a mean of 0, squares of 1
+    gamma, beta = rng.choice([-2.0, -1.0, 0.5, 1.0, 2.0], (2, N))
+    dy, x = rng.integers(-3, 4, (M, N)).astype(float), mean + spread * xhat
+    given = [one.astype(kind) for one in (dy, x)] + [one.astype("float32") for one in (mean, 1 / spread)]
+    given += [one.astype(kind) for one in (gamma, beta)]
+    grads = reference.layer_norm_backward(*given[:5])
+    forward = xhat * gamma + beta, mean, 1 / spread
+    return (
+        tuple(given),
+        Grads(*(one.astype(kind) for one in grads)),
+        Forward(*(one.astype(to) for one, to in zip(forward, (kind, "float32", "float32"), strict=True))),
+    )
+
+
+def check_exact(M: int, N: int, dtype: str, device: str) -> None:
+    given, grads, made = exact_case(M, N, dtype)
+    dy, x, mean, rstd, gamma, beta = (tensor(one).to(device) for one in given)
+    problem, arrays = Problem.forward(x, gamma, beta)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are not there, without an eps
+        got = *backward(dy, x, mean, rstd, gamma), *execute(triton_gpu.plan(problem, 1), (*arrays, 0.0))
+    for result, right in zip(on_the_host(got), (*grads, *made), strict=True):
+        check_same_bits(result.double().numpy().reshape(right.shape) + 0.0, right.astype(float) + 0.0)  # -0 is 0
+
+
+@in_one_launch_and_two
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("M", "N"), [(70, 64), (5, 1024), (3, 8192)])
+def test_exact_numbers_have_one_rounding(M: int, N: int, dtype: str) -> None:
+    check_exact(M, N, dtype, "cpu")
+
+
+@pytest.mark.parametrize("name", Grads._fields)
+def test_a_number_off_by_one_bit_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = backward
+    off = {name: lambda one: torch.nextafter(one, one + 1)}
+    monkeypatch.setitem(
+        globals(), "backward", lambda *given: (g := right(*given))._replace(**{name: off[name](getattr(g, name))})
+    )
+    with pytest.raises(AssertionError):
+        check_exact(5, 64, "float32", "cpu")
+
+
+@in_every_regime
+def test_exact_numbers_of_long_rows_have_one_rounding(regime: type) -> None:
+    check_exact(9, 256, "bfloat16", "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("M", "N"), [(1, 64), (300, 64), (300, 1024), (200, 8192), (200, 16384), (60, 32768)])
+def test_exact_numbers_have_one_rounding_on_a_device(M: int, N: int, dtype: str) -> None:
+    check_exact(M, N, dtype, "cuda")
 
 
 # --- On a device ----------------------------------------------------------------------------------------------------

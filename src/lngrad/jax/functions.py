@@ -223,10 +223,9 @@ def _modulated(centred: bool, eps: Any, **given: Any) -> jax.Array:
         of_one = normalization._replace(modulated=False)
         return _normalized(of_one, eps, problem.normalized_shape, None, **dict(zip(given, arrays, strict=True)))[0]
 
-    samples, M, N = problem.samples, problem.M, problem.N
-    own = [None if one is None else one.reshape(samples, N) for one in parameters]
-    y: jax.Array = jax.vmap(of_sample)(x.reshape(samples, M // max(samples, 1), N), *own)
-    return y.reshape(x.shape)
+    shape = problem.samples, problem.M // max(problem.samples, 1), problem.N
+    own = [None if one is None else one.reshape(shape[::2]) for one in parameters]
+    return jax.vmap(of_sample)(x.reshape(shape), *own).reshape(x.shape)  # type: ignore[no-any-return]
 
 
 def _normalized(

@@ -210,15 +210,15 @@ class XlaCall(BoundCall):
         batch = buffers[wanted[0]][1][: split - lead]
         M, N = math.prod(shape[split - lead : split]), math.prod(shape[split:])
         self._steps = [_steps(buffers[name], len(batch)) for name in names]
-        examples, lead_of_call = math.prod(batch), (M,)
+        examples, samples = math.prod(batch), batch[:0]
         counts = {(ROLES[name] is Role.PARAMETER, math.prod(one[: len(batch)])) for name, (_, one) in buffers.items()}
         if batch and counts <= {(False, examples), (True, 1)}:
-            lead_of_call, batch = (examples * M,), ()  # more rows of one call
+            M, batch = examples * M, ()  # more rows of one call
         elif batch and counts == {(False, examples), (True, examples)} and "gamma" in buffers:
-            lead_of_call, batch = (examples, M), ()  # one call, of samples with a gamma each
+            samples, batch = (examples,), ()  # one call, of samples with a gamma each
             normalization = normalization._replace(modulated=True)
         self._batch = batch
-        problem = _problem(operator, normalization, lead_of_call, N, buffers)
+        problem = _problem(operator, normalization, (*samples, M), N, buffers)
         super().__init__(make_plan(problem, "numba_cpu"), maker_of=lambda output: None)  # XLA has made the results
         # The number of each address that a run takes; -1 is the 0 behind the last.
         self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]

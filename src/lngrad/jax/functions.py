@@ -225,7 +225,7 @@ def _modulated(centred: bool, eps: Any, **given: Any) -> jax.Array:
 
     shape = problem.samples, problem.M // max(problem.samples, 1), problem.N
     own = [None if one is None else one.reshape(shape[::2]) for one in parameters]
-    return jax.vmap(of_sample)(x.reshape(shape), *own).reshape(x.shape)  # type: ignore[no-any-return]
+    return jax.vmap(of_sample)(x.reshape(shape), *own).reshape(x.shape)
 
 
 def _normalized(

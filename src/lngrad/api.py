@@ -313,7 +313,7 @@ def _call(
         check_elements(problem, arrays, out)
         is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work
         call = calls.keep(key, make_plan(problem, backend, torch_thread_count() if is_torchs else None))
-    results = operator.results(*call.run(arrays, numbers, out))
+    results = tuple.__new__(operator.results, call.run(arrays, numbers, out))
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
 
 

@@ -203,7 +203,9 @@ def key_of_call(
         arrays = (*arrays, *out)
     for array in arrays:
         if type(array) is ndarray:
-            key += array.shape, array.strides, array.dtype
+            key += array.shape  # flat: as many numbers as strides, then a dtype
+            key += array.strides
+            key.append(array.dtype)
         elif array is None:
             key.append(None)
         else:

@@ -121,9 +121,11 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, machi
     N, direction = problem.N, problem.operator.direction
     if N >= FETCHED_FROM:
         measured, held = machine.tuning.kind(direction, itemsize).measured, _held(problem, threads, streamed, machine)
-        of_sum = measured.get("sum") if "residual" in problem.operator.tensors else None
+        of_sum = measured.get("sum") if {"residual", "dtotal"} & set(problem.operator.tensors) else None
         for limit, together, ahead in of_sum or measured.get(held) or (held != "memory" and measured.get("last")) or ():
             if N * itemsize <= limit:
+                if together == TOGETHER:
+                    break
                 return together, ahead
     together = rows_together(direction, N, itemsize, machine)
     together = side_by_side(together, streamed, direction, N, itemsize, machine)

@@ -70,7 +70,8 @@ class Kind(NamedTuple):
         result_fetched: The same of calls that fetch lines of their result, to write to them, if it is stored.
         measured: By what holds the tensors, in place of the ladders, for rows of FETCHED_FROM columns and more: bytes of the
             longest row, how many go together, how many rows on those lie that are fetched. Where there is none for what is no
-            memory, the one for the last level holds. "sum": rows that are one, whatever holds them.
+            memory, the one for the last level holds. "sum": rows of one, or of its gradient, whatever holds them; TOGETHER: as
+            the ladders say.
     """
 
     together: Ladder
@@ -280,6 +281,7 @@ ZEN_5 = Tuning(
         side_by_side=FEW_BACKWARD,
         ahead=(Rung(8 * KIB, TOGETHER, AHEAD_BYTES), Rung(inf, 0)),
         fetched=BEYOND_THIRD,
+        measured={"sum": ((2 * KIB, TOGETHER, 0), (4 * KIB, 1, 1), (inf, TOGETHER, 0))},
     ),
     backward_16=Kind(BACKWARD, fetched=BEYOND_THIRD, result_fetched=BEYOND_THIRD),
     by_columns=(Rung(inf, 2, apart=4 * SETS_BYTES), Rung(inf, 8)),

@@ -55,7 +55,7 @@ NORMS = {
 ROUNDED = ["-DROUNDED", "-ffp-contract=off"]
 ROUNDS = 25
 WARM, TIMED = 4, 4  # calls in a row: after one who streams, whoever stores finds the result outside of the caches
-Contestants = dict[str, partial[object]]
+Contestants = dict[str, Callable[[], object]]
 
 
 class Arrays(NamedTuple):
@@ -141,8 +141,8 @@ def contestants(C: Any, direction: str, norm: str, dtype: Any, M: int, N: int) -
 
 def check_same_bits(calls: Contestants) -> None:
     """Let no contestant win by doing less."""
-    results = [each for each in calls["lngrad"].keywords["out"] if each is not None]
-    found = {}
+    call_of_library: Any = calls["lngrad"]
+    results, found = [each for each in call_of_library.keywords["out"] if each is not None], {}
     for name, call in calls.items():
         for each in results:
             each.view(np.uint8)[...] = 255

@@ -295,8 +295,7 @@ def _call(
         if added is not None:
             raise ShapeError("gate: expected no residual and no dtotal beside it")
         operator, arrays = WITH_GATE[operator], (*arrays, gate)
-    if mask is None:
-        mask = operator.everything
+    mask = operator.everything if mask is None else mask
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)

@@ -203,9 +203,7 @@ def key_of_call(
         arrays = (*arrays, *out)
     for array in arrays:
         if type(array) is ndarray:
-            key += array.shape  # flat: as many numbers as strides, then a dtype
-            key += array.strides
-            key.append(array.dtype)
+            key += (*array.shape, *array.strides, array.dtype)  # flat, it is found sooner; a dtype ends each array's
         elif array is None:
             key.append(None)
         else:

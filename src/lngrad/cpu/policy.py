@@ -122,13 +122,11 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, machi
     if N >= FETCHED_FROM:
         measured, held = machine.tuning.kind(direction, itemsize).measured, _held(problem, threads, streamed, machine)
         of_sum = measured.get("sum") if {"residual", "dtotal"} & set(problem.operator.tensors) else None
-        for limit, together, ahead in of_sum or measured.get(held) or (held != "memory" and measured.get("last")) or ():
-            if N * itemsize <= limit:
-                if together == TOGETHER:
-                    break
-                return together, ahead
-    together = rows_together(direction, N, itemsize, machine)
-    together = side_by_side(together, streamed, direction, N, itemsize, machine)
+        table = of_sum or measured.get(held) or (held != "memory" and measured.get("last")) or ()
+        _, together, ahead = next((row for row in table if N * itemsize <= row[0]), (0, TOGETHER, 0))
+        if together != TOGETHER:
+            return together, ahead
+    together = side_by_side(rows_together(direction, N, itemsize, machine), streamed, direction, N, itemsize, machine)
     return together, rows_ahead(problem, threads, together, machine, streamed)
 
 

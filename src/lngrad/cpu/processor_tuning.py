@@ -69,9 +69,8 @@ class Kind(NamedTuple):
             level, all of it, all of it nearly full (more than half, and the result is stored), or memory.
         result_fetched: The same of calls that fetch lines of their result, to write to them, if it is stored.
         measured: By what holds the tensors, in place of the ladders, for rows of FETCHED_FROM columns and more: bytes of the
-            longest row, how many go together, how many rows on those lie that are fetched. Where there is none for what is no
-            memory, the one for the last level holds. "sum": rows of one, or of its gradient, whatever holds them; TOGETHER: as
-            the ladders say.
+            longest row, how many go together (TOGETHER: as the ladders say), how many rows on those lie that are fetched. Where
+            there is none for what is no memory, the one for the last level holds. "sum": rows of one, or of its gradient.
     """
 
     together: Ladder

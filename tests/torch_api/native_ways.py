@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from lngrad.torch import native, operators
 
-_OPERATORS = operators.layer_norm, operators.layer_norm_backward, operators.norm, operators.norm_backward
-
 
 @contextmanager
 def python_alone() -> Iterator[None]:
@@ -29,5 +27,5 @@ def python_alone() -> Iterator[None]:
 
 def _forget_keys() -> None:
     """torch's tracers remember which key's kernel an operator has, and know nothing of one that is taken back."""
-    for operator in _OPERATORS:
+    for operator in operators.ALL.values():
         operator._dispatch_cache.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from native_ways import python_alone  # noqa: E402  # torch may be missing
 import lngrad  # noqa: E402
 import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
-from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
+from lngrad.errors import DtypeError, LngradError, NumberError, ShapeError  # noqa: E402
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs  # noqa: E402
 from lngrad.torch import native  # noqa: E402
 
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.usefixtures("native_code"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
+F = torch.nn.functional
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 # One core's, two cores', results from the pool, more than a packed plan takes; a table of tiny rows; two normalized dims.
 SHAPES = [((64,), (64,)), ((1024,), (256,)), ((2, 300), (512,)), ((4096,), (1100,)), ((130,), (3,)), ((5, 7), (3, 11))]
@@ -45,6 +47,26 @@ def overridden(x, shape, gamma, beta, eps):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, eps)
 
 
+def modulated(x, r, gamma, beta, shape):
+    """Two, three or five samples, whose scale and shift are chunks of what a layer made."""
+    rows, N = x.numel() // gamma.numel(), gamma.numel()
+    samples = next(number for number in (2, 3, 5) if rows % number == 0)
+    made = torch.stack([torch.cat([gamma.flatten(), beta.flatten()]).roll(k) for k in range(samples)])
+    scale, shift = made.chunk(2, 1)
+    assert not scale.is_contiguous()
+    x = x.reshape(samples, rows // samples, N)
+    return lngrad_torch.modulated_layer_norm(x, scale, shift).reshape(r.shape)
+
+
+def gated(x, r, gamma, beta, shape, **more):
+    x, z = (one.reshape(-1, gamma.numel()) for one in (x, r))
+    return lngrad_torch.gated_rms_norm(x, z, gamma.flatten(), 1e-5, **more).reshape(r.shape)
+
+
+def with_wide_residual(x, r, gamma, beta, shape):
+    return lngrad_torch.add_rms_norm(x, r.float() if x.itemsize == 2 else r, shape, gamma, 1e-5)
+
+
 # The family: of x, residual, gamma, beta, shape; y, and the total where there is a residual.
 FAMILY = {
     "rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5),
@@ -52,6 +74,12 @@ FAMILY = {
     "gemma": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5, offset=1.0),
     "add_rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_rms_norm(x, r, shape, gamma, 1e-5),
     "add_layer_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_layer_norm(x, r, shape, gamma, beta),
+    "float32 residual": with_wide_residual,
+    "modulated": modulated,
+    "a gamma of each row": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, r, 1e-5, offset=1.0),
+    "modulated sum": lambda x, r, gamma, beta, shape: lngrad_torch.add_layer_norm(x, r, shape, r.flip(0), x),
+    "gated": gated,
+    "gate first": lambda *given: gated(*given, norm_before_gate=False, offset=1.0),
     "F.rms_norm": lambda x, r, gamma, beta, shape: torch.nn.functional.rms_norm(x, shape, gamma, 1e-5),
 }
 each = pytest.mark.parametrize("name", FAMILY)
@@ -68,7 +96,8 @@ def family_step(name, case, dtype):
     leaves, dys = family_leaves(case, dtype)
     results = FAMILY[name](*leaves, case.normalized)
     results = results if isinstance(results, tuple) else (results,)
-    grads = torch.autograd.grad(results, leaves, dys[: len(results)], allow_unused=True)
+    dys = [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)]
+    grads = torch.autograd.grad(results, leaves, dys, allow_unused=True)
     return (*(one.detach() for one in results), *grads)
 
 
@@ -112,19 +141,22 @@ def test_the_bits_of_the_family_are_those_of_the_way_through_python(name, lead, 
 
 
 @each
-def test_a_call_of_the_family_that_was_seen_asks_python_nothing(seen, name):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_call_of_the_family_that_was_seen_asks_python_nothing(seen, name, dtype):
     case = Case((64,), (64,))
     with lngrad_torch.override():
-        family_step(name, case, "float32")
+        family_step(name, case, dtype)
         assert seen == ["prepare_forward", "prepare_backward"]
-        family_step(name, case, "float32")
+        family_step(name, case, dtype)
     assert len(seen) == 2
 
 
 def test_no_two_members_of_the_family_share_a_prepared_call(seen):
     """Also where shapes and dtypes are equal: the switches are facts of a call."""
     case = Case((9,), (16,))
-    members = [name for name in FAMILY if name != "F.rms_norm"]
+    members = [
+        name for name in FAMILY if name not in ("F.rms_norm", "float32 residual")
+    ]  # the same as others in float32
     alone = {}
     for name in members:
         native.module.forget()
@@ -154,6 +186,46 @@ def test_gradients_through_one_result_and_to_one_input(used, wanted):
     if used == "total" and 2 in wanted:  # a zero, or that there is none: torch takes both
         got, expected = ([one for one in ones if one is not None and one.ndim > 1] for ones in (got, expected))
     check_same_bits(tuple(got), tuple(expected))
+
+
+@each
+@pytest.mark.parametrize("wanted", [0, 1, 2, 3])
+def test_the_gradient_to_one_input(name, wanted):
+    def grads():
+        leaves, dys = family_leaves(Case((60,), (40,)), "bfloat16")
+        given = [leaf.detach().requires_grad_(at == wanted) for at, leaf in enumerate(leaves)]
+        results = FAMILY[name](*given, (40,))
+        results = results if isinstance(results, tuple) else (results,)
+        if not results[0].requires_grad:
+            return results
+        dys = [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)]
+        return torch.autograd.grad(results, given[wanted], dys)
+
+    got = grads()
+    with python_alone():
+        check_same_bits(got, grads())
+
+
+@each
+def test_nothing_of_a_step_is_kept(name):
+    leaves, dys = family_leaves(Case((64,), (64,)), "bfloat16")
+
+    def counts():
+        return [(one._use_count(), sys.getrefcount(one)) for one in (*leaves, *dys)]
+
+    def step():
+        results = FAMILY[name](*leaves, (64,))
+        results = results if isinstance(results, tuple) else (results,)
+        torch.autograd.backward(results, [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)])
+        for leaf in leaves:
+            leaf.grad = None
+
+    step()
+    before = counts()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    assert counts() == before
+    assert sum(event.self_cpu_memory_usage for event in profile.events()) == 0
 
 
 def test_a_result_of_a_megabyte_comes_from_the_pool(seen):
@@ -204,6 +276,51 @@ def test_errors_are_the_same(arguments, error):
     with python_alone(), pytest.raises(error) as pythons:
         lngrad_torch.layer_norm(*arguments)
     assert str(ours.value) == str(pythons.value)
+
+
+def refused(call):
+    with pytest.raises((LngradError, RuntimeError)) as raised:
+        call()
+    return type(raised.value), str(raised.value)
+
+
+SAMPLES = torch.ones(2, 1, 8)
+REFUSED = {
+    "two dtypes of a gate": lambda x, r, w: lngrad_torch.gated_rms_norm(x, r.bfloat16(), w),
+    "two shapes of a gate": lambda x, r, w: lngrad_torch.gated_rms_norm(x, r[:1], w),
+    "a gated weight": lambda x, r, w: lngrad_torch.gated_rms_norm(x, r, w[:7]),
+    "a gated offset": lambda x, r, w: lngrad_torch.gated_rms_norm(x, r, w, offset=float("inf")),
+    "a gate of integers": lambda x, r, w: lngrad_torch.gated_rms_norm(x.long(), r.long(), w),
+    "three samples of two": lambda x, r, w: lngrad_torch.modulated_layer_norm(x, torch.ones(3, 8)),
+    "two kinds of samples": lambda x, r, w: lngrad_torch.modulated_layer_norm(x, torch.ones(2, 8), torch.ones(2, 3, 8)),
+    "a shift alone": lambda x, r, w: lngrad_torch.add_layer_norm(x, r, 8, None, SAMPLES),
+    "samples of layer_norm": lambda x, r, w: lngrad_torch.layer_norm(x, 8, SAMPLES, SAMPLES),
+    "samples of its operator": lambda x, r, w: torch.ops.lngrad.layer_norm(x, [8], SAMPLES, SAMPLES, 1e-5),
+    "samples of F.layer_norm": lambda x, r, w: F.layer_norm(x, (8,), SAMPLES),
+    "samples of F.rms_norm": lambda x, r, w: F.rms_norm(x, (8,), SAMPLES),
+    "a narrow residual": lambda x, r, w: lngrad_torch.add_rms_norm(x, r.bfloat16(), 8, w),
+    "a wide residual": lambda x, r, w: lngrad_torch.add_rms_norm(x.double(), r, 8, w),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_of_the_family_are_the_same(name):
+    x, r, w = torch.ones(2, 3, 8), torch.ones(2, 3, 8), torch.ones(8)
+    with lngrad_torch.override():
+        ours = refused(lambda: REFUSED[name](x, r, w))
+    with python_alone(), lngrad_torch.override():
+        assert refused(lambda: REFUSED[name](x, r, w)) == ours
+
+
+def test_freed_memory_of_the_family_is_refused():
+    x, r, scale = torch.ones(2, 3, 8), torch.ones(2, 3, 8), torch.ones(2, 16)[:, 8:]
+    lngrad_torch.gated_rms_norm(x, r), lngrad_torch.modulated_layer_norm(x, scale)
+    scale.untyped_storage().resize_(124)
+    with pytest.raises(ShapeError, match="gamma: expected 128 bytes of storage, got 124"):
+        lngrad_torch.modulated_layer_norm(x, scale)
+    r.untyped_storage().resize_(0)
+    with pytest.raises(ShapeError, match="gate: expected 192 bytes of storage, got 0"):
+        lngrad_torch.gated_rms_norm(x, r)
 
 
 @pytest.mark.parametrize("override", [False, True])
@@ -329,6 +446,7 @@ def test_a_profiler_sees_the_calls():
         lngrad_torch.layer_norm(x, 64).sum().backward()
     names = {event.name for event in profile.events()}
     assert {"lngrad::layer_norm", "lngrad::layer_norm_backward"} <= names
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        lngrad_torch.rms_norm(x, 64).sum().backward()
-    assert {"lngrad::norm", "lngrad::norm_backward"} <= {event.name for event in profile.events()}
+    for call, name in ((lngrad_torch.rms_norm, "norm"), (lngrad_torch.gated_rms_norm, "gated_norm")):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            call(x, 64 if name == "norm" else x).sum().backward()
+        assert {f"lngrad::{name}", f"lngrad::{name}_backward"} <= {event.name for event in profile.events()}

@@ -56,6 +56,27 @@ class Call:
         y, mean, rstd = self.forward()
         return (y, mean, rstd, *self.backward(mean, rstd, mask))
 
+    def gated(self, gates_x, mask=(True, True, True)):
+        given = self.gamma, self.residual
+        y, rstd = self.ops.gated_norm(self.x, self.shape, *given, EPS, 1.0, gates_x)
+        return y, rstd, *self.ops.gated_norm_backward(self.dy, self.x, self.shape, rstd, *given, mask, 1.0, gates_x)
+
+    def modulated(self, centred, mask=(True, True, True)):
+        """A gamma and a beta for each of x's first dimension, as chunks of one tensor."""
+        made = torch.stack([torch.cat([self.gamma, self.beta]).roll(k) for k in range(len(self.x))])[:, None]
+        gamma, beta = made.chunk(2, -1)
+        y, mean, rstd, _ = self.ops.norm(self.x, self.shape, gamma, beta, EPS, None, centred, 1.0)
+        grads = self.ops.norm_backward(self.dy, self.x, self.shape, mean, rstd, gamma, mask, None, centred, 1.0)
+        return y, mean, rstd, *grads
+
+    def with_wide_residual(self, centred, mask=(True, True, True)):
+        y, mean, rstd, total = self.ops.norm(
+            self.x, self.shape, self.gamma, self.beta, EPS, self.residual.float(), centred, 0.0
+        )
+        dtotal = self.dtotal.float()
+        grads = self.ops.norm_backward(self.dy, total, self.shape, mean, rstd, self.gamma, mask, dtotal, centred, 0.0)
+        return y, mean, rstd, total, *grads
+
     def member(self, name, mask=(True, True, True)):
         centred, offset, has_gamma, has_residual = MEMBERS[name]
         gamma, beta = (self.gamma, self.beta) if has_gamma else (None, None)
@@ -109,6 +130,35 @@ def test_what_is_masked_off_has_no_elements(mask):
 def test_the_family(name, mask):
     call = Call(Case((65,), (40,)), "bfloat16", residual=True)
     check_as_python(call.member, name, mask)
+
+
+OTHERS = [(call, flag) for call in (Call.gated, Call.modulated, Call.with_wide_residual) for flag in (False, True)]
+others = pytest.mark.parametrize(("call", "flag"), OTHERS, ids=lambda one: getattr(one, "__name__", str(one)))
+
+
+@others
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gates_samples_and_a_float32_residual(call, flag, mask, dtype):
+    one = Call(Case((5, 13), (40,)), dtype, residual=True)
+    check_as_python(lambda: call(one, flag, mask))
+
+
+@others
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_a_direct_call_of_these_is_the_operators(call, flag, mask):
+    check_direct(Case((5, 13), (40,)), "bfloat16", call, flag, mask)
+
+
+@others
+def test_one_of_these_that_was_seen_asks_python_nothing(seen, call, flag):
+    one = Call(Case((5, 13), (40,)), "bfloat16", residual=True)
+    call(one, flag)
+    assert seen == ["prepare_forward", "prepare_backward"]
+    call(one, flag)
+    one.ops = direct()
+    call(one, flag, [True] * 3)
+    assert len(seen) == 2
 
 
 def direct():

@@ -26,7 +26,7 @@ from lngrad.typing import Address, AnyArray, Array, Bytes, Words
 LINE = 64  # bytes of a cache line
 KEPT_BYTES = 1 << 16  # of workspace that is kept for the next call
 PACKED_ELEMENTS = 1 << 22  # from here on a call takes milliseconds: some µs of Python don't count, Ctrl-C does
-PACKED_BYTES = 1 << 20  # of workspace
+PACKED_BYTES = 1 << 23  # of workspace
 
 
 class Regions:
@@ -246,8 +246,9 @@ def pack(plan: Plan) -> Words | None:
     1. The addresses of two C functions: (first, stop, job), by which threads first … stop-1 work on a job, and (job, threads),
        by which a job begins.
     2. The word that the workspace begins at; the jobs, and behind them, on a cache line, the workspace as it has to be
-       before the first call.
-    3. 0; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, and a forward's eps.
+       before the first call, as far as anything has to be there.
+    3. Words of both; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, eps of a
+       forward.
     4. 0; for each job the word that it begins at, and how many threads go through it.
     5. 0; pairs of a word, and the offset in the workspace whose address it takes.
 
@@ -260,7 +261,10 @@ def pack(plan: Plan) -> Words | None:
         return None
     if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
         return None
-    workspace = CallMemory(plan, np.zeros(-(-plan.workspace_bytes // 8) * 8, np.uint8)).workspace.content()
+    written = {*(name for name, *_ in steps.defaults), *(table.name for table in steps.tables)}
+    ends = [*steps.offsets.values(), plan.workspace_bytes - LINE][1:]
+    end = max((end for name, end in zip(steps.offsets, ends, strict=True) if name in written), default=0)
+    workspace = CallMemory(plan, np.zeros(plan.workspace_bytes, np.uint8)).workspace.content()[: end // 8]
     start = -(-len(steps.words) * 8 // LINE) * LINE // 8
     image = np.zeros(start + len(workspace), np.int64)
     image[: len(steps.words)] = steps.words
@@ -270,7 +274,7 @@ def pack(plan: Plan) -> Words | None:
     lists = (
         (entry_address("share"), (entry_address("begin"),)),
         (start, image),
-        (0, steps.places),
+        (start + (plan.workspace_bytes - LINE) // 8, steps.places),  # the workspace begins on a line
         (0, jobs),
         (0, regions),
     )

@@ -187,12 +187,12 @@ def _native_layer_norm_backward(
     return tuple(results)
 
 
-def _forward_call(x: Any, shape: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
+def _forward_call(x: Any, shape: Any, weight: Any, bias: Any, *_: Any) -> tuple[Any, ...]:
     return (FORWARD, (x, weight, bias), shape, _ALL, LAYER_NORM), _parameter_dtype
 
 
 def _backward_call(
-    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any, *_: Any
 ) -> tuple[Any, ...]:
     return (BACKWARD, (dy, x, mean, rstd, weight), shape, mask, LAYER_NORM), _gradient_dtype, (bias,)
 

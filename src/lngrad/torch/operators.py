@@ -24,11 +24,10 @@ from lngrad.core import formulas
 from lngrad.core.problem import (
     BACKWARD,
     FORWARD,
-    GATED_BACKWARD,
-    GATED_FORWARD,
     LAYER_NORM,
     RMS_BACKWARD,
     RMS_FORWARD,
+    WITH_GATE,
     WITH_RESIDUAL,
     Normalization,
     Operator,
@@ -60,13 +59,6 @@ library.define(
     "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)"
 )
-_NAMES = "layer_norm", "layer_norm_backward", "norm", "norm_backward"
-ALL = {name: getattr(torch.ops.lngrad, name).default for name in _NAMES}
-layer_norm, layer_norm_backward, norm, norm_backward = ALL.values()
-for name, one in ALL.items():
-    native.register(name, one)
-
-
 # A gate is an array more and a gradient more, so its operators are apart.
 library.define(
     "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, bool gates_x) "
@@ -76,7 +68,11 @@ library.define(
     "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
     "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)"
 )
-gated_norm, gated_norm_backward = torch.ops.lngrad.gated_norm.default, torch.ops.lngrad.gated_norm_backward.default
+_NAMES = "layer_norm", "layer_norm_backward", "norm", "norm_backward", "gated_norm", "gated_norm_backward"
+ALL = {name: getattr(torch.ops.lngrad, name).default for name in _NAMES}
+layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward = ALL.values()
+for name, one in ALL.items():
+    native.register(name, one)
 
 
 class Switches(NamedTuple):
@@ -111,27 +107,31 @@ def is_of_samples(gamma: Any, shape: Any) -> bool:
     return gamma is not None and gamma.dim() > len(shape)
 
 
-def norm_call(x: Any, shape: Any, gamma: Any, beta: Any, added: Any, centred: bool, offset: float) -> calls.Call:
-    """The operator of the core and its arrays."""
+def norm_call(
+    x: Any, shape: Any, gamma: Any, beta: Any, second: Any, centred: bool, offset: float, gates_x: bool | None = None
+) -> calls.Call:
+    """The operator of the core and its arrays; second is the residual, or with gates_x the gate."""
     operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
-    if added is not None:
-        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
+    if second is not None:
+        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
     return operator, arrays, shape, operator.everything, normalization
 
 
 def norm_backward_call(
-    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, added: Any, centred: bool, offset: float
-) -> calls.Call:
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, second: Any, centred: bool, offset: float,
+    gates_x: bool | None = None,
+) -> calls.Call:  # fmt: skip
     operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape))
-    if added is not None:
-        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
+    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
+    if second is not None:
+        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
     return operator, arrays, shape, mask[: len(operator.outputs)], normalization
 
 
 native.register("prepare_forward", calls.prepare(lambda *given: (norm_call(*given),)))
-native.register("prepare_backward", calls.prepare(lambda *given: (norm_backward_call(*given),)))
+# Without beta, which aten's backward has.
+native.register("prepare_backward", calls.prepare(lambda *given: (norm_backward_call(*given[:6], *given[7:]),)))
 
 
 def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
@@ -169,15 +169,13 @@ def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]
     def gated_norm(
         x: Any, shape: Any, gamma: Any, gate: Any, eps: float, offset: float, gates_x: bool
     ) -> tuple[Any, ...]:
-        normalization = Normalization.of(False, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x)
-        return tuple(run(GATED_FORWARD, (x, gamma, gate), shape, GATED_FORWARD.everything, normalization, (eps,))[:2])
+        return tuple(run(*norm_call(x, shape, gamma, None, gate, False, offset, gates_x), (eps,))[:2])
 
     def gated_norm_backward(
         dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, offset: float, gates_x: bool
     ) -> tuple[Any, ...]:
-        normalization = Normalization.of(False, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x)
-        grads = run(GATED_BACKWARD, (dy, x, rstd, gamma, gate), shape, mask, normalization)
-        return tuple([x.new_empty(0) if grad is None else grad for grad in grads])
+        call = norm_backward_call(dy, x, shape, None, rstd, gamma, mask, gate, False, offset, gates_x)
+        return _named(call[0], run(*call), call[0].outputs, x)
 
     return layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward
 
@@ -205,7 +203,7 @@ def _foretell(
 for device, run in (("CPU", calls.run), ("CUDA", calls.run_elsewhere)):
     for kernel in kernels(run):
         library.impl(kernel.__name__, kernel, device)
-for one, kernel in zip((*ALL.values(), gated_norm, gated_norm_backward), kernels(_foretell), strict=True):
+for one, kernel in zip(ALL.values(), kernels(_foretell), strict=True):
     torch.library.register_fake(one, kernel, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
 for name in ("layer_norm", "norm"):
@@ -388,7 +386,8 @@ def _gradients(
         if beta_dtype not in (None, dtype):  # dbeta comes in gamma's dtype, and must not be rounded twice
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
-        switches = None if normalization is LAYER_NORM and dx is None else Switches(dx, *normalization[:2])
+        plain = normalization is LAYER_NORM and dx is None and not is_of_samples(gamma, shape)
+        switches = None if plain else Switches(dx, *normalization[:2])
         grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask, switches)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
@@ -679,19 +678,29 @@ class _Gated(_Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
-        """By the operator, or where these gradients are to have derivatives by those of the composed call."""
         x, rstd, gamma, gate = ctx.saved_tensors
-        if dy is None:
-            return (None,) * 7
-        if torch.is_grad_enabled():
-            given = [one for one in (x, gate, gamma) if one is not None]
-            y_of = lambda x, z, g=None: _Gated.composed(x, ctx.shape, g, z, *ctx.numbers)[0]  # noqa: E731
-            dx, dgate, *dgamma = torch.func.vjp(y_of, *given)[1](dy)
-            return dx, None, *(dgamma or [None]), dgate, None, None, None
         mask = [ctx.needs_input_grad[at] for at in (0, 2, 3)]
-        grads = gated_norm_backward(dy, x, ctx.shape, rstd, gamma, gate, mask, *ctx.numbers[1:])
-        dx, dgamma, dgate = (one if wanted else None for one, wanted in zip(grads, mask, strict=True))
+        dx, dgamma, dgate = _gated_gradients(*ctx.numbers, ctx.shape, mask, x, rstd, gamma, gate, dy)
         return dx, None, dgamma, dgate, None, None, None
+
+
+def _gated_gradients(
+    eps: float, offset: float, gates_x: bool, shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None,
+    gate: Tensor, dy: Tensor | None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """dx, dgamma and dgate: by the operator, or where these are to have derivatives by those of the composed call."""
+    if dy is None:
+        return None, None, None
+    if torch.is_grad_enabled():
+        given = [one for one in (x, gate, gamma) if one is not None]
+        y_of = lambda x, z, g=None: _Gated.composed(x, shape, g, z, eps, offset, gates_x)[0]  # noqa: E731
+        dx, dgate, *dgamma = torch.func.vjp(y_of, *given)[1](dy)
+        return dx, *(dgamma or [None]), dgate
+    grads = gated_norm_backward(dy, x, shape, rstd, gamma, gate, mask, offset, gates_x)
+    return tuple([one if wanted else None for one, wanted in zip(grads, mask, strict=True)])
+
+
+native.register("gated_derivative", _gated_gradients)
 
 
 def differentiable_gated(x: Tensor, shape: list[int], *rest: Any) -> Tensor:

@@ -10,28 +10,51 @@
 
 namespace lngrad {
 
-// Whether a tensor can be read where it lies: on a call's device, contiguous, with all of its memory there.
+// Whether memory from a tensor's first element on is there, on a call's device.
+inline bool is_there(const Tensor& tensor, c10::Device device, int64_t elements) {
+  if (tensor.device() != device || tensor.layout() != at::kStrided || tensor.numel() == 0) return false;
+  const auto behind = (tensor.storage_offset() + elements) * static_cast<int64_t>(tensor.itemsize());
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() >= static_cast<size_t>(behind) &&
+      tensor.const_data_ptr() != nullptr;
+}
+
+// Whether a tensor can be read where it lies: contiguous, with all of its memory there.
 inline bool lies_plain(const Tensor& tensor, c10::Device device) {
-  const auto* self = tensor.unsafeGetTensorImpl();
-  if (tensor.device() != device || tensor.layout() != at::kStrided || !tensor.is_contiguous()) return false;
-  if (tensor.numel() == 0) return false;
-  const auto behind = (tensor.storage_offset() + tensor.numel()) * static_cast<int64_t>(tensor.itemsize());
-  return self->unsafe_storage().nbytes() >= static_cast<size_t>(behind) && tensor.const_data_ptr() != nullptr;
+  return is_there(tensor, device, tensor.numel()) && tensor.is_contiguous();
 }
 
-inline bool parameter_fits(const optional<Tensor>& parameter, at::IntArrayRef shape, const Tensor& x) {
-  return !parameter || !parameter->defined() || (parameter->sizes() == shape && lies_plain(*parameter, x.device()));
+// Whether gamma or beta can be read where it lies, and its place in the key: 0 where there is one for all rows; else for how many of
+// x's first dimensions there is one each, plus 1, and behind 8 bits the elements from one to the next.
+inline bool parameter_fits(const Tensor& parameter, const Call& call, int64_t& place) {
+  place = 0;
+  if (!parameter.defined()) return true;
+  const Tensor& x = call.x;
+  if (parameter.sizes() == call.shape) return lies_plain(parameter, x.device());
+  int64_t own = x.dim() - static_cast<int64_t>(call.shape.size()), step = 1, elements = 1;
+  if (!call.switches.takes_samples || parameter.dim() != x.dim() || parameter.sizes().slice(own) != call.shape) return false;
+  while (own > 0 && parameter.size(own - 1) == 1) own--;
+  if (parameter.sizes().slice(0, own) != x.sizes().slice(0, own)) return false;
+  for (int64_t k = x.dim() - 1; k >= 0; k--) {  // samples lie any step apart, elements beside each other
+    if (parameter.size(k) == 1) continue;
+    if (k == own - 1) step = parameter.stride(k);
+    if (parameter.stride(k) != step) return false;
+    elements += (parameter.size(k) - 1) * step;
+    step *= parameter.size(k);
+  }
+  place = (own + 1) | (own ? parameter.stride(own - 1) << 8 : 0);
+  return is_there(parameter, x.device(), elements);
 }
 
-inline bool x_fits(const Tensor& x, at::IntArrayRef shape) {
-  const auto dims = static_cast<int64_t>(shape.size());
+inline bool x_fits(const Call& call) {
+  const Tensor& x = call.x;
+  const auto dims = static_cast<int64_t>(call.shape.size());
   if (!x.is_cpu() && !(x.is_cuda() && launch_kernel)) return false;
-  return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == shape && lies_plain(x, x.device());
+  return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == call.shape && lies_plain(x, x.device());
 }
 
-// Whether another tensor lies as x does, element beside element.
+// Whether another tensor lies as x does, element beside element; which dtypes go together Python knows.
 inline bool has_layout_of(const Tensor& other, const Tensor& x) {
-  return other.sizes() == x.sizes() && other.scalar_type() == x.scalar_type() && lies_plain(other, x.device());
+  return other.sizes() == x.sizes() && lies_plain(other, x.device());
 }
 
 inline constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
@@ -39,12 +62,10 @@ inline constexpr int64_t ABSENT = 255;  // no dtype of torch has this number
 inline int64_t dtype_of(const Tensor& tensor) {
   return tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : ABSENT;
 }
-inline int64_t dtype_of(const optional<Tensor>& tensor) { return tensor ? dtype_of(*tensor) : ABSENT; }
 
 inline int64_t address_of(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<int64_t>(tensor.const_data_ptr()) : 0;
 }
-inline int64_t address_of(const optional<Tensor>& tensor) { return tensor ? address_of(*tensor) : 0; }
 
 inline int64_t threads() {
   const int64_t ours = *python.chosen ? *python.chosen : python.granted;
@@ -57,23 +78,28 @@ inline int64_t bits_of(double number) {
   return bits;
 }
 
-// The call with these facts; `arguments` are what Python's preparation is asked with if it is the first.
-template <class... Arguments>
-Prepared& find(Kind kind, Switches switches, const Tensor& x, int64_t dims, const optional<Tensor>& gamma,
-               const optional<Tensor>& beta, const Tensor& rstd, bool added, Mask mask, const Arguments&... arguments) {
-  Key key{};
-  key[0] = kind | x.dim() << 2 | dims << 6 | dtype_of(x) << 10 | dtype_of(gamma) << 18 | dtype_of(beta) << 26 |
-      dtype_of(rstd) << 34 | int64_t(mask[0]) << 42 | int64_t(mask[1]) << 43 | int64_t(mask[2]) << 44 |
-      int64_t(switches.centred) << 45 | int64_t(added) << 46;
-  key[1] = x.is_cpu() ? threads() : -1 - x.device().index();
-  key[2] = bits_of(switches.offset);
-  std::copy(x.sizes().begin(), x.sizes().end(), key.begin() + 3);
+// The prepared call with these facts; places are those of gamma and beta.
+inline Prepared& find(Kind kind, const Call& call, const std::array<int64_t, 2>& places) {
+  const Tensor& x = call.x;
+  const Switches& switches = call.switches;
+  const int64_t dims = static_cast<int64_t>(call.shape.size()), wanted = call.mask[0] | call.mask[1] << 1 | call.mask[2] << 2;
+  Key key{kind | x.dim() << 2 | dims << 6 | wanted << 10 | int64_t(switches.centred) << 13 | switches.gate << 14,
+          dtype_of(x) | dtype_of(call.gamma) << 8 | dtype_of(call.beta) << 16 | dtype_of(call.rstd) << 24 |
+              dtype_of(call.second) << 32 | dtype_of(call.dy) << 40,
+          x.is_cpu() ? threads() : -1 - x.device().index(), bits_of(switches.offset), places[0], places[1]};
+  std::copy(x.sizes().begin(), x.sizes().end(), key.end() - 8);
   auto& table = prepared();
   const auto found = table.find(key);
   if (found != table.end()) return found->second;
 
   py::gil_scoped_acquire gil;
-  const py::object made = ask(python.prepare[kind], wrap(arguments)...);
+  const auto prepare = [&](const auto&... arrays) {
+    return ask(python.prepare[kind], arrays..., wrap(call.second), wrap(switches.centred), wrap(switches.offset),
+               switches.gate ? wrap(switches.gate == GATES_X) : py::none());
+  };
+  const py::object made = kind % 2 == 0 ? prepare(wrap(x), wrap(call.shape), wrap(call.gamma), wrap(call.beta))
+                                        : prepare(wrap(call.dy), wrap(x), wrap(call.shape), wrap(call.mean), wrap(call.rstd),
+                                                  wrap(call.gamma), wrap(call.beta), wrap(call.mask));
   if (table.size() >= MOST) table.clear();  // as support/bounded_cache.py does: many shapes mean shapes that do not come back
   if (made.is_none()) return table[key] = Prepared();
   const py::tuple parts(made);
@@ -106,69 +132,63 @@ inline void run(Prepared& prepared, const Addresses& addresses, const Tensor& x)
 }
 
 // y, mean, rstd and the total; mean is undefined where the normalization is not centred, the total without a residual.
-inline optional<Four> forward(Kind kind, const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
-                              const optional<Tensor>& beta, double eps, const optional<Tensor>& residual, Switches switches) {
-  if (!x_fits(x, shape) || !parameter_fits(gamma, shape, x) || !parameter_fits(beta, shape, x)) return {};
-  if (residual && !has_layout_of(*residual, x)) return {};
-  const bool centred = switches.centred;
-  const auto call = [&]() -> Prepared& {
-    if (kind == ATEN_FORWARD)
-      return find(kind, switches, x, shape.size(), gamma, beta, {}, false, {true, true, true}, x, shape, gamma, beta);
-    return find(kind, switches, x, shape.size(), gamma, beta, {}, residual.has_value(), {true, true, true}, x, shape, gamma,
-                beta, residual, centred, switches.offset);
-  };
-  Addresses addresses{address_of(x), address_of(gamma)};
-  if (centred) addresses.push_back(address_of(beta));
-  if (residual) addresses.push_back(address_of(*residual));
-  Prepared* found = &call();
+inline optional<Four> forward(Kind kind, const Call& call) {
+  const Tensor &x = call.x, &second = call.second;
+  std::array<int64_t, 2> places;
+  if (!x_fits(call) || !parameter_fits(call.gamma, call, places[0]) || !parameter_fits(call.beta, call, places[1])) return {};
+  if (call.beta.defined() && (places[0] ^ places[1]) & 255) return {};  // two shapes
+  if (second.defined() && !has_layout_of(second, x)) return {};
+  const bool centred = call.switches.centred, has_total = second.defined() && !call.switches.gate;
+  Addresses addresses{address_of(x), address_of(call.gamma)};
+  if (centred) addresses.push_back(address_of(call.beta));
+  if (second.defined()) addresses.push_back(address_of(second));
+  Prepared* found = &find(kind, call, places);
   if (!found->takes(addresses)) return {};
   c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
-  std::fill(rows.end() - shape.size(), rows.end(), 1);
+  std::fill(rows.end() - call.shape.size(), rows.end(), 1);
   const at::ScalarType small = found->small;
   Four results{make_like(x), centred ? make(x, rows, small) : Tensor(), make(x, rows, small),
-               residual ? make_like(x) : Tensor()};
-  if (is_pooled(x)) found = &call();  // Python ran, which may have come here
+               has_total ? make_like(second) : Tensor()};
+  if (is_pooled(second.defined() ? second : x)) found = &find(kind, call, places);  // Python ran, which may have come here
   const auto& [y, mean, rstd, total] = results;
   addresses.push_back(address_of(y));
   if (centred) addresses.push_back(address_of(mean));
   addresses.push_back(address_of(rstd));
-  if (residual || !centred) addresses.push_back(address_of(total));  // RmsForward has its place
-  addresses.push_back(bits_of(eps));
+  if (has_total || !centred) addresses.push_back(address_of(total));  // RmsForward has its place
+  addresses.push_back(bits_of(call.eps));
   run(*found, addresses, x);
   return results;
 }
 
-inline optional<Three> backward(Kind kind, const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean,
-                                const Tensor& rstd, const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask,
-                                const optional<Tensor>& dtotal, Switches switches) {
-  if (!x_fits(x, shape) || !parameter_fits(gamma, shape, x)) return {};
-  if (beta && beta->defined() && beta->sizes() != shape) return {};  // never read, but an error of aten's
-  if (!has_layout_of(dy, x) || (dtotal && !has_layout_of(*dtotal, x))) return {};
+// dx, dgamma, and dbeta or dgate.
+inline optional<Three> backward(Kind kind, const Call& call) {
+  const auto& [dy, x, mean, rstd, gamma, beta, second, shape, eps, mask, switches] = call;
+  std::array<int64_t, 2> places{};  // beta is not read
+  if (!x_fits(call) || !parameter_fits(gamma, call, places[0])) return {};
+  if (beta.defined() && beta.sizes() != shape) return {};  // an error of aten's
+  if (!has_layout_of(dy, x) || (second.defined() && !has_layout_of(second, x))) return {};
   const bool centred = switches.centred;
   const int64_t M = x.numel() / c10::multiply_integers(shape);
   if (rstd.numel() != M || !lies_plain(rstd, x.device()) || !(mask[0] || mask[1] || mask[2])) return {};
   if (centred && (mean.numel() != M || mean.scalar_type() != rstd.scalar_type() || !lies_plain(mean, x.device()))) return {};
-  const auto call = [&]() -> Prepared& {
-    if (kind == ATEN_BACKWARD)
-      return find(kind, switches, x, shape.size(), gamma, beta, rstd, false, mask, dy, x, shape, mean, rstd, gamma, beta, mask);
-    return find(kind, switches, x, shape.size(), gamma, beta, rstd, dtotal.has_value(), mask, dy, x, shape, mean, rstd, gamma,
-                mask, dtotal, centred, switches.offset);
-  };
   Addresses addresses{address_of(dy), address_of(x)};
   if (centred) addresses.push_back(address_of(mean));
   addresses.push_back(address_of(rstd));
   addresses.push_back(address_of(gamma));
-  if (dtotal) addresses.push_back(address_of(*dtotal));
-  Prepared* found = &call();
+  if (second.defined()) addresses.push_back(address_of(second));
+  Prepared* found = &find(kind, call, places);
   if (!found->takes(addresses)) return {};
   const at::ScalarType small = found->small;
-  Three results{mask[0] ? make_like(x) : Tensor(), mask[1] ? make(x, shape, small) : Tensor(),
-                mask[2] ? make(x, shape, small) : Tensor()};
-  if (mask[0] && is_pooled(x)) found = &call();
-  const auto& [dx, dgamma, dbeta] = results;
-  addresses.push_back(address_of(dx));
-  addresses.push_back(address_of(dgamma));
-  if (centred) addresses.push_back(address_of(dbeta));
+  const at::IntArrayRef sums = gamma.defined() ? gamma.sizes() : at::IntArrayRef(shape);
+  const bool has_dgate = mask[2] && switches.gate;
+  Three results{mask[0] ? make_like(x) : Tensor(), mask[1] ? make(x, sums, small) : Tensor(),
+                has_dgate   ? make_like(x)
+                    : mask[2] ? make(x, sums, small)
+                              : Tensor()};
+  if ((mask[0] || has_dgate) && is_pooled(x)) found = &find(kind, call, places);
+  addresses.push_back(address_of(std::get<0>(results)));
+  addresses.push_back(address_of(std::get<1>(results)));
+  if (centred || switches.gate) addresses.push_back(address_of(std::get<2>(results)));
   run(*found, addresses, x);
   return results;
 }

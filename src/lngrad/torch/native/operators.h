@@ -1,5 +1,5 @@
-// The kernels of lngrad::layer_norm, lngrad::norm and their backwards, for whoever calls them by these names: code that Inductor
-// has made, above all. Arguments come on torch's stack; a call that is not plain goes on to Python's kernel as it came.
+// The kernels of lngrad::layer_norm, norm, gated_norm and their backwards, for whoever calls them by these names: code that
+// Inductor has made, above all. Arguments come on torch's stack; a call that is not plain goes on to Python's kernel as it came.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -15,49 +15,79 @@ using Stack = torch::jit::Stack;
 using Given = at::ArrayRef<c10::IValue>;
 using Results = c10::SmallVector<Tensor, 4>;
 
-inline optional<Tensor> tensor_of(const c10::IValue& value) {
-  return value.isNone() ? std::nullopt : optional<Tensor>(value.toTensor());
+// `take` reads an argument of torch's stack; false for sizes that a compiler leaves open.
+inline bool take(const c10::IValue& value, Maybe maybe) {
+  if (!value.isNone()) maybe.tensor = value.toTensor();
+  return true;
+}
+inline bool take(const c10::IValue& value, Tensor& tensor) { return take(value, Maybe{tensor}) && tensor.defined(); }
+inline bool take(const c10::IValue& value, double& number) { return number = value.toDouble(), true; }
+inline bool take(const c10::IValue& value, bool& flag) { return flag = value.toBool(), true; }
+inline bool take(const c10::IValue& value, Gate& gate) { return gate = value.toBool() ? GATES_X : GATES_Y, true; }
+inline bool take(const c10::IValue& value, Mask& mask) {
+  const auto wanted = value.toBoolList();
+  for (size_t k = 0; k < mask.size(); k++) mask[k] = wanted[k];
+  return true;
+}
+inline bool take(const c10::IValue& value, Sizes& shape) {
+  if (!value.isIntList()) return false;
+  const auto sizes = value.toDimVector();
+  shape.assign(sizes.begin(), sizes.end());
+  return true;
 }
 
-// y, mean and rstd, and with switches the total; nothing where the call is Python's.
-inline optional<Results> run_forward(Given given) {
-  const bool has_switches = given.size() == 8;
-  if (!given[1].isIntList()) return {};  // sizes that a compiler leaves open
-  const Switches switches = has_switches ? Switches{given[6].toBool(), given[7].toDouble()} : Switches{};
-  auto done = forward(FORWARD, given[0].toTensor(), given[1].toDimVector(), tensor_of(given[2]), tensor_of(given[3]),
-                      given[4].toDouble(), has_switches ? tensor_of(given[5]) : std::nullopt, switches);
-  if (!done) return {};
-  auto& [y, mean, rstd, total] = *done;
-  Results results{std::move(y), std::move(mean), std::move(rstd)};
-  if (has_switches) results.push_back(std::move(total));
-  return results;
-}
-
-// dx, dgamma and dbeta.
-inline optional<Results> run_backward(Given given) {
-  const bool has_switches = given.size() == 10;
-  if (!given[2].isIntList()) return {};
-  const Switches switches = has_switches ? Switches{given[8].toBool(), given[9].toDouble()} : Switches{};
-  const auto wanted = given[6].toBoolList();
-  const Mask mask{wanted[0], wanted[1], wanted[2] && switches.centred};  // beta is a centred normalization's
-  auto done = backward(BACKWARD, given[0].toTensor(), given[1].toTensor(), given[2].toDimVector(),
-                       tensor_of(given[3]).value_or(Tensor()), given[4].toTensor(), tensor_of(given[5]), {}, mask,
-                       has_switches ? tensor_of(given[7]) : std::nullopt, switches);
-  if (!done) return {};
-  auto& [dx, dgamma, dbeta] = *done;
-  return Results{std::move(dx), std::move(dgamma), std::move(dbeta)};
-}
-
+enum Which : size_t { LAYER_NORM, LAYER_NORM_BACKWARD, NORM, NORM_BACKWARD, GATED_NORM, GATED_NORM_BACKWARD };
 struct Row {
   const char* name;
   size_t arguments;
-  size_t x;  // its place among them
-  optional<Results> (*run)(Given);
 };
-inline constexpr std::array<Row, 4> ROWS{{{"lngrad::layer_norm", 5, 0, run_forward},
-                                          {"lngrad::layer_norm_backward", 7, 1, run_backward},
-                                          {"lngrad::norm", 8, 0, run_forward},
-                                          {"lngrad::norm_backward", 10, 1, run_backward}}};
+inline constexpr std::array<Row, 6> ROWS{{{"lngrad::layer_norm", 5}, {"lngrad::layer_norm_backward", 7},
+                                          {"lngrad::norm", 8}, {"lngrad::norm_backward", 10},
+                                          {"lngrad::gated_norm", 7}, {"lngrad::gated_norm_backward", 9}}};
+
+// The operator that a call is; its backward follows it.
+inline Which row_of(const Call& call) {
+  const auto& [centred, offset, gate, takes_samples] = call.switches;
+  return gate ? GATED_NORM : centred && offset == 0.0 && !call.second.defined() ? LAYER_NORM : NORM;
+}
+
+// The arguments of an operator in their order, of torch's stack or of Python's; false where the call is not ours.
+template <class Arguments>
+bool read(size_t which, const Arguments& given, Call& call) {
+  const auto all = [&](auto&&... places) {
+    size_t k = 0;
+    return (take(given[k++], places) && ...);
+  };
+  auto& [dy, x, mean, rstd, gamma, beta, second, shape, eps, mask, switches] = call;
+  auto& [centred, offset, gate, takes_samples] = switches;
+  takes_samples = which >= NORM;
+  if (which >= GATED_NORM) centred = false;
+  const bool ours = which == LAYER_NORM ? all(x, shape, Maybe{gamma}, Maybe{beta}, eps)
+      : which == LAYER_NORM_BACKWARD    ? all(dy, x, shape, Maybe{mean}, rstd, Maybe{gamma}, mask)
+      : which == NORM                   ? all(x, shape, Maybe{gamma}, Maybe{beta}, eps, Maybe{second}, centred, offset)
+      : which == NORM_BACKWARD ? all(dy, x, shape, Maybe{mean}, rstd, Maybe{gamma}, mask, Maybe{second}, centred, offset)
+      : which == GATED_NORM    ? all(x, shape, Maybe{gamma}, second, eps, offset, gate)
+                               : all(dy, x, shape, rstd, Maybe{gamma}, second, mask, offset, gate);
+  if (which % 2) mask[2] = mask[2] && (centred || gate);  // beta is a centred normalization's
+  return ours;
+}
+
+// The results of an operator; nothing where the call is Python's.
+inline optional<Results> run(size_t which, const Call& call) {
+  if (which % 2) {
+    auto done = backward(BACKWARD, call);
+    if (!done) return {};
+    auto& [dx, dgamma, dbeta] = *done;
+    return Results{std::move(dx), std::move(dgamma), std::move(dbeta)};
+  }
+  auto done = forward(FORWARD, call);
+  if (!done) return {};
+  auto& [y, mean, rstd, total] = *done;
+  if (which == GATED_NORM) return Results{std::move(y), std::move(rstd)};
+  Results results{std::move(y), std::move(mean), std::move(rstd)};
+  if (which == NORM) results.push_back(std::move(total));
+  return results;
+}
 
 // Whether a call is nothing but its kernel: no derivative of it is wanted, and nobody else hears of it.
 inline bool is_kernel_alone(Given given) {
@@ -80,14 +110,14 @@ inline auto& pythons = *new std::array<std::array<optional<c10::SafeKernelFuncti
 
 template <size_t which, size_t key>
 void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  constexpr Row row = ROWS[which];
-  const Given given(stack->data() + stack->size() - row.arguments, row.arguments);
-  if (key % 2 == 0 || is_kernel_alone(given)) {
-    if (auto results = row.run(given)) {
-      const Tensor x = given[row.x].toTensor();
-      torch::jit::drop(*stack, row.arguments);
+  constexpr size_t arguments = ROWS[which].arguments;
+  const Given given(stack->data() + stack->size() - arguments, arguments);
+  Call call;
+  if ((key % 2 == 0 || is_kernel_alone(given)) && read(which, given, call)) {
+    if (auto results = run(which, call)) {
+      torch::jit::drop(*stack, arguments);
       for (Tensor& result : *results)  // an operator must return a tensor: one without elements for what there is not
-        stack->emplace_back(result.defined() ? std::move(result) : make(x, {0}, x.scalar_type()));
+        stack->emplace_back(result.defined() ? std::move(result) : make(call.x, {0}, call.x.scalar_type()));
       return;
     }
   }

@@ -16,7 +16,7 @@ inline bool is_plain(const Tensor& tensor) {
        c10::DispatchKey::AutocastCPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA, c10::DispatchKey::AutocastCUDA});
   return (tensor.key_set() | plain) == plain && !tensor._fw_grad(0).defined();
 }
-inline bool is_plain(const optional<Tensor>& tensor) { return !tensor || !tensor->defined() || is_plain(*tensor); }
+inline bool is_plain_or_absent(const Tensor& tensor) { return !tensor.defined() || is_plain(tensor); }
 
 // Whether nothing listens to the operators of this thread: no mode, no transform, no tracer.
 inline bool nobody_listens() {
@@ -32,7 +32,11 @@ inline bool take(PyObject* object, Tensor& tensor) {
   return is_plain(tensor);
 }
 
-inline bool take(PyObject* object, optional<Tensor>& tensor) { return object == Py_None || take(object, tensor.emplace()); }
+// A tensor that may be absent.
+struct Maybe {
+  Tensor& tensor;
+};
+inline bool take(PyObject* object, Maybe maybe) { return object == Py_None || take(object, maybe.tensor); }
 
 inline bool take(PyObject* object, double& number) {
   const bool is_one = PyFloat_Check(object);
@@ -45,6 +49,12 @@ inline bool take(PyObject* object, bool& flag) {
   return PyBool_Check(object);
 }
 
+// Of which tensor a gate is a factor, as a bool: of x.
+inline bool take(PyObject* object, Gate& gate) {
+  gate = object == Py_True ? GATES_X : GATES_Y;
+  return PyBool_Check(object);
+}
+
 inline bool take(PyObject* object, Mask& mask) {
   if (!PyList_CheckExact(object) || PyList_Size(object) != static_cast<Py_ssize_t>(mask.size())) return false;
   for (size_t k = 0; k < mask.size(); k++)
@@ -53,7 +63,6 @@ inline bool take(PyObject* object, Mask& mask) {
 }
 
 // The shape as Python has it: an int, a list or a tuple of ints.
-using Sizes = c10::SmallVector<int64_t, 8>;
 inline bool take(PyObject* object, Sizes& shape) {
   if (PyLong_CheckExact(object)) {
     shape.push_back(PyLong_AsLongLong(object));

@@ -37,8 +37,8 @@ inline Launch launch_kernel = nullptr;
 inline CurrentStream current_stream = nullptr;
 constexpr int64_t POINTER_BYTES = 16;  // that addresses are multiples of in a launch
 
-// The facts of a call: kinds and dtypes in the first word, then threads or the device, gamma's offset, and sizes.
-using Key = std::array<int64_t, 11>;
+// The facts of a call: kinds, dtypes, threads or the device, gamma's offset, how gamma and beta lie, and the sizes of x.
+using Key = std::array<int64_t, 14>;
 
 struct HashOfKey {
   size_t operator()(const Key& key) const {
@@ -69,7 +69,7 @@ class Prepared {
     share_ = reinterpret_cast<Share>(read(numbers, begin));
     if (share_) begin_ = reinterpret_cast<Begin>(begin.at(0));
     workspace_ = read(numbers, image_);
-    read(numbers, places_);
+    words_ = read(numbers, places_);
     read(numbers, jobs_);
     read(numbers, regions_);
   }
@@ -105,7 +105,7 @@ class Prepared {
         share_(0, 1, job);
       }
     }
-    if (fresh && static_cast<int64_t>(image_.size()) * 8 <= KEPT_BYTES) kept_ = std::move(fresh);
+    if (fresh && words_ * 8 <= KEPT_BYTES) kept_ = std::move(fresh);
   }
 
  private:
@@ -145,7 +145,7 @@ class Prepared {
   }
 
   Memory make() const {
-    const size_t nbytes = (image_.size() * 8 + LINE - 1) / LINE * LINE;
+    const size_t nbytes = (words_ * 8 + LINE - 1) / LINE * LINE;
     int64_t* memory = static_cast<int64_t*>(std::aligned_alloc(LINE, nbytes));
     if (!memory) throw std::bad_alloc();
     std::memcpy(memory, image_.data(), image_.size() * 8);
@@ -157,8 +157,9 @@ class Prepared {
   Share share_ = nullptr;  // none: it is launched
   Begin begin_ = nullptr;
   int64_t workspace_ = 0;         // the word of the memory that the workspace begins at; for launches its bytes
-  std::vector<int64_t> image_;    // the jobs, and behind them the workspace, with all that is the same for every call; for
-                                  // launches the words that parameters lie in
+  int64_t words_ = 0;             // of the jobs and the workspace behind them
+  std::vector<int64_t> image_;    // their first words, with all that is the same for every call; for launches the words that
+                                  // parameters lie in
   std::vector<int64_t> places_;   // for each argument the word that its address goes to, or -1
   std::vector<int64_t> jobs_;     // pairs: the word that a job begins at, and how many threads go through it; for launches the
                                   // function, programs, threads, shared bytes, how many parameters, and the word of each

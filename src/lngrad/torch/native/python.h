@@ -10,6 +10,8 @@
 #include <tuple>
 #include <vector>
 
+#include <c10/util/SmallVector.h>
+
 #include "objects.h"
 
 namespace lngrad {
@@ -19,11 +21,26 @@ using std::optional;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Mask = std::array<bool, 3>;
+using Sizes = c10::SmallVector<int64_t, 8>;
+
+enum Gate : int64_t { NO_GATE, GATES_Y, GATES_X };
 
 // Which normalization: core/problem.py, Normalization, without alpha, which torch's functions do not have.
 struct Switches {
   bool centred = true;
   double offset = 0.0;
+  Gate gate = NO_GATE;
+  bool takes_samples = false;  // whether gamma and beta may be one for each sample
+};
+
+// The arguments of a call, forward or backward; a tensor that is not there is undefined.
+struct Call {
+  Tensor dy, x, mean, rstd, gamma, beta;
+  Tensor second;  // the residual or the gate; in a backward the gradient of the total, or the gate
+  Sizes shape;
+  double eps = 0.0;
+  Mask mask{true, true, true};
+  Switches switches;
 };
 
 enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
@@ -36,7 +53,8 @@ struct Python {
   PyObject* aten_rms_norm = nullptr;
   PyObject* derivative = nullptr;  // (centred, offset, shape, beta's dtype, mask, x or the total, mean, rstd, gamma, gradients of
                                    // y, mean, rstd and the total) -> dx, dgamma, dbeta
-  std::array<PyObject*, 4> operators{};  // torch.ops.lngrad, in the order of ROWS in operators.h
+  PyObject* gated_derivative = nullptr;  // (eps, offset, gates_x, shape, mask, x, rstd, gamma, gate, dy) -> dx, dgamma, dgate
+  std::array<PyObject*, 6> operators{};  // torch.ops.lngrad, in the order of ROWS in operators.h
   PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
   const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted
   int64_t granted = 1;

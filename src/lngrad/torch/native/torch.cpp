@@ -18,90 +18,95 @@ namespace {
 
 Three aten_forward(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma, const optional<Tensor>& beta,
                    double eps) {
-  if (auto done = forward(ATEN_FORWARD, x, shape, gamma, beta, eps, {}, {})) {
+  const Call call{.x = x, .gamma = gamma.value_or(Tensor()), .beta = beta.value_or(Tensor()),
+                  .shape = Sizes(shape.begin(), shape.end()), .eps = eps};
+  if (auto done = forward(ATEN_FORWARD, call)) {
     auto& [y, mean, rstd, total] = *done;
     return {std::move(y), std::move(mean), std::move(rstd)};
   }
   py::gil_scoped_acquire gil;
-  return unwrap_three(ask(python.aten_forward, wrap(x), wrap(shape), wrap(gamma), wrap(beta), wrap(eps)));
+  return unwrap_three(ask(python.aten_forward, wrap(x), wrap(shape), wrap(call.gamma), wrap(call.beta), wrap(eps)));
 }
 
 Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
                     const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
-  if (auto done = backward(ATEN_BACKWARD, dy, x, shape, mean, rstd, gamma, beta, mask, {}, {})) return std::move(*done);
+  const Call call{.dy = dy, .x = x, .mean = mean, .rstd = rstd, .gamma = gamma.value_or(Tensor()),
+                  .beta = beta.value_or(Tensor()), .shape = Sizes(shape.begin(), shape.end()), .mask = mask};
+  if (auto done = backward(ATEN_BACKWARD, call)) return std::move(*done);
   py::gil_scoped_acquire gil;
-  return unwrap_three(ask(python.aten_backward, wrap(dy), wrap(x), wrap(shape), wrap(mean), wrap(rstd), wrap(gamma),
-                          wrap(beta), wrap(mask)));
+  return unwrap_three(ask(python.aten_backward, wrap(dy), wrap(x), wrap(shape), wrap(mean), wrap(rstd), wrap(call.gamma),
+                          wrap(call.beta), wrap(mask)));
 }
 
 // --- lngrad.torch.layer_norm and its family ---------------------------------------------------------------------------
 
 using List = torch::autograd::variable_list;
 
-// The derivative of a forward that has been done, with a gradient for each edge, in their order: x, gamma, beta and the residual.
+// The derivative of a forward that has been done, with a gradient for each edge, in their order: x, gamma, beta and the second.
 // All results are results of its node, since the derivative of the backward goes through mean and rstd.
 struct Differentiable : torch::autograd::Function<Differentiable> {
   using Context = torch::autograd::AutogradContext;
 
-  // What is kept beside the tensors.
+  // What is kept beside the tensors: how many dimensions are normalized, the dtypes of x and of beta, whether there is a second
+  // tensor, which gate it is, gamma's offset, eps.
   struct Facts {
-    int64_t dims, beta;  // of beta the dtype
-    bool has_residual;
-    double offset;
+    int64_t dims, x, beta, has_second, gate;
+    double offset, eps;
+
+    c10::IValue packed() const { return std::vector<int64_t>{dims, x, beta, has_second, gate, bits_of(offset), bits_of(eps)}; }
+    static Facts of(const c10::IValue& value) {
+      Facts facts;
+      static_assert(sizeof facts == 7 * 8);
+      std::memcpy(&facts, value.toIntVector().data(), sizeof facts);
+      return facts;
+    }
   };
 
   // For code that a compiler has made of the graph.
   static List backward(Context* ctx, const List& grads) {
-    const auto fact = [&](const char* name) { return ctx->saved_data[name]; };
-    return derive({fact("dims").toInt(), fact("beta").toInt(), fact("has_residual").toBool(), fact("offset").toDouble()},
-                  ctx->get_saved_variables(), grads, [&](size_t edge) { return ctx->needs_input_grad(edge); });
+    return derive(Facts::of(ctx->saved_data["facts"]), ctx->get_saved_variables(), grads,
+                  [&](size_t edge) { return ctx->needs_input_grad(edge); });
   }
 
   template <class Needed>
   static List derive(const Facts& facts, const List& saved, const List& grads, Needed needed) {
-    const Tensor &x = saved[0], &mean = saved[1], &rstd = saved[2];
-    const optional<Tensor> gamma = saved[3].defined() ? optional<Tensor>(saved[3]) : std::nullopt;
-    const Switches switches{mean.defined(), facts.offset};
-    Mask mask{};  // an absent parameter has no edge
-    size_t edge = 0;
-    const bool wants_x = needed(edge++);
-    if (gamma) mask[1] = needed(edge++);
-    if (facts.beta != ABSENT) mask[2] = needed(edge++);
-    const bool wants_residual = facts.has_residual && needed(edge++);
-    mask[0] = wants_x || wants_residual;
+    const Tensor &x = saved[0], &mean = saved[1], &gamma = saved[3];
+    const auto shape = x.sizes().slice(x.dim() - facts.dims);
+    Call call{.dy = grads[0], .x = x, .mean = mean, .rstd = saved[2], .gamma = gamma, .second = saved[4],
+              .shape = Sizes(shape.begin(), shape.end()), .eps = facts.eps,
+              .switches = {mean.defined(), facts.offset, static_cast<Gate>(facts.gate), true}};
+    size_t edge = 0;  // an absent parameter has none
+    const bool wants_x = needed(edge++), wants_gamma = gamma.defined() && needed(edge++);
+    const bool wants_beta = facts.beta != ABSENT && needed(edge++), wants_second = facts.has_second && needed(edge++);
+    call.mask = {wants_x || (wants_second && !facts.gate), wants_gamma, facts.gate ? wants_second : wants_beta};
+    if (facts.has_second && !facts.gate && call.mask[0]) call.second = grads.back();
 
-    const Tensor dmean = switches.centred ? grads[2] : Tensor();
-    const optional<Tensor> dtotal =
-        mask[0] && facts.has_residual && grads.back().defined() ? optional<Tensor>(grads.back()) : std::nullopt;
-    auto [dx, dgamma, dbeta] = gradients({grads[0], dmean, grads[1]}, x, x.sizes().slice(x.dim() - facts.dims), mean, rstd,
-                                         gamma, facts.beta, mask, dtotal, switches);
-    List all;
-    all.reserve(edge);
-    all.push_back(wants_x ? dx : Tensor());
-    if (gamma) all.push_back(std::move(dgamma));
-    if (facts.beta != ABSENT) all.push_back(std::move(dbeta));
-    if (facts.has_residual) all.push_back(wants_residual ? std::move(dx) : Tensor());
+    auto [dx, dgamma, dthird] = gradients(call, mean.defined() ? grads[2] : Tensor(), grads[1], facts.beta);
+    const auto dtype = static_cast<at::ScalarType>(facts.x);  // a total may be wider
+    List all{wants_x && dx.defined() && dx.scalar_type() != dtype ? dx.to(dtype) : wants_x ? dx : Tensor()};
+    if (gamma.defined()) all.push_back(std::move(dgamma));
+    if (facts.beta != ABSENT) all.push_back(dthird);
+    if (facts.has_second) all.push_back(!wants_second ? Tensor() : facts.gate ? std::move(dthird) : std::move(dx));
     return all;
   }
 
-  static Three gradients(const Three& grads, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
-                         const optional<Tensor>& gamma, int64_t beta, Mask mask, const optional<Tensor>& dtotal,
-                         Switches switches) {
-    const auto& [dy, dmean, drstd] = grads;
+  static Three gradients(const Call& call, const Tensor& dmean, const Tensor& drstd, int64_t beta) {
+    const auto& [dy, x, mean, rstd, gamma, none, second, shape, eps, mask, switches] = call;
     const bool alone = dy.defined() && !dmean.defined() && !drstd.defined();
-    const bool one_dtype = beta == ABSENT || beta == (gamma ? dtype_of(gamma) : dtype_of(x));
-    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy) && is_plain(dtotal)) {
-      const bool plain = switches.centred && switches.offset == 0.0 && !dtotal;
-      RECORD_FUNCTION(plain ? "lngrad::layer_norm_backward" : "lngrad::norm_backward", std::vector<c10::IValue>({dy, x}));
-      if (auto done = lngrad::backward(BACKWARD, dy, x, shape, mean, rstd, gamma, {}, mask, dtotal, switches))
-        return std::move(*done);
+    const bool one_dtype = beta == ABSENT || beta == dtype_of(gamma.defined() ? gamma : x);
+    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy) && is_plain_or_absent(second)) {
+      RECORD_FUNCTION(ROWS[row_of(call) + 1].name, std::vector<c10::IValue>({dy, x}));
+      if (auto done = lngrad::backward(BACKWARD, call)) return std::move(*done);
     }
     py::gil_scoped_acquire gil;
+    if (switches.gate)
+      return unwrap_three(ask(python.gated_derivative, wrap(eps), wrap(switches.offset), wrap(switches.gate == GATES_X),
+                              wrap(shape), wrap(mask), wrap(x), wrap(rstd), wrap(gamma), wrap(second), wrap(dy)));
     const auto dtype = beta == ABSENT
         ? py::none()
         : py::borrow(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
     return unwrap_three(ask(python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(mask),
-                            wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(dtotal)));
+                            wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(second)));
   }
 };
 
@@ -109,23 +114,20 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 struct Node final : torch::autograd::CppNode<Differentiable> {
   explicit Node(Differentiable::Facts facts) : facts(facts) {}
 
-  static void follow(const Four& results, const Tensor& x, const optional<Tensor>& gamma, const optional<Tensor>& beta,
-                     const optional<Tensor>& residual, Differentiable::Facts facts) {
+  static void follow(const Four& results, const Call& call, Differentiable::Facts facts) {
     const auto& [y, mean, rstd, total] = results;
     auto* node = new Node(facts);
     decltype(torch::autograd::Edge::function) pointer;
     own(pointer, node);
     torch::autograd::edge_list edges;
     edges.reserve(4);
-    const auto edge_of = [&](const optional<Tensor>& input) {
-      if (input && input->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*input));
-    };
-    edge_of(x), edge_of(gamma), edge_of(beta), edge_of(residual);
+    for (const Tensor* input : {&call.x, &call.gamma, &call.beta, &call.second})
+      if (input->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*input));
     node->set_next_edges(std::move(edges));
     for (const Tensor* result : {&y, &rstd, &mean, &total})
       if (result->defined()) torch::autograd::set_history(*result, pointer);
     node->set_ctx_grad_fn(pointer);
-    node->ctx_.save_for_backward({residual ? total : x, mean, rstd, gamma.value_or(Tensor())});
+    node->ctx_.save_for_backward({total.defined() ? total : call.x, mean, rstd, call.gamma, facts.gate ? call.second : Tensor()});
     node->ctx_.set_materialize_grads(false);
     node->save_variables_to_ctx();
   }
@@ -139,8 +141,7 @@ struct Node final : torch::autograd::CppNode<Differentiable> {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     auto& self = const_cast<Node&>(*this);
     self.is_variable_input_.assign(num_outputs(), true);
-    auto& data = self.ctx_.saved_data;
-    data["dims"] = facts.dims, data["beta"] = facts.beta, data["has_residual"] = facts.has_residual, data["offset"] = facts.offset;
+    self.ctx_.saved_data["facts"] = facts.packed();
     CppNode::compiled_args(args);
   }
 
@@ -159,53 +160,39 @@ struct Node final : torch::autograd::CppNode<Differentiable> {
 };
 
 // As autocast on a GPU has a normalization: in float32, and the casts are differentiated too.
-template <class... Tensors>
-void cast_as_autocast(const Tensor& x, Tensors&... tensors) {
-  if (!x.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return;
-  const auto cast = [](optional<Tensor>& tensor) {
-    if (tensor && tensor->scalar_type() != at::kDouble) tensor = tensor->to(at::kFloat);
-  };
-  (cast(tensors), ...);
+void cast_as_autocast(Call& call) {
+  if (!call.x.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return;
+  for (Tensor* one : {&call.x, &call.gamma, &call.beta, &call.second})
+    if (one->defined() && one->scalar_type() != at::kDouble) *one = one->to(at::kFloat);
 }
 
 // y and the total of plain tensors, with their derivative; nothing where the call is to go through Python.
-optional<std::pair<Tensor, Tensor>> norm_of(const Tensor& x, at::IntArrayRef shape, const optional<Tensor>& gamma,
-                                            const optional<Tensor>& beta, double eps, const optional<Tensor>& residual,
-                                            Switches switches) {
-  const bool plain = switches.centred && switches.offset == 0.0 && !residual;
-  RECORD_FUNCTION(plain ? "lngrad::layer_norm" : "lngrad::norm", std::vector<c10::IValue>({x}));
-  auto done = forward(FORWARD, x, shape, gamma, beta, eps, residual, switches);
+optional<std::pair<Tensor, Tensor>> norm_of(const Call& call) {
+  RECORD_FUNCTION(ROWS[row_of(call)].name, std::vector<c10::IValue>({call.x}));
+  auto done = forward(FORWARD, call);
   if (!done) return {};
-  const auto needs_grad = [](const optional<Tensor>& tensor) { return tensor && tensor->requires_grad(); };
-  if (at::GradMode::is_enabled() && (x.requires_grad() || needs_grad(gamma) || needs_grad(beta) || needs_grad(residual))) {
-    const auto dims = static_cast<int64_t>(shape.size());
-    Node::follow(*done, x, gamma, beta, residual, {dims, dtype_of(beta), residual.has_value(), switches.offset});
-  }
+  const auto& [centred, offset, gate, takes_samples] = call.switches;
+  if (wants_derivative(call))
+    Node::follow(*done, call, {static_cast<int64_t>(call.shape.size()), dtype_of(call.x), dtype_of(call.beta),
+                               call.second.defined(), gate, offset, call.eps});
   return std::pair(std::get<0>(*done), std::get<3>(*done));
 }
 
-// norm(x, shape, gamma, beta, eps[, residual, centred, offset]) -> y, or (y, total) with a residual; NotImplemented for what is
-// not plain.
+// norm, with the arguments of layer_norm, norm or gated_norm in ROWS -> y, or (y, total) with a residual; NotImplemented for what
+// is not plain.
 PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
   HANDLE_TH_ERRORS
-  Tensor x;
-  optional<Tensor> gamma, beta, residual;
-  Sizes shape;
-  double eps;
-  Switches switches;
-  const bool few = number == 5;
-  if (!(few || number == 8) || !nobody_listens() || !take(arguments[0], x) || !take(arguments[1], shape) ||
-      !take(arguments[2], gamma) || !take(arguments[3], beta) || !take(arguments[4], eps) ||
-      !(few || (take(arguments[5], residual) && take(arguments[6], switches.centred) && take(arguments[7], switches.offset))))
+  Call call;
+  const size_t which = number == 5 ? LAYER_NORM : number == 8 ? NORM : GATED_NORM;
+  if (number != static_cast<Py_ssize_t>(ROWS[which].arguments) || !nobody_listens() || !read(which, arguments, call))
     Py_RETURN_NOTIMPLEMENTED;
-  const auto done = run_directly(x, [&] {
-    optional<Tensor> cast_x(x);
-    cast_as_autocast(x, cast_x, gamma, beta, residual);
-    return norm_of(*cast_x, shape, gamma, beta, eps, residual, switches);
+  const auto done = run_directly(call.x, [&] {
+    cast_as_autocast(call);
+    return norm_of(call);
   });
   if (!done) Py_RETURN_NOTIMPLEMENTED;
-  py::object y = wrap(done->first);
-  return (residual ? py::object(py::make_tuple(y, wrap(done->second))) : y).release().ptr();
+  const auto& [y, total] = *done;
+  return (total.defined() ? py::make_tuple(wrap(y), wrap(total)) : wrap(y)).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -215,13 +202,16 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
 Tensor aten_rms_norm(const Tensor& x, c10::SymIntArrayRef shape, const optional<Tensor>& weight, optional<double> eps) {
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);  // none where a compiler traces a hidden dimension that may vary
   // Hooks of saved tensors may be a checkpoint's, which Python knows.
-  if (sizes && nobody_listens() && is_plain(x) && is_plain(weight) && !at::SavedTensorDefaultHooks::get_hooks()) {
+  const Tensor gamma = weight.value_or(Tensor());
+  if (sizes && nobody_listens() && is_plain(x) && is_plain_or_absent(gamma) && !at::SavedTensorDefaultHooks::get_hooks()) {
     const double epsilon = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                            : std::numeric_limits<float>::epsilon();
-    if (auto done = norm_of(x, *sizes, weight, {}, eps.value_or(epsilon), {}, {false, 0.0})) return done->first;
+    const Call call{.x = x, .gamma = gamma, .shape = Sizes(sizes->begin(), sizes->end()), .eps = eps.value_or(epsilon),
+                    .switches = {.centred = false}};
+    if (auto done = norm_of(call)) return done->first;
   }
   py::gil_scoped_acquire gil;
-  return unwrap(ask(python.aten_rms_norm, wrap(x), wrap(shape), wrap(weight), eps ? wrap(*eps) : py::none()).ptr());
+  return unwrap(ask(python.aten_rms_norm, wrap(x), wrap(shape), wrap(gamma), eps ? wrap(*eps) : py::none()).ptr());
 }
 
 torch::Library* installed = nullptr;
@@ -277,14 +267,13 @@ PyObject* register_function(PyObject*, PyObject* arguments) {
   const char* name;
   PyObject* function;
   if (!PyArg_ParseTuple(arguments, "sO", &name, &function)) return nullptr;
-  const std::unordered_map<std::string, PyObject**> places{
+  std::unordered_map<std::string, PyObject**> places{
       {"prepare_aten_forward", &python.prepare[ATEN_FORWARD]}, {"prepare_aten_backward", &python.prepare[ATEN_BACKWARD]},
       {"prepare_forward", &python.prepare[FORWARD]}, {"prepare_backward", &python.prepare[BACKWARD]},
       {"aten_forward", &python.aten_forward}, {"aten_backward", &python.aten_backward},
       {"aten_rms_norm", &python.aten_rms_norm},
-      {"derivative", &python.derivative}, {"empty", &python.empty},
-      {"layer_norm", &python.operators[0]}, {"layer_norm_backward", &python.operators[1]},
-      {"norm", &python.operators[2]}, {"norm_backward", &python.operators[3]}};
+      {"derivative", &python.derivative}, {"gated_derivative", &python.gated_derivative}, {"empty", &python.empty}};
+  for (size_t k = 0; k < ROWS.size(); k++) places[ROWS[k].name + strlen("lngrad::")] = &python.operators[k];
   const auto place = places.find(name);
   if (place == places.end()) return PyErr_Format(PyExc_KeyError, "%s", name);
   Py_INCREF(function);
@@ -337,10 +326,12 @@ PyMethodDef methods[] = {
     {"launches", launches, METH_NOARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},
     fast("norm", norm),
-    fast("direct_layer_norm", direct<0>),
-    fast("direct_layer_norm_backward", direct<1>),
-    fast("direct_norm", direct<2>),
-    fast("direct_norm_backward", direct<3>),
+    fast("direct_layer_norm", direct<LAYER_NORM>),
+    fast("direct_layer_norm_backward", direct<LAYER_NORM_BACKWARD>),
+    fast("direct_norm", direct<NORM>),
+    fast("direct_norm_backward", direct<NORM_BACKWARD>),
+    fast("direct_gated_norm", direct<GATED_NORM>),
+    fast("direct_gated_norm_backward", direct<GATED_NORM_BACKWARD>),
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "lngrad_torch_native", nullptr, -1, methods};

@@ -26,8 +26,12 @@ pytestmark = [
 ]
 F = torch.nn.functional
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
-# One core's, two cores', results from the pool, more than a packed plan takes; a table of tiny rows; two normalized dims.
-SHAPES = [((64,), (64,)), ((1024,), (256,)), ((2, 300), (512,)), ((4096,), (1100,)), ((130,), (3,)), ((5, 7), (3, 11))]
+# One core's, two cores', results from the pool, past the caches, more than a packed plan takes; a table of tiny rows; two
+# normalized dimensions.
+SHAPES = [
+    ((64,), (64,)), ((1024,), (256,)), ((2, 300), (512,)), ((4096,), (768,)), ((4096,), (1100,)), ((130,), (3,)),
+    ((5, 7), (3, 11)),
+]  # fmt: skip
 
 
 def tensor(array):
@@ -226,6 +230,37 @@ def test_nothing_of_a_step_is_kept(name):
         step()
     assert counts() == before
     assert sum(event.self_cpu_memory_usage for event in profile.events()) == 0
+
+
+def test_samples_that_lie_otherwise_are_other_calls():
+    """Shapes and steps of gamma and beta beside one x; those of no constant step go through Python."""
+    generator = torch.Generator().manual_seed(0)
+    x, dy, wide = (torch.randn(shape, generator=generator) for shape in ((2, 3, 4, 8), (2, 3, 4, 8), (2, 3, 4, 24)))
+    forms = [
+        (scale, shift)
+        for rows in ((2, 1, 1), (2, 3, 1), (2, 3, 4), (1, 1, 1))
+        for own in [wide[tuple(slice(size) for size in rows)]]
+        for scale, shift in (
+            (own[..., :8], own[..., 8:16]),
+            (own[..., 16:].contiguous(), own[..., 8:16]),
+            (own[..., :8], own[..., 16:].contiguous()),
+            (own[..., ::2][..., :8], own[..., 8:16]),
+            (own[..., :8], own[:, :, :1, :8].expand(own[..., :8].shape)),
+        )
+    ]
+
+    def steps():
+        results = []
+        for scale, shift in forms:
+            leaves = [one.detach().requires_grad_() for one in (x, scale, shift)]
+            y = lngrad_torch.modulated_layer_norm(*leaves)
+            results += [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+        return tuple(results)
+
+    native.module.forget()
+    got = steps()
+    with python_alone():
+        check_same_bits(got, steps())
 
 
 def test_a_result_of_a_megabyte_comes_from_the_pool(seen):

@@ -29,6 +29,7 @@ from lngrad.gpu import policy  # noqa: E402
 from lngrad.gpu import run as triton_run  # noqa: E402
 from lngrad.support.compilers import cxx_compiler  # noqa: E402
 from lngrad.testing import Case, GradientError, check_same_bits  # noqa: E402
+from lngrad.torch import native  # noqa: E402
 from lngrad.torch.native import building  # noqa: E402
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -221,7 +222,7 @@ from lngrad.testing import check_same_bits
 from lngrad.torch import native
 
 native.module = native.module or native._loaded(sys.argv[2])
-for name in ("layer_norm", "layer_norm_backward", "norm", "norm_backward"):  # Python's way has nothing to launch with here
+for name in lngrad_torch.operators.ALL:  # Python's way has nothing to launch with here
     native.module.register(name, None)
 ops, moved = torch.ops.lngrad, torch.ops.fake_cuda.moved
 generator = torch.Generator().manual_seed(1)
@@ -280,8 +281,8 @@ print(len({launch[5]["x"] for launch in device.launches if launch[0] == "forward
 def test_cuda_tensors_of_two_devices(library, tmp_path):
     """All but autograd's engine and Python's way."""
     fake, folder = tmp_path / "fake_cuda.so", Path(__file__).parent
-    flags = [*building.FLAGS, *building._includes(), str(folder / "fake_cuda.cpp"), "-o", str(fake), *building._links()]
-    subprocess.run([*cxx_compiler(), *flags], check=True)
+    command = building.command(cxx_compiler(), native.torch_folder(), folder, fake)
+    subprocess.run([one.replace("torch.cpp", "fake_cuda.cpp") for one in command], check=True)
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",

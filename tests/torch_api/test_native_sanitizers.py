@@ -44,7 +44,17 @@ CALLS = {
     "layer_norm": lambda x, w, b: lngrad_torch.layer_norm(x, x.shape[1:], w, b),
     "F.rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[1:], w) + b,
     "add_rms_norm": lambda x, w, b: sum(lngrad_torch.add_rms_norm(x, x, x.shape[1:], w)) + b,
+    "rms_norm": lambda x, w, b: lngrad_torch.rms_norm(x, x.shape[1:]) * w + b,  # its workspace ends with ones
+    "gated_rms_norm": lambda x, w, b: lngrad_torch.gated_rms_norm(x, x.sin(), w) + b,
+    "modulated_layer_norm": lambda x, w, b: lngrad_torch.modulated_layer_norm(x.view(2, -1, len(w)), *modulation(w, b)),
+    "float32 residual": lambda x, w, b: sum(lngrad_torch.add_rms_norm(x.half(), x, x.shape[1:], w)) + b,
 }
+
+
+def modulation(w, b):
+    return torch.stack([torch.cat([w, b]), torch.cat([b, w])]).chunk(2, 1)
+
+
 random = torch.Generator().manual_seed(1)
 GIVEN = {one: (torch.randn(one, generator=random), *torch.randn((2, one[1]), generator=random)) for one in SHAPES}
 KEYS = [(name, shape) for shape in SHAPES for name in CALLS]

@@ -249,15 +249,16 @@ def pack(plan: Plan) -> Words | None:
        before the first call, as far as anything has to be there.
     3. Words of both; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, eps of a
        forward.
-    4. 0; for each job the word that it begins at, and how many threads go through it.
-    5. 0; pairs of a word, and the offset in the workspace whose address it takes.
+    4. The word that says whether a result goes past the caches, 0 if none may; for each job the word that it begins at, and how
+       many threads go through it.
+    5. The number of that result among the arguments; pairs of a word, and the offset in the workspace whose address it takes.
 
     Returns:
-        The numbers. None if more than compiled code takes part: NumPy's conversions, a look at addresses, groups of rows,
-        or a look at Ctrl-C now and then.
+        The numbers. None if more than compiled code takes part: NumPy's conversions, groups of rows, or a look at Ctrl-C now
+        and then.
     """
     steps: CpuSteps = plan.steps
-    if steps.copies_in or steps.copies_out or steps.streamed or steps.group_rows:
+    if steps.copies_in or steps.copies_out or steps.group_rows:
         return None
     if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
         return None
@@ -275,7 +276,7 @@ def pack(plan: Plan) -> Words | None:
         (entry_address("share"), (entry_address("begin"),)),
         (start, image),
         (start + (plan.workspace_bytes - LINE) // 8, steps.places),  # the workspace begins on a line
-        (0, jobs),
-        (0, regions),
+        (0 if steps.streamed is None else steps.main.word("streaming"), jobs),
+        (0 if steps.streamed is None else steps.argument[steps.streamed], regions),
     )
     return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

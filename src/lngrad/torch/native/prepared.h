@@ -70,8 +70,8 @@ class Prepared {
     if (share_) begin_ = reinterpret_cast<Begin>(begin.at(0));
     workspace_ = read(numbers, image_);
     words_ = read(numbers, places_);
-    read(numbers, jobs_);
-    read(numbers, regions_);
+    streams_ = read(numbers, jobs_);
+    streamed_ = read(numbers, regions_);
   }
 
   // Whether arguments with these addresses are what it was prepared for.
@@ -94,6 +94,7 @@ class Prepared {
     int64_t* chain = kept_ ? kept_.get() : fresh.get();
     for (size_t k = 0; k < places_.size(); k++)
       if (places_[k] >= 0) chain[places_[k]] = arguments[k];
+    if (streams_) chain[streams_] = arguments[streamed_] % static_cast<int64_t>(LINE) == 0;
     for (size_t k = 0; k < jobs_.size(); k += 2) {
       const int64_t job = reinterpret_cast<int64_t>(chain + jobs_[k]);
       const int64_t threads = jobs_[k + 1];
@@ -158,6 +159,8 @@ class Prepared {
   Begin begin_ = nullptr;
   int64_t workspace_ = 0;         // the word of the memory that the workspace begins at; for launches its bytes
   int64_t words_ = 0;             // of the jobs and the workspace behind them
+  int64_t streams_ = 0;           // the word that says whether a result goes past the caches, 0 if none may
+  int64_t streamed_ = 0;          // that result among the arguments, which has to begin on a line
   std::vector<int64_t> image_;    // their first words, with all that is the same for every call; for launches the words that
                                   // parameters lie in
   std::vector<int64_t> places_;   // for each argument the word that its address goes to, or -1

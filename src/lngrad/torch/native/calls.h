@@ -23,8 +23,8 @@ inline bool lies_plain(const Tensor& tensor, c10::Device device) {
   return is_there(tensor, device, tensor.numel()) && tensor.is_contiguous();
 }
 
-// Whether gamma or beta can be read where it lies, and its place in the key: 0 where there is one for all rows; else for how many of
-// x's first dimensions there is one each, plus 1, and behind 8 bits the elements from one to the next.
+// Whether gamma or beta can be read where it lies, and its place in the key: 0 where there is one for all rows; else for how many
+// of x's first dimensions there is one each, plus 1, and behind 8 bits the elements from one to the next.
 inline bool parameter_fits(const Tensor& parameter, const Call& call, int64_t& place) {
   place = 0;
   if (!parameter.defined()) return true;
@@ -48,8 +48,8 @@ inline bool parameter_fits(const Tensor& parameter, const Call& call, int64_t& p
 inline bool x_fits(const Call& call) {
   const Tensor& x = call.x;
   const auto dims = static_cast<int64_t>(call.shape.size());
-  if (!x.is_cpu() && !(x.is_cuda() && launch_kernel)) return false;
-  return dims > 0 && dims <= x.dim() && x.dim() <= 8 && x.sizes().slice(x.dim() - dims) == call.shape && lies_plain(x, x.device());
+  if (!(x.is_cpu() || (x.is_cuda() && launch_kernel)) || dims < 1 || dims > x.dim() || x.dim() > 8) return false;
+  return x.sizes().slice(x.dim() - dims) == call.shape && lies_plain(x, x.device());
 }
 
 // Whether another tensor lies as x does, element beside element; which dtypes go together Python knows.

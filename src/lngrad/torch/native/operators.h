@@ -4,6 +4,7 @@
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 #include <torch/library.h>
 
 #include "calls.h"
@@ -140,6 +141,37 @@ inline void serve_operators(torch::Library& library) {
   serve<1>(library, all);
   serve<2>(library, all);
   serve<3>(library, all);
+}
+
+// --- Without torch's dispatcher ---------------------------------------------------------------------------------------
+
+constexpr int64_t QUICK = 1 << 15;  // elements of a call that is over before another thread could have had the GIL
+
+template <class Work>
+auto run_directly(const Tensor& x, Work work) {
+  optional<py::gil_scoped_release> no_gil;
+  if (x.numel() >= QUICK || !x.is_cpu()) no_gil.emplace();  // a device's memory may have to be waited for
+  return work();
+}
+
+inline bool wants_derivative(const Call& call) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const Tensor* one : {&call.dy, &call.x, &call.mean, &call.rstd, &call.gamma, &call.beta, &call.second})
+    if (one->defined() && one->requires_grad()) return true;
+  return false;
+}
+
+// An operator for code that Inductor has made: its results, with None for what there is not, since a tensor without elements
+// costs as much as any other. A call that is not plain, or that somebody hears of, is the operator's.
+template <size_t which>
+PyObject* direct(PyObject*, PyObject* const* given, Py_ssize_t number) {
+  HANDLE_TH_ERRORS
+  Call call;
+  if (number == static_cast<Py_ssize_t>(ROWS[which].arguments) && nobody_listens() && !at::hasCallbacks() &&
+      read(which, given, call) && !wants_derivative(call))
+    if (auto results = run_directly(call.x, [&] { return run(which, call); })) return PyList_AsTuple(wrap_list(*results).ptr());
+  return PyObject_VectorcallDict(python.operators[which], given, number, nullptr);
+  END_HANDLE_TH_ERRORS
 }
 
 }  // namespace lngrad

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include "direct.h"
+#include "operators.h"
 
 namespace lngrad {
 namespace {
@@ -127,7 +127,8 @@ struct Node final : torch::autograd::CppNode<Differentiable> {
     for (const Tensor* result : {&y, &rstd, &mean, &total})
       if (result->defined()) torch::autograd::set_history(*result, pointer);
     node->set_ctx_grad_fn(pointer);
-    node->ctx_.save_for_backward({total.defined() ? total : call.x, mean, rstd, call.gamma, facts.gate ? call.second : Tensor()});
+    const Tensor &h = total.defined() ? total : call.x, gate = facts.gate ? call.second : Tensor();
+    node->ctx_.save_for_backward({h, mean, rstd, call.gamma, gate});
     node->ctx_.set_materialize_grads(false);
     node->save_variables_to_ctx();
   }
@@ -178,8 +179,8 @@ optional<std::pair<Tensor, Tensor>> norm_of(const Call& call) {
   return std::pair(std::get<0>(*done), std::get<3>(*done));
 }
 
-// norm, with the arguments of layer_norm, norm or gated_norm in ROWS -> y, or (y, total) with a residual; NotImplemented for what
-// is not plain.
+// norm, with the arguments of layer_norm, norm or gated_norm in ROWS -> y, or (y, total) with a residual; NotImplemented for
+// what is not plain.
 PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
   HANDLE_TH_ERRORS
   Call call;

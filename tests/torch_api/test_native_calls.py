@@ -263,6 +263,25 @@ def test_samples_that_lie_otherwise_are_other_calls():
         check_same_bits(got, steps())
 
 
+@pytest.mark.parametrize("order", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)], ids=str)
+def test_a_float32_residual_beside_two_dtypes(order):
+    """The total, gamma and statistics have the same dtype; dy has x's."""
+    native.module.forget()
+    x, residual, dy, w = torch.randn(4, 64, 32, generator=torch.Generator().manual_seed(0)).split([1, 1, 1, 1])
+    for dtype in order:
+
+        def step(dtype=dtype):
+            leaves = [
+                one.detach().to(kind).requires_grad_() for one, kind in ((x, dtype), (residual, None), (w[0, 0], None))
+            ]
+            results = lngrad_torch.add_rms_norm(*leaves[:2], 32, leaves[2])
+            return (*(one.detach() for one in results), *torch.autograd.grad(results, leaves, (dy.to(dtype), dy)))
+
+        got = step()
+        with python_alone():
+            check_same_bits(got, step())
+
+
 def test_a_result_of_a_megabyte_comes_from_the_pool(seen):
     inputs = make_inputs(Case((1024,), (256,)), "float32")
     step(lngrad_torch.layer_norm, inputs, (256,))

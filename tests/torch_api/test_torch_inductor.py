@@ -19,6 +19,7 @@ import lngrad.torch as lngrad_torch  # noqa: E402
 from lngrad.core.problem import Grads  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
 from lngrad.testing import Case, Normalization, check_grads, check_same_bits, make_inputs  # noqa: E402
+from lngrad.torch import operators  # noqa: E402
 
 try:
     from lngrad.torch import inductor
@@ -149,7 +150,8 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
         leaves = [one.clone().requires_grad_() for one in given]
         expected = torch.autograd.grad(both_norms(*leaves).sum(), leaves)
     if why_not == "torch has no hook":
-        monkeypatch.setattr(inductor, "CUSTOM_EXTERN_KERNEL_CODEGEN", None)
+        for operator in operators.ALL.values():
+            monkeypatch.delitem(inductor.CUSTOM_EXTERN_KERNEL_CODEGEN, f"torch.ops.{operator}")
     with (
         python_alone() if why_not == "no native code" else nullcontext(),
         config.patch(cpp_wrapper=why_not == "a wrapper in C++"),
@@ -160,6 +162,23 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
     is_direct = why_not is None
     assert all(line in code for line in LINES[is_direct])
     assert not any(line in code for line in LINES[not is_direct])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "norm"),
+    [
+        ("gated_norm", torch.float32, lambda x, z, w: lngrad_torch.gated_rms_norm(x, z, w[0])),
+        ("norm", torch.float32, lambda x, z, w: lngrad_torch.modulated_layer_norm(x, *w.repeat(1, 2).chunk(2, 1)) * z),
+        ("norm", torch.bfloat16, lambda x, z, w: lngrad_torch.add_rms_norm(x, z, 8, w[0])[0]),
+    ],
+    ids=["gate", "samples", "float32 residual"],
+)
+def test_gates_samples_and_a_float32_residual(name, dtype, norm, native_code):
+    given = torch.randn(2, 6, 8).to(dtype), torch.randn(2, 6, 8), torch.randn(2, 8)
+    got, code = code_of(torch.compile(norm, fullgraph=True), *given)
+    assert all(f"lngrad_{name}{direction}(" in code for direction in ("", "_backward"))
+    leaves = [one.clone().requires_grad_() for one in given]
+    check_same_bits(got, torch.autograd.grad(norm(*leaves).sum(), leaves))
 
 
 def test_inputs_are_asserted_where_others_read_them(native_code):

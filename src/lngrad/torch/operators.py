@@ -213,12 +213,12 @@ for name in ("layer_norm", "norm"):
 # --- Batching -------------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     """Example after example: the bits of a call of its own, for what can't be done as more rows of one call."""
     results = []
     for example in range(info.batch_size):
         taken = (
-            argument if dim is None else argument.select(dim, example)
+            argument.select(dim, example) if isinstance(dim, int) else argument  # None for each number of a shape
             for argument, dim in zip(arguments, in_dims, strict=True)
         )
         results.append(operator(*taken))
@@ -233,7 +233,7 @@ def _batch_forward(
     dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in switches[1:]))
     by_rows = dims[0] is not None and dims[2] is None and dims[3] is None and not is_of_samples(gamma, shape)
     if not by_rows or (added is not None and dims[5] is None):
-        return _one_by_one(operator, info, dims, (x, shape, gamma, beta, eps, *switches))
+        return _one_by_one(operator, info, dims, x, shape, gamma, beta, eps, *switches)
     if added is not None:
         switches = (added.movedim(dims[5], 0), *switches[1:])
     results = operator(x.movedim(dims[0], 0), shape, gamma, beta, eps, *switches)
@@ -254,7 +254,7 @@ def _batch_backward(
     given = [dy, x, shape, mean, rstd, gamma, mask, *switches]
     of_samples = dims[5] is not None or is_of_samples(gamma, shape)
     if mask[1] or mask[2] or of_samples or any(dims[at] is None for at in tensors):
-        return _one_by_one(operator, info, dims, tuple(given))
+        return _one_by_one(operator, info, dims, *given)
     for at, tensor in tensors.items():
         given[at] = tensor.movedim(dims[at], 0)
     dx, _, _ = operator(*given)
@@ -264,15 +264,8 @@ def _batch_backward(
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
     torch.library.register_vmap(forward, _batch_forward, lib=library)
     torch.library.register_vmap(backward, _batch_backward, lib=library)
-
-
-def _batch_gated(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-    dims = tuple(dim if isinstance(dim, int) else None for dim in in_dims)
-    return _one_by_one(operator, info, dims, arguments)
-
-
 for one in (gated_norm, gated_norm_backward):
-    torch.library.register_vmap(one, partial(_batch_gated, one), lib=library)
+    torch.library.register_vmap(one, partial(_one_by_one, one), lib=library)
 
 
 # --- Derivatives ----------------------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ inline Python python;
 inline py::object wrap(const Tensor& tensor) {
   return tensor.defined() ? py::steal(THPVariable_Wrap(tensor)) : py::none();
 }
-inline py::object wrap(const optional<Tensor>& tensor) { return tensor ? wrap(*tensor) : py::none(); }
 inline py::object wrap(int64_t number) { return py::steal(PyLong_FromLongLong(number)); }
 inline py::object wrap(double number) { return py::steal(PyFloat_FromDouble(number)); }
 inline py::object wrap(bool flag) { return py::borrow(flag ? Py_True : Py_False); }

@@ -251,6 +251,8 @@ def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(lngrad.torch, "patch", lambda model: 0)
     assert not list(run(bench, settings, made.append))
     assert made[1:] == ["model: patch() leaves LayerNorm"]
+    assert not list(run(bench, replace(settings, dtypes=("float16",)), made.append))
+    assert made[2:] == ["model: torch's products of float16 are slow on a CPU"]
 
 
 def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -673,13 +673,13 @@ class _Gated(_Function):
     def backward(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
         x, rstd, gamma, gate = ctx.saved_tensors
         mask = [ctx.needs_input_grad[at] for at in (0, 2, 3)]
-        dx, dgamma, dgate = _gated_gradients(*ctx.numbers, ctx.shape, mask, x, rstd, gamma, gate, dy)
+        dx, dgamma, dgate = _gated_gradients(ctx.shape, mask, x, rstd, gamma, gate, dy, *ctx.numbers)
         return dx, None, dgamma, dgate, None, None, None
 
 
 def _gated_gradients(
-    eps: float, offset: float, gates_x: bool, shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None,
-    gate: Tensor, dy: Tensor | None,
+    shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None, gate: Tensor, dy: Tensor | None, eps: float,
+    offset: float, gates_x: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dx, dgamma and dgate: by the operator, or where these are to have derivatives by those of the composed call."""
     if dy is None:

@@ -100,8 +100,8 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
     }
     py::gil_scoped_acquire gil;
     if (switches.gate)
-      return unwrap_three(ask(python.gated_derivative, wrap(eps), wrap(switches.offset), wrap(switches.gate == GATES_X),
-                              wrap(shape), wrap(mask), wrap(x), wrap(rstd), wrap(gamma), wrap(second), wrap(dy)));
+      return unwrap_three(ask(python.gated_derivative, wrap(shape), wrap(mask), wrap(x), wrap(rstd), wrap(gamma), wrap(second),
+                              wrap(dy), wrap(eps), wrap(switches.offset), wrap(switches.gate == GATES_X)));
     const auto dtype = beta == ABSENT
         ? py::none()
         : py::borrow(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));

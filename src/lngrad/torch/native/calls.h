@@ -136,7 +136,6 @@ inline optional<Four> forward(Kind kind, const Call& call) {
   const Tensor &x = call.x, &second = call.second;
   std::array<int64_t, 2> places;
   if (!x_fits(call) || !parameter_fits(call.gamma, call, places[0]) || !parameter_fits(call.beta, call, places[1])) return {};
-  if (call.beta.defined() && (places[0] ^ places[1]) & 255) return {};  // two shapes
   if (second.defined() && !has_layout_of(second, x)) return {};
   const bool centred = call.switches.centred, has_total = second.defined() && !call.switches.gate;
   Addresses addresses{address_of(x), address_of(call.gamma)};

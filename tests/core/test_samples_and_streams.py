@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 
 import lngrad
 from lngrad.api import execute
-from lngrad.core.problem import BACKWARD, describe
+from lngrad.core.problem import BACKWARD, GatedGrads, describe
 from lngrad.cpu import plan as numba_cpu
 from lngrad.errors import BackendUnavailable, DtypeError, NumberError, ShapeError
 from lngrad.testing import (
@@ -182,6 +183,44 @@ def test_masks(mask, N):
     got = backward(inputs, output_mask=mask)
     for one, other, wanted in zip(got, expected, mask, strict=True):
         check_same_bits(one, other if wanted else None)
+
+
+GATED = [name for name in NORMS if "gate" in name]
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("N", [5, 13, 40, 300])
+def test_results_beside_a_gate_may_replace_what_goes_in(N, dtype, name):
+    inputs = make_inputs(Case((3, 70), (N,)), dtype, **NORMS[name])
+    fwd, grads = forward(inputs), backward(inputs)
+    for replaced in ("x", "gate"):
+        given = replace(inputs, **{replaced: getattr(inputs, replaced).copy()})
+        out = lngrad.RmsForward(getattr(given, replaced), None)
+        check_same_bits(tuple(forward(given, out=out)), tuple(fwd))
+    for first, second in [*permutations(("dy", "x", "gate", None), 2), (None, None)]:
+        given = replace(inputs, **{one: getattr(inputs, one).copy() for one in ("dy", "x", "gate")})
+        dx, dgate = (None if one is None else getattr(given, one) for one in (first, second))
+        check_same_bits(tuple(backward(given, out=GatedGrads(dx, None, dgate))), tuple(grads))
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("N", [5, 13, 40, 300])
+def test_masks_and_layouts_beside_a_gate(N, dtype, name):
+    inputs = make_inputs(Case((3, 70), (N,)), dtype, **NORMS[name])
+    expected = backward(inputs)
+    for mask in product((True, False), repeat=3):
+        got = backward(inputs, output_mask=mask)
+        for one, other, wanted in zip(got, expected, mask, strict=True):
+            check_same_bits(one, other if wanted else None)
+    for several in (("x",), ("gate",), ("dy",), ("x", "gate", "dy")):
+        for layout in (apart, in_one):
+            lies = replace(inputs, **{one: layout(getattr(inputs, one)) for one in several})
+            check_same_bits(tuple(forward(lies)), tuple(forward(inputs)))
+            out = GatedGrads(layout(np.zeros_like(inputs.x)), None, layout(np.zeros_like(inputs.x)))
+            check_same_bits(tuple(backward(lies)), tuple(expected))
+            check_same_bits(tuple(backward(lies, out=out)), tuple(expected))
 
 
 @pytest.mark.usefixtures("threads")

@@ -92,8 +92,7 @@ def kernels() -> list[tuple[str, str, str]]:
 
     found = [(name, "", "") for name in ENTRIES]
     for dtype, accumulator in ACCUMULATORS.items():
-        own = dtype == accumulator  # beside a gate rows come to the kernels in that
-        found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS if own or not name.startswith("gated_")]
+        found += [(name, dtype, accumulator) for name in TASK_FUNCTIONS]
         others = {"float32": "float64", "float64": "float32"}[accumulator]  # another dgamma's dtype
         found.append(("combine", dtype, others))
         found += [(name, dtype, to) for to in dict.fromkeys((dtype, accumulator, "float64")) for name in COPY_FUNCTIONS]

@@ -24,7 +24,7 @@ MIXED_COLUMNS = 2 * GROUP  # of bfloat16 rows whose order is changed are a multi
 STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a store past the caches
 # Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
 SEGMENT = 512
-SCRATCH_TENSORS = 5  # whose rows a thread may have packed
+SCRATCH_TENSORS = 5  # whose rows a thread may have packed; a backward with a gate has three more, of products
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 FORWARD_ROWS = 4 * LANES  # that the forward takes together
 BACKWARD_ROWS = 2 * LANES  # that the backward takes together
@@ -88,8 +88,9 @@ def _record(name, fields):
     return namedtuple(name, names, defaults=(0,) * len(names))
 
 
-# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), and how the work is cut. What layer
-# normalization writes stands together, in the order of its arguments: apart it took 0.5 µs more a call. sample_rows,
+# Addresses first, then bytes from row to row, tables of how rows lie (0: there is none), and how the work is cut: slot_bytes of
+# a tensor in the scratch, thread_bytes of a thread. What layer normalization writes stands together, in the order of its
+# arguments: apart it took 0.5 µs more a call. sample_rows,
 # sample_tasks: so many rows, and tasks, have a gamma and a beta of their own.
 # ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
@@ -101,14 +102,16 @@ Backward = _record(
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
     "wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
-    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table gates_x",
+    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table gates_x "
+    "slot_bytes thread_bytes gate_stride dgate_stride",
 )
 
 Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table gates_x",
+    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table gates_x "
+    "slot_bytes thread_bytes gate_stride",
 )
 
 # dgamma or dbeta is 0 where another job rounds it, or nobody wants it.

@@ -109,22 +109,27 @@ class PlanBuilder:
 
     @property
     def dtype(self) -> str:
-        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, other
-        tensors have float32 beside 16 bits, or there is a gate."""
+        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, or other
+        tensors have float32 beside 16 bits."""
         problem = self.problem
         dtypes = {spec.dtype for name, spec in problem.inputs.items() if spec and ROLES[name] is Role.TENSOR}
-        is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator and not self.gated
+        is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator
         return problem.dtype if is_one else problem.accumulator
 
     @property
     def gated(self) -> bool:
-        """Whether there is a gate: then all tensors pass through scratch."""
+        """Whether there is a gate: then the row loops take rows in the accumulator's dtype."""
         return "gate" in self.problem.inputs
 
     @property
+    def inner(self) -> str:
+        """In which the row loops take the rows."""
+        return self.problem.accumulator if self.gated else self.dtype
+
+    @property
     def itemsize(self) -> int:
-        """Bytes of an element as it comes to the kernels."""
-        return bytes_of(self.dtype)
+        """Bytes of an element as the row loops take it."""
+        return bytes_of(self.inner)
 
     def function(self, name: str) -> int:
         return kernel_address(name, self.dtype, self.problem.accumulator)
@@ -155,21 +160,22 @@ class PlanBuilder:
         copied, and how many rows at a time."""
         problem = self.problem
         fields = {}
+        looped = ("dy", "y") if problem.normalization.gates_x else ("x", "dx")  # by the row loops, beside products
         for name in names:
-            spec = self.rows(name)
-            is_used_there = spec.dtype == self.dtype and not self.gated
-            step = row_stride(spec, len(problem.normalized_shape)) if is_used_there else None
-            if "gate" not in name:
-                fields[f"{name}_stride"] = step or 0
+            spec, dtype = self.rows(name), self.inner if name in looped else self.dtype
+            step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == dtype else None
+            fields[f"{name}_stride"] = problem.N * bytes_of(dtype) if step is None else step
             if step is None:
-                gather, scatter = (kernel_address(way, spec.dtype, self.dtype) for way in ("gather", "scatter"))
+                gather, scatter = (kernel_address(way, spec.dtype, dtype) for way in ("gather", "scatter"))
                 words = table_of(spec, len(problem.lead), (gather, scatter))
                 self.regions.add_table(f"{name}_table", len(words))
                 kept = words if words.nbytes <= TABLE_BYTES else None
                 self.tables.append(StrideTable(f"{name}_table", spec, (gather, scatter), kept))
-        fields["block_rows"] = self.block_rows()
-        if self.tables:
-            self.regions.add("scratch", self.threads * SCRATCH_TENSORS * fields["block_rows"] * problem.N, self.dtype)
+        rows = fields["block_rows"] = self.block_rows()
+        if self.tables or self.gated:
+            tensors, slot = SCRATCH_TENSORS + 3 * ("dgate" in names), rows * problem.N
+            fields |= {"slot_bytes": slot * self.itemsize, "thread_bytes": tensors * slot * self.itemsize}
+            self.regions.add("scratch", self.threads * tensors * slot, self.inner)
         return fields
 
     def block_rows(self) -> int:
@@ -177,15 +183,18 @@ class PlanBuilder:
         their columns follow each other, so that they stay in the first level."""
         M, row_bytes = self.problem.M, self.problem.N * self.itemsize
         are_plain = all(table.words is not None and table.words[-1] for table in self.tables)
-        most = self.machine.first_level if are_plain else scratch_bytes(self.machine)
+        most = self.machine.first_level // (6 if self.tables else 4) if are_plain else scratch_bytes(self.machine)
         rows = min(SCRATCH_CHUNKS * CHUNK, -(-M // CHUNK) * CHUNK, most // row_bytes)
         return rows - rows % CHUNK if rows >= CHUNK else power_of_two(rows)
+
+    def has_table(self, name: str) -> bool:
+        """Whether a tensor's rows pass through the scratch."""
+        return any(table.name == f"{name}_table" for table in self.tables)
 
     def lanes_may_be_rows(self, name: str) -> bool:
         """Whether a tensor's rows lie beside each other, enough of them, and their columns fit."""
         problem, spec, lead = self.problem, self.rows(name), len(self.problem.lead)
-        has_table = any(table.name == f"{name}_table" for table in self.tables)
-        if not has_table or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
+        if not self.has_table(name) or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
             return False
         dims = merged(spec.shape[:lead], spec.strides[:lead])
         beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
@@ -258,7 +267,7 @@ class PlanBuilder:
         for number in problem.operator.numbers:
             words.append(main.word(number))
             formats += "d"
-        for name in ("scratch", *(table.name for table in self.tables)) if self.tables else ():
+        for name in (*["scratch"] * ("scratch" in self.regions.offsets), *(table.name for table in self.tables)):
             self.of_workspace[main.word(name)] = name
         return CpuSteps(
             threads=self.threads,
@@ -284,13 +293,13 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem, machine = builder.problem, builder.machine
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums, *["gate"] * builder.gated)
-    in_lanes = not sums and problem.samples == 1 and fields["y_stride"] != 0 and builder.lanes_may_be_rows("x")
-    mixed = 0 if in_lanes else mixed_columns(problem, builder.dtype, builder.threads)
+    in_lanes = not sums and problem.samples == 1 and not builder.has_table("y") and builder.lanes_may_be_rows("x")
+    mixed = 0 if in_lanes else mixed_columns(problem, builder.inner, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)
     if in_lanes:
         rows_per_task = -(-rows_per_task // GROUP) * GROUP
-    streamed = result_streams(problem, fields["y_stride"], builder.threads, machine)
+    streamed = not builder.has_table("y") and result_streams(problem, fields["y_stride"], builder.threads, machine)
     rows_at_once, ahead = rows_of(problem, builder.itemsize, builder.threads, streamed, machine)
     record = Forward(
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
@@ -359,7 +368,7 @@ def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
     few_rows = chunks < 2 * threads and not takes_whole_rows(together, N, itemsize, threads, machine)
     column_tasks = -(-(N // SEGMENT) // BLOCK_SEGMENTS)
     by_columns = wants_dx and not builder.tables and problem.samples == 1 and N >= BY_COLUMNS_FROM and few_rows
-    if by_columns and min(threads, column_tasks) >= min(threads, chunks):  # as many are busy
+    if by_columns and not builder.gated and min(threads, column_tasks) >= min(threads, chunks):  # as many are busy
         group_rows = power_of_two(min(CHUNK, group_bytes(threads, machine) // (2 * N * itemsize)))
         rows_at_once = side_by_side(rows_by_columns(N, itemsize, machine), streamed, "backward", N, itemsize, machine)
         return _Cut(column_tasks, 1, chunks.bit_length() + 1, 1, rows_at_once, 0, group_rows)
@@ -381,10 +390,11 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     # With a gate one kernel serves every mask.
     wants = DX | DGAMMA if builder.gated else sum(BITS[name] for name, is_wanted in wanted if is_wanted)
     fields = builder.reserve_tables(*problem.operator.tensors)
-    mixed = mixed_columns(problem, builder.dtype, threads) if wants & (DX | DGAMMA) else 0
+    mixed = mixed_columns(problem, builder.inner, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
     moved = builder.widen(*(name for name in read if name in problem.inputs), mixed=mixed)
-    streamed = bool(wants & DX) and result_streams(problem, fields["dx_stride"], threads, builder.machine)
+    direct = bool(wants & DX) and not builder.has_table("dx") and not problem.normalization.gates_x
+    streamed = direct and result_streams(problem, fields["dx_stride"], threads, builder.machine)
     cut = _cut_backward(builder, bool(wants & DX), streamed)
     by_columns = cut.group_rows > 0
     record = Backward(

@@ -219,38 +219,35 @@ def inverse_root(builder, lanes, eps):
 
 @lowered(lambda lanes: lanes)
 def sigmoid(builder, lanes):
-    """1 / (1 + exp(-lanes)), from e = exp(-|lanes|), which is a polynomial times two powers of two: 2 units in the last place.
+    """1 / (1 + exp(-lanes)), from e = exp(-|lanes|), which is a polynomial times a power of two: 2 units in the last place.
 
     With n·ln 2 the multiple nearest to the exponent, and ln 2 in two parts, the rest is below 0.35, where the terms of the
-    exponential series end below a tenth of a unit. Also subnormal numbers come out, and 0 far below them.
+    exponential series end below a tenth of a unit. The power is first one that no number is subnormal with, added to the bits
+    of the exponent, so that also subnormal numbers come out, rounded once, and 0 far below them. A NaN may
+    give a number, but every caller multiplies that with the NaN.
     """
     kind, is_wide = lanes.type, lanes.type.element == F64
     digits, bias, terms = (52, 1023, 14) if is_wide else (23, 127, 8)
-    whole = I64 if is_wide else I32
+    bits = like(kind, I64 if is_wide else I32)
 
     def constant(value):
         return splat_constant(kind.element, value, kind.count)
 
-    def integer(value):
-        return splat_constant(whole, value, kind.count)
-
-    one, magic = constant(1.0), constant(1.5 * 2.0**digits)
+    one, magic = constant(1.0), constant(1.5 * 2.0**digits + bias - 1)
     is_negative = builder.fcmp_ordered("<", lanes, constant(0.0))
     exponent = builder.select(is_negative, lanes, builder.fneg(lanes))
     least = constant(-1.37 * bias)
     exponent = builder.select(builder.fcmp_ordered("<", exponent, least), least, exponent)
-    shifted = _fused(builder, exponent, constant(1 / math.log(2)), magic)  # its last bits are n
+    shifted = _fused(builder, exponent, constant(1 / math.log(2)), magic)  # its last bits are n + bias - 1
     n = builder.fsub(shifted, magic)
     rest = _fused(builder, n, constant(-45426 / 65536), exponent)
     rest = _fused(builder, n, constant(-1.4286068203094172e-06), rest)
     e = constant(1 / math.factorial(terms - 1))
     for k in range(terms - 2, -1, -1):
         e = _fused(builder, e, rest, constant(1 / math.factorial(k)))
-    power = builder.sub(*(builder.bitcast(one_of, like(kind, whole)) for one_of in (shifted, magic)))
-    half = builder.ashr(power, integer(1))
-    for part in (half, builder.sub(power, half)):
-        scale = builder.shl(builder.add(part, integer(bias)), integer(digits))
-        e = builder.fmul(e, builder.bitcast(scale, kind))
+    power = builder.shl(builder.bitcast(shifted, bits), splat_constant(bits.element, digits, kind.count))
+    e = builder.bitcast(builder.add(builder.bitcast(e, bits), power), kind)
+    e = builder.fmul(e, constant(2.0 ** (1 - bias)))
     return builder.fdiv(builder.select(is_negative, e, one), builder.fadd(one, e))
 
 

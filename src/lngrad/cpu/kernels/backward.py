@@ -18,7 +18,6 @@ from lngrad.cpu.jobs import (
     DX,
     GROUP,
     LANES,
-    SCRATCH_TENSORS,
     SEGMENT,
     Backward,
     Combine,
@@ -40,8 +39,8 @@ from lngrad.cpu.kernels.backward_rows import (
     store_lanes_of_row,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
-from lngrad.cpu.kernels.gated import multiply_gate
-from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
+from lngrad.cpu.kernels.gated import Span, gate_rows
+from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, place_of, read, word
 from lngrad.cpu.kernels.row_sums import (
     PARTIALS,
     block_columns,
@@ -173,59 +172,69 @@ def _run_row_loop(row_loop, *arguments):
 
 
 @plain
+def gated_rows(storage, acc, row_loop, gamma, dgamma, rows, gate, dgate, count, b, made):
+    """A row loop on rows with a gate: it takes products, from the scratch at `made`, and all else in the accumulator's dtype;
+    what is multiplied after it writes to the scratch."""
+    n, dy, x, dx = b.N * size_of(acc), rows.dy, rows.x, rows.dx
+    d, spare = made + b.slot_bytes, made + 2 * b.slot_bytes
+    x_stride, dx_stride, dgate_stride = b.x_stride, b.dx_stride * (dx != 0), b.dgate_stride * (dgate != 0)
+    if b.gates_x != 0:
+        span = Span(count, b.ahead, x_stride, b.gate_stride, n, 0, 0)
+        gate_rows(storage, storage, acc, acc, x, gate, made, None, None, spare, None, None, span, b.N)
+        there = Rows(dy, made, 0, d, rows.mean, rows.rstd, b.dy_stride, n, 0, n)
+        run_row_loop(row_loop, acc, acc, gamma, dgamma, None, there, count, b)
+        span = Span(count, 0, n, b.gate_stride, dx_stride, x_stride, dgate_stride)
+        gate_rows(acc, storage, storage, acc, d, gate, dx, x, dgate, spare, None, None, span, b.N)
+    else:
+        if dgate == x:  # whose memory it takes
+            for r in range(count):
+                for j in range(b.N):
+                    store_scalar(acc, spare + r * n, j, load_scalar(acc, x + r * x_stride, j))
+            x, x_stride = spare, n
+        if dx == 0:
+            dx, dx_stride = d, n
+        span = Span(count, b.ahead, b.dy_stride, b.gate_stride, n, x_stride, dgate_stride)
+        gate_rows(storage, storage, acc, acc, dy, gate, made, x, dgate, None, gamma, rows.rstd, span, b.N)
+        there = Rows(made, x, 0, dx, rows.mean, rows.rstd, n, x_stride, 0, dx_stride)
+        run_row_loop(row_loop, acc, acc, gamma, dgamma, None, there, count, b)
+
+
+@plain
 def run_chunk(
     storage, acc, row_loop, centred, gated, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread
 ):
-    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch: all that
-    there are, in the accumulator's dtype, with a gate.
+    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
     stream of memory.
     """
-    row_bytes = b.N * size_of(storage)
-    packed = b.block_rows * row_bytes
-    step = min(b.block_rows, CHUNK) if (b.dy_table | b.x_table | b.dtotal_table | b.dx_table) != 0 else CHUNK
+    step, slot = CHUNK if b.slot_bytes == 0 else min(b.block_rows, CHUNK), b.slot_bytes
     for start in range(first, stop, step):
         rows = min(step, stop - start)
         place = (start - task_first) % b.block_rows  # of these rows in the scratch
         block, filled = min(b.block_rows, task_stop - start), place + rows
-        scratch = b.scratch + thread * SCRATCH_TENSORS * packed
-        dy, dy_stride = packed_rows(b, b.dy, b.dy_stride, b.dy_table, start, block, place, scratch, row_bytes)
-        x, x_stride = packed_rows(b, b.x, b.x_stride, b.x_table, start, block, place, scratch + packed, row_bytes)
-        dtotal, dtotal_stride = 0, 0
+        scratch, dtotal = b.scratch + thread * b.thread_bytes, 0
+        dy = packed_rows(b, b.dy, b.dy_stride, b.dy_table, start, block, place, scratch)
+        x = packed_rows(b, b.x, b.x_stride, b.x_table, start, block, place, scratch + slot)
         if b.dtotal != 0:
-            dtotal, dtotal_stride = packed_rows(
-                b, b.dtotal, b.dtotal_stride, b.dtotal_table, start, block, place, scratch + 2 * packed, row_bytes
-            )
-        dx, dx_stride = b.dx + start * b.dx_stride, b.dx_stride
-        if b.dx_table != 0:
-            dx, dx_stride = scratch + 3 * packed + place * row_bytes, row_bytes
+            at = scratch + 2 * slot
+            dtotal = packed_rows(b, b.dtotal, b.dtotal_stride, b.dtotal_table, start, block, place, at)
+        dx = place_of(b.dx, b.dx_stride, b.dx_table, start, place, scratch + 3 * slot)
         mean, rstd = or_none(centred, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
-        own_x = x
-        if gated is not None:
-            at, spare = (
-                scratch + 2 * packed,
-                scratch + 4 * packed + place * row_bytes,
-            )  # of the product, and then of dgate
-            gate, _ = packed_rows(b, b.gate, 0, b.gate_table, start, block, place, at, row_bytes)
-            if b.gates_x != 0:
-                multiply_gate(acc, x, gate, spare, None, 0, None, 0, rows * b.N)
-                x = spare
-            for r in range(0 if b.gates_x != 0 else rows):
-                at, of_row = r * row_bytes, rstd + r * size_of(acc)
-                multiply_gate(acc, dy + at, gate + at, dy + at, x + at, spare + at, gamma, of_row, b.N)
-        there = Rows(dy, x, dtotal, dx, mean, rstd, dy_stride, x_stride, dtotal_stride, dx_stride)
-        run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
+        there = Rows(dy, x, dtotal, dx, mean, rstd, b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride)
         is_filled = filled == b.block_rows or start + rows == task_stop
-        if gated is not None:
-            if b.gates_x != 0:
-                multiply_gate(acc, dx, gate, dx, own_x, spare, None, 0, rows * b.N)
-            if b.dgate != 0 and is_filled:
+        if gated is None:
+            run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
+        else:
+            gate = packed_rows(b, b.gate, b.gate_stride, b.gate_table, start, block, place, scratch + 2 * slot)
+            dgate = place_of(b.dgate, b.dgate_stride, b.dgate_table, start, place, scratch + 4 * slot)
+            gated_rows(storage, acc, row_loop, gamma, dgamma, there, gate, dgate, rows, b, scratch + 5 * slot)
+            if b.dgate != 0 and b.dgate_table != 0 and is_filled:
                 scatter = word(copies_of(b.dgate_table, b.N), 1)
-                copy_rows(scatter, b.dgate, b.dgate_table, start - place, filled, b.N, scratch + 4 * packed)
+                copy_rows(scatter, b.dgate, b.dgate_table, start - place, filled, b.N, scratch + 4 * slot)
         if b.dx_table != 0 and b.dx != 0 and is_filled:
             scatter = word(copies_of(b.dx_table, b.N), 1)
-            copy_rows(scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * packed)
+            copy_rows(scatter, b.dx, b.dx_table, start - place, filled, b.N, scratch + 3 * slot)
 
 
 @plain

@@ -5,7 +5,7 @@ no accuracy, and the variance is never a difference of two large numbers. Rows t
 pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 """
 
-from lngrad.cpu.jobs import GROUP, LANES, SCRATCH_TENSORS, Forward
+from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import (
     fma,
     from_bits,
@@ -42,8 +42,8 @@ from lngrad.cpu.kernels.forward_rows import (
     write_rows,
 )
 from lngrad.cpu.kernels.functions import inlined, plain, unless_none
-from lngrad.cpu.kernels.gated import multiply_gate
-from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, read, word
+from lngrad.cpu.kernels.gated import Span, gate_rows
+from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, place_of, read, word
 from lngrad.cpu.kernels.row_sums import lanes_of_rows, vector_at
 from lngrad.cpu.kernels.simd import (
     fetch_group,
@@ -242,57 +242,41 @@ def add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, tot
         for j in range(N - N % GROUP, N - N % LANES, LANES):
             store(storage, total_r, j, fma(splat(alpha), load(storage, x_r, j), load(storage, residual_r, j)))
         for j in range(N - N % LANES, N):
-            scatter_rows(
-                storage,
-                total_r,
-                j,
-                1,
-                1,
-                fma(splat(alpha), gather(storage, x_r, j, 1, 1), gather(storage, residual_r, j, 1, 1)),
-            )
-
-
-@inlined
-def place_of(address, stride, table, start, scratch, row_bytes):
-    """Where results of rows from `start` on are written."""
-    if table == 0:
-        return address + start * stride, stride
-    return scratch, row_bytes
+            last = fma(splat(alpha), gather(storage, x_r, j, 1, 1), gather(storage, residual_r, j, 1, 1))
+            scatter_rows(storage, total_r, j, 1, 1, last)
 
 
 @plain
 def forward_rows(storage, acc, centred, gated, arguments, task, thread):
-    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch: all that there
-    are, in the accumulator's dtype, with a gate. gated: None without one."""
+    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch. gated: None
+    without a gate; else rows are normalized in the accumulator's dtype: x, or with gates_x a product, which has y so."""
     f = read(Forward, arguments)
-    row_bytes = f.N * size_of(storage)
-    packed = f.block_rows * row_bytes
-    scratch = f.scratch + thread * SCRATCH_TENSORS * packed
+    if gated is None:
+        inner = storage
+    else:
+        inner = acc
+    slot, scratch = f.slot_bytes, f.scratch + thread * f.thread_bytes
     stop = min(f.M, (task + 1) * f.rows_per_task)
-    tables = f.x_table | f.residual_table | f.y_table | f.total_table
-    step = f.block_rows if tables != 0 else f.rows_per_task
+    step = f.rows_per_task if slot == 0 else f.block_rows
     for start in range(task * f.rows_per_task, stop, step):
         rows = min(step, stop - start)
-        x, x_stride = packed_rows(f, f.x, f.x_stride, f.x_table, start, rows, 0, scratch, row_bytes)
+        x, x_stride = packed_rows(f, f.x, f.x_stride, f.x_table, start, rows, 0, scratch), f.x_stride
+        y, made, made_bytes = place_of(f.y, f.y_stride, f.y_table, start, 0, scratch + slot), 0, f.N * size_of(acc)
         if gated is not None:
-            at = scratch + 2 * packed
-            gate, _ = packed_rows(f, f.gate, 0, f.gate_table, start, rows, 0, at, row_bytes)
+            made = scratch + 3 * slot
+            gate = packed_rows(f, f.gate, f.gate_stride, f.gate_table, start, rows, 0, scratch + 2 * slot)
             if f.gates_x != 0:
-                multiply_gate(acc, x, gate, x, None, 0, None, 0, rows * f.N)
-        y, y_stride = place_of(f.y, f.y_stride, f.y_table, start, scratch + packed, row_bytes)
-        residual, residual_stride, total, total_stride = 0, 0, 0, 0
+                span = Span(rows, f.ahead, x_stride, f.gate_stride, made_bytes, 0, 0)
+                gate_rows(storage, storage, acc, acc, x, gate, made, None, None, None, None, None, span, f.N)
+                x, x_stride, made = made, made_bytes, 0
+        residual, total = 0, 0
         if f.residual != 0:
-            residual, residual_stride = packed_rows(
-                f, f.residual, f.residual_stride, f.residual_table, start, rows, 0, scratch + 2 * packed, row_bytes
-            )
-            total, total_stride = place_of(
-                f.total, f.total_stride, f.total_table, start, scratch + 3 * packed, row_bytes
-            )
+            at, to = scratch + 2 * slot, scratch + 3 * slot
+            residual = packed_rows(f, f.residual, f.residual_stride, f.residual_table, start, rows, 0, at)
+            total = place_of(f.total, f.total_stride, f.total_table, start, 0, to)
         mean, rstd = or_none(centred, f.mean + start * size_of(acc)), f.rstd + start * size_of(acc)
-        if (
-            f.residual != 0 and f.total_table != 0
-        ):  # read again: what is rounded to the caller's dtype is what is normalized
-            add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, total_stride, rows)
+        if f.residual != 0 and f.total_table != 0:  # read again: what is rounded to the caller's dtype is normalized
+            add_rows(storage, acc, f, x, x_stride, residual, f.residual_stride, total, f.total_stride, rows)
             copies = copies_of(f.total_table, f.N)
             copy_rows(word(copies, 1), f.total, f.total_table, start, rows, f.N, total)
             copy_rows(word(copies, 0), f.total, f.total_table, start, rows, f.N, total)
@@ -306,22 +290,28 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
             gamma, beta = f.gamma + of_sample, or_none(centred, f.beta + of_sample)
             h, h_stride = x + i * x_stride, x_stride
             if f.residual != 0:
-                to = total + i * total_stride
+                to = total + i * f.total_stride
                 if f.total_table == 0:
-                    addend = residual + i * residual_stride
-                    add_rows(storage, acc, f, h, x_stride, addend, residual_stride, to, total_stride, count)
-                h, h_stride = to, total_stride
-            y_i, m, s = y + i * y_stride, offset(mean, at), rstd + at
+                    addend = residual + i * f.residual_stride
+                    add_rows(storage, acc, f, h, x_stride, addend, f.residual_stride, to, f.total_stride, count)
+                h, h_stride = to, f.total_stride
+            y_i, y_stride, m, s = y + i * f.y_stride, f.y_stride, offset(mean, at), rstd + at
+            if made != 0:  # tiny and thin rows have y too, but not yet in its place
+                y_i, y_stride = made, made_bytes
             if f.N < LANES:
-                tiny_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+                tiny_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             elif f.N < 2 * LANES:
-                thin_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+                thin_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            elif made != 0:
+                measure_rows(inner, acc, f, stack_vectors(acc, SCRATCH_VECTORS), h, h_stride, m, s, count)
             elif single or count == 1:
-                single_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+                single_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             else:
-                some_rows(storage, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+                some_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            if gated is not None and made != 0:
+                span = Span(count, f.ahead, h_stride, f.gate_stride, f.y_stride, 0, 0)
+                z, to = gate + i * f.gate_stride, y + i * f.y_stride
+                gate_rows(acc, storage, storage, acc, h, z, to, None, None, None, gamma, s, span, f.N)
             i += count
-        if gated is not None and f.gates_x == 0:
-            multiply_gate(acc, y, gate, y, None, 0, None, 0, rows * f.N)
         if f.y_table != 0:
             copy_rows(word(copies_of(f.y_table, f.N), 1), f.y, f.y_table, start, rows, f.N, y)

@@ -167,14 +167,22 @@ def copies_of(table, N):
 
 
 @inlined
-def packed_rows(record, address, stride, table, start, block, place, scratch, row_bytes):
-    """Where rows from `start` on lie and how far apart: if they have a table in the scratch, `place` rows from its begin, where
-    it gets a new block."""
+def packed_rows(record, address, stride, table, start, block, place, scratch):
+    """Where rows from `start` on lie, `stride` bytes apart: if they have a table in the scratch, `place` rows from its begin,
+    where it gets a new block."""
     if table == 0:
-        return address + start * stride, stride
+        return address + start * stride
     if place == 0:
         copy_rows(word(copies_of(table, record.N), 0), address, table, start, block, record.N, scratch)
-    return scratch + place * row_bytes, row_bytes
+    return scratch + place * stride
+
+
+@inlined
+def place_of(address, stride, table, start, place, scratch):
+    """Where results of rows from `start` on are written; 0 where there are none."""
+    if table != 0:
+        return scratch + place * stride
+    return address if address == 0 else address + start * stride
 
 
 @plain

@@ -89,9 +89,9 @@ def copy_element(builder, source, target, source_address, target_address):
 
 
 @lowered(types.void)
-def copy_lanes(builder, source, target, source_address, target_address):
-    """Eight elements that follow each other."""
-    _copy(builder, source, target, source_address, target_address, LANES)
+def copy_lanes(builder, source, target, kind, source_address, target_address):
+    """Eight elements that follow each other, or GROUP unless `kind` is None's."""
+    _copy(builder, source, target, source_address, target_address, LANES if kind == types.none else GROUP)
 
 
 def tile_shape(outer, inner, kind):
@@ -257,9 +257,9 @@ def copy_row(outer, inner, back, row, columns, N, packed):
         if follow_each_other(columns, j, N, size_of(outer)):
             together = LANES
             if back is None:
-                copy_lanes(outer, inner, place, at)
+                copy_lanes(outer, inner, None, place, at)
             else:
-                copy_lanes(inner, outer, at, place)
+                copy_lanes(inner, outer, None, at, place)
         elif back is None:
             copy_element(outer, inner, place, at)
         else:
@@ -268,13 +268,13 @@ def copy_row(outer, inner, back, row, columns, N, packed):
 
 
 @inlined
-def copy_columns(outer, inner, back, row, j, packed):
-    """Eight columns that follow each other."""
+def copy_columns(outer, inner, kind, back, row, j, packed):
+    """As many columns as copy_lanes takes, which follow each other."""
     place, at = row + j * size_of(outer), packed + j * size_of(inner)
     if back is None:
-        copy_lanes(outer, inner, place, at)
+        copy_lanes(outer, inner, kind, place, at)
     else:
-        copy_lanes(inner, outer, at, place)
+        copy_lanes(inner, outer, kind, at, place)
 
 
 @plain
@@ -286,10 +286,9 @@ def copy_plain_row(outer, inner, back, row, later, N, packed):
             fetch_group(outer, later, j)
         else:
             fetch_group_to_write(outer, later, j)
-        for k in range(0, GROUP, LANES):
-            copy_columns(outer, inner, back, row, j + k, packed)
+        copy_columns(outer, inner, LONG, back, row, j, packed)
     for j in range(N - N % GROUP, N, LANES):
-        copy_columns(outer, inner, back, row, min(j, N - LANES), packed)
+        copy_columns(outer, inner, None, back, row, min(j, N - LANES), packed)
 
 
 @plain
@@ -298,11 +297,8 @@ def move_rows(outer, inner, back, base, table, first, rows, N, packed):
 
     back: None, or 1 for the reverse.
     """
-    columns, closer, is_plain = (
-        columns_of(table),
-        rows_are_closer(table, N),
-        N >= LANES and word(copies_of(table, N), 2) != 0,
-    )
+    columns, closer = columns_of(table), rows_are_closer(table, N)
+    is_plain = N >= LANES and word(copies_of(table, N), 2) != 0
     i = 0
     while i < rows:
         row, at, run = base + row_offset(table, first + i), packed + i * N * size_of(inner), 1

@@ -169,7 +169,8 @@ PyObject* direct(PyObject*, PyObject* const* given, Py_ssize_t number) {
   Call call;
   if (number == static_cast<Py_ssize_t>(ROWS[which].arguments) && nobody_listens() && !at::hasCallbacks() &&
       read(which, given, call) && !wants_derivative(call))
-    if (auto results = run_directly(call.x, [&] { return run(which, call); })) return PyList_AsTuple(wrap_list(*results).ptr());
+    if (auto results = run_directly(call.x, [&] { return run(which, call); }))
+      return PySequence_Tuple(wrap_list(*results).ptr());
   return PyObject_VectorcallDict(python.operators[which], given, number, nullptr);
   END_HANDLE_TH_ERRORS
 }

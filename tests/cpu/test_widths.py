@@ -33,28 +33,28 @@ print(functions.PROCESSOR, simd.WIDE, len(chosen) > (10 if sys.argv[2] == "some"
 """
 
 
-def of_level(level, cases, tmp_path):
-    """What PROGRAM prints in a process of its own, with kernels of its own."""
-    variables = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": LEVELS[level], "XDG_CACHE_HOME": str(tmp_path)}
+def of_level(level, cases):
+    """What PROGRAM prints in a process of its own, with kernels of its own: kept beside this processor's, by their key."""
+    variables = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": LEVELS[level]}
     program = [sys.executable, "-c", PROGRAM, str(TESTS), cases]
     result = subprocess.run(program, capture_output=True, text=True, env={**os.environ, **variables})
     return result.stdout or result.stderr[-2000:]
 
 
 @pytest.mark.skipif(not IS_X86, reason="another instruction set")
-def test_narrow_vectors_give_the_golden_bits(tmp_path):
+def test_narrow_vectors_give_the_golden_bits():
     """A machine with AVX-512 shows that eight lanes give its bits too. RMSNorm's row passes are the same."""
-    assert of_level("x86-64-v3", "some", tmp_path) == "x86-64-v3 False True []\n"
+    assert of_level("x86-64-v3", "some") == "x86-64-v3 False True []\n"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not IS_X86, reason="another instruction set")
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_level_of_x86_64_gives_all_golden_bits(level, tmp_path):
+def test_every_level_of_x86_64_gives_all_golden_bits(level):
     if level == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("a processor without AVX-512 can't run its code")
-    assert of_level(level, "all", tmp_path) == f"{level} {level == 'x86-64-v4'} True []\n"
+    assert of_level(level, "all") == f"{level} {level == 'x86-64-v4'} True []\n"
 
 
 HALVES = """
@@ -87,8 +87,8 @@ with np.errstate(all="ignore"):
 @pytest.mark.parametrize(
     "variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}]
 )
-def test_float16_on_processors_without_f16c(variables, tmp_path):
+def test_float16_on_processors_without_f16c(variables):
     """Where LLVM would call functions of a compiler's library that this process may not have."""
-    environment = {**os.environ, **variables, "XDG_CACHE_HOME": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", HALVES], capture_output=True, text=True, env=environment)
+    program = [sys.executable, "-c", HALVES]
+    result = subprocess.run(program, capture_output=True, text=True, env={**os.environ, **variables})
     assert result.stdout == "False True True\n", result.stderr[-2000:]

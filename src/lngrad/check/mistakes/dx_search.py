@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, nearly_all, number_text, padded_sizes
-from lngrad.check.mistakes.terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, Terms, made_of
+from lngrad.check.mistakes.terms import OVER, RIGHT_TERMS, Candidate, Choices, Term, Terms, candidates, made_of
 from lngrad.typing import Array
 
 MAX_SAMPLES = 1000
@@ -78,24 +79,20 @@ def _least_squares(
     """(candidate, coefficients, cost of those that are no plain number) of all that fit the sampled elements."""
     weight = 1 / np.maximum(fit.bound[rows, columns], 1e-9 * np.abs(fit.result).max())
     target = fit.of_norm[rows, columns] * weight
-    terms = [*choices.options[0], *choices.options[1], *choices.options[2]]
-    place = {term: number for number, term in enumerate(terms)}
+    terms = [*chain(*choices.options)]
     signs = np.array([-1.0 if term.over else 1.0 for term in terms])
     raw = np.stack([choices.values(term)[rows, columns] for term in terms]) * signs[:, None]
-    candidates = list(choices.candidates(fit.depth))
     found = []
-    for scale in dict.fromkeys(candidate.scale for candidate in candidates):
+    for scale, group, index, costs in candidates(*choices.names, fit.depth):
         basis = raw * (choices.scale(scale)[rows, 0] * weight)
         gram, right = basis @ basis.T, basis @ target
-        group = [candidate for candidate in candidates if candidate.scale == scale]
-        index = np.array([[place[term] for term in one.terms] for one in group])
         A = gram[index[:, :, None], index[:, None, :]]
         b = right[index]
         size = np.sqrt(np.maximum(np.einsum("kii->ki", A), TINY))
         scaled = A / size[:, :, None] / size[:, None, :] + 1e-12 * np.eye(3)
         solved = np.linalg.solve(scaled, (b / size)[..., None])[..., 0]
         left = target @ target - np.einsum("ki,ki->k", solved, b / size)
-        order = np.lexsort((np.array([one.cost for one in group]), left > 4 * len(target) + 1e-9 * (target @ target)))
+        order = np.lexsort((costs, left > 4 * len(target) + 1e-9 * (target @ target)))
         fitting = 0
         for k in order[:MAX_CHECKED]:
             snapped = _snapped(basis[index[k]], target, solved[k] / size[k], choices.terms)

@@ -96,12 +96,17 @@ class WrongOutput:
         blown = np.isinf(expected) & np.isfinite(self.true)
         return np.where(blown & ~np.isfinite(wide(self.result)), 0.0, shares) if blown.any() else shares, without
 
+    @cached_property
+    def _some(self) -> tuple[Array, WrongOutput]:
+        """Some of the wrong elements, of which most mistakes make few."""
+        some = np.flatnonzero(self.share > SLACK)
+        some = some[:: max(1, some.size // MANY)]
+        return some, replace(self, **{one: getattr(self, one).reshape(-1)[some] for one in ("result", "true", "scale")})
+
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
         if id(expected) not in self._made:
-            some = np.flatnonzero(self.share > SLACK)
-            some = some[:: max(1, some.size // MANY)]  # most mistakes make few of them
-            few = replace(self, **{name: getattr(self, name).reshape(-1)[some] for name in ("result", "true", "scale")})
+            some, few = self._some
             if some.size and np.mean(few.shares_with(expected.reshape(-1)[some])[0] <= SLACK) < SURELY:
                 return False
             with_mistake, without = self.shares_with(expected)

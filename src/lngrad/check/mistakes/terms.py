@@ -8,9 +8,10 @@ coefficients 1. Every choice has its formula as text, for the report.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,6 +212,7 @@ class Term(NamedTuple):
         return self.outer + right.get(product, f"mean({product})")
 
 
+Names = tuple[str, ...]
 Terms3 = tuple[Term, ...]
 RIGHT_TERMS = (Term(), Term(over="row"), Term(over="row", inner="xhat", outer="xhat·"))
 
@@ -231,7 +233,7 @@ class Candidate(NamedTuple):
     scale: str
     terms: Terms3
     cost: int
-    shared: tuple[str, ...] = ()
+    shared: Names = ()
 
 
 class Choices:
@@ -256,15 +258,16 @@ class Choices:
         powers = ("rstd·", "1/rstd·")
         once_more = self.factors if len(self.factors) > 1 else ()
         pairs = [(of, over) for of in self.factors for over in self.over]
-        self.options: tuple[list[Term], list[Term], list[Term]] = (
-            [*map(Term, self.factors), *(Term(outer=power) for power in powers)],
-            [*(Term(of, over) for of, over in pairs), *(Term(over="row", outer=power) for power in powers),
-             *(Term(of, "row", outer="γ·") for of in once_more)],
-            [*(Term(of, over, "xhat", "xhat·") for of, over in pairs),
+        self.options: tuple[Terms3, Terms3, Terms3] = (
+            (*map(Term, self.factors), *(Term(outer=power) for power in powers)),
+            (*(Term(of, over) for of, over in pairs), *(Term(over="row", outer=power) for power in powers),
+             *(Term(of, "row", outer="γ·") for of in once_more)),
+            (*(Term(of, over, "xhat", "xhat·") for of, over in pairs),
              *(Term("dxhat", "row", inner, f"{outer}·") for inner in self.inner for outer in self.inner
                if inner != "xhat" or outer != "xhat"),
-             Term("dxhat", "row", "xhat", "rstd·xhat·"), *(Term(of, "row", "xhat", "γ·xhat·") for of in once_more)],
+             Term("dxhat", "row", "xhat", "rstd·xhat·"), *(Term(of, "row", "xhat", "γ·xhat·") for of in once_more)),
         )  # fmt: skip
+        self.names = tuple(self.factors), tuple(self.over), self.options
 
     def values(self, term: Term) -> Array:
         """A term without its coefficient, broadcast to (rows, N)."""
@@ -280,37 +283,38 @@ class Choices:
     def scale(self, name: str) -> Array:
         return np.asarray(self.terms.rstd ** SCALES[name])
 
-    def candidates(self, depth: int) -> Iterator[Candidate]:
-        """Formulas that differ from the right one in at most `depth` choices, the simplest first."""
-        found = list(self._shared(depth))
-        for base in list(found):
-            if base.cost < depth:
-                found += self._with_one_changed(base)
-        if depth >= 2:
-            found += self._with_two_changed()
-        return iter(sorted(found, key=lambda one: one.cost))
 
-    def _shared(self, depth: int) -> Iterator[Candidate]:
-        for scale, of, over in product(SCALES, self.factors, self.over):
-            shared = (*["of"] * (of != "dxhat"), *["over"] * (over != "row"))
-            cost = len(shared) + (scale != "rstd")
-            if cost <= depth:
-                yield Candidate(scale, made_of(of, over), cost, shared)
-
-    def _others(self, place: int, right: Term) -> list[Term]:
-        return [one for one in self.options[place] if one != right]
-
-    def _with_one_changed(self, base: Candidate) -> Iterator[Candidate]:
-        for place, right in enumerate(base.terms):
-            for one in self._others(place, right):
-                yield Candidate(base.scale, _with(base.terms, place, one), base.cost + 1, base.shared)
-
-    def _with_two_changed(self) -> Iterator[Candidate]:
-        others = [self._others(place, right) for place, right in enumerate(RIGHT_TERMS)]
-        for place, second_places in ((1, (0, 2)), (2, (0,))):
-            for changed, other in product(others[place], second_places):
-                terms = _with(RIGHT_TERMS, place, changed)
-                yield from (Candidate("rstd", _with(terms, other, one), 2) for one in others[other])
+@lru_cache(maxsize=16)
+def candidates(
+    factors: Names, over: Names, options: tuple[Terms3, ...], depth: int
+) -> list[tuple[str, list[Candidate], Array, Array]]:
+    """Formulas that differ from the right one in at most `depth` choices, thousands: of each scale the formulas, the simplest
+    first, the numbers of the three terms of each among all terms, and the costs."""
+    found = []
+    for scale, of, means in product(SCALES, factors, over):
+        shared = (*["of"] * (of != "dxhat"), *["over"] * (means != "row"))
+        found.append(Candidate(scale, made_of(of, means), len(shared) + (scale != "rstd"), shared))
+    found = [one for one in found if one.cost <= depth]
+    found += [
+        Candidate(base.scale, _with(base.terms, place, one), base.cost + 1, base.shared)
+        for base in found if base.cost < depth
+        for place, right in enumerate(base.terms) for one in options[place] if one != right
+    ]  # fmt: skip
+    if depth >= 2:
+        others = [[one for one in some if one != right] for some, right in zip(options, RIGHT_TERMS, strict=True)]
+        found += [
+            Candidate("rstd", _with(_with(RIGHT_TERMS, place, changed), other, one), 2)
+            for place, second_places in ((1, (0, 2)), (2, (0,)))
+            for changed, other in product(others[place], second_places) for one in others[other]
+        ]  # fmt: skip
+    number = {term: n for n, term in enumerate(chain(*options))}
+    groups: dict[str, list[Candidate]] = {}
+    for one in sorted(found, key=lambda one: one.cost):
+        groups.setdefault(one.scale, []).append(one)
+    return [
+        (scale, some, np.array([[*map(number.get, one.terms)] for one in some]), np.array([one.cost for one in some]))
+        for scale, some in groups.items()
+    ]
 
 
 def _with(terms: Terms3, place: int, one: Term) -> Terms3:

@@ -104,9 +104,25 @@ TEST_F(suite, wrong) { ASSERT_EQ(second(0), 5.0f); }
 """
 
 
+@pytest.fixture(scope="session")
+def gtest(tmp_path_factory):
+    """A folder of gtest as it is installed: its headers and libraries."""
+    gtest = tmp_path_factory.mktemp("gtest")
+    for path, text in {"include/gtest/gtest.h": GTEST, "main.cpp": MAIN, "none.cpp": ""}.items():
+        (gtest / path).parent.mkdir(parents=True, exist_ok=True)
+        (gtest / path).write_text(text)
+    (gtest / "lib").mkdir()
+    for name, source in (("gtest_main", "main"), ("gtest", "none")):
+        made = gtest / f"{source}.o"
+        compile_ = ["c++", "-std=c++17", f"-I{gtest / 'include'}", "-c", str(gtest / f"{source}.cpp"), "-o", str(made)]
+        subprocess.run(compile_, check=True)
+        subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(made)], check=True)
+    return gtest
+
+
 @pytest.fixture
-def operator(tmp_path):
-    library, gtest = tmp_path / "library", tmp_path / "gtest"
+def operator(tmp_path, gtest):
+    library = tmp_path / "library"
     files = {
         library / "norm" / "twice" / "op_kernel" / "twice.cpp": KERNEL,
         library / "norm" / "doubled" / "op_kernel" / "scale.h": "#define SCALE 2.0f\n",
@@ -118,17 +134,8 @@ def operator(tmp_path):
             '# AddOpTestCase(twice "ascend950" "-DOFFSET_TYPE=int")\n'
             'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float" doubled)\n'
         ),
-        gtest / "include" / "gtest" / "gtest.h": GTEST,
-        gtest / "main.cpp": MAIN,
-        gtest / "none.cpp": "",
     }
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (gtest / "lib").mkdir()
-    for name, source in (("gtest_main", "main"), ("gtest", "none")):
-        made = gtest / f"{source}.o"
-        compile_ = ["c++", "-std=c++17", f"-I{gtest / 'include'}", "-c", str(gtest / f"{source}.cpp"), "-o", str(made)]
-        subprocess.run(compile_, check=True)
-        subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(made)], check=True)
     return library / "norm" / "twice", gtest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -240,43 +241,59 @@ int run(aclrtStream stream)
     CHECK(out.back() == std::vector<float>(64, 3))
     return 0;
 }"""
+MUTEXES = {
+    "locked": "Mutex::Lock<PIPE_V>(id);",
+    "unlocked": "Mutex::Unlock<PIPE_V>(id);",
+    "locked twice": "Mutex::Lock<PIPE_V>(id); Mutex::Lock<PIPE_V>(id);",
+    "not locked": "",
+}
 MAIN = r"""
-int main()
+int main(int, char** words)
 {
     aclrtSetDevice(0);
     aclrtStream stream = nullptr;
     aclrtCreateStream(&stream);
-    return run(stream);
-}
+    if (words[1]) std::freopen(words[1], "w", stdout);
 """
 
 
-def ends_with(text, folder, soc="Ascend910B1"):
-    source = folder / "program.asc"
-    source.write_text(f"{HEAD}{text}{MAIN}")
-    return run_program(source, [], None, Settings(soc=soc))
+def mutex(lock):
+    text = MUTEX.replace("LOCK", lock)
+    return text if lock else text.replace("    Mutex::Unlock<PIPE_V>(id);\n", "")
+
+
+def ends(programs, folder, soc="Ascend910B1"):
+    """What run() of each program returns and prints: all of them in one file and one process, for a compiler takes a second."""
+    source, told = folder / "program.asc", folder / "told.txt"
+    texts = [f"namespace program{n} {{\n{text}\n}}\n" for n, text in enumerate(programs.values())]
+    calls = [f'std::printf("\\f%d\\n", program{n}::run(stream));\n' for n in range(len(texts))]
+    source.write_text(f"{HEAD}{''.join(texts)}{MAIN}{''.join(calls)}}}\n")
+    assert run_program(source, [str(told)], None, Settings(soc=soc)) == 0
+    *printed, _ = re.split(r"\f(\d)\n", told.read_text())
+    return dict(zip(programs, zip(map(int, printed[1::2]), printed[::2], strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def on_910b(tmp_path_factory):
+    return ends(PROGRAMS | {"mutex": mutex(MUTEXES["locked"])}, tmp_path_factory.mktemp("kit"))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_the_kits_examples_call(name, tmp_path, capfd):
-    assert ends_with(PROGRAMS[name], tmp_path) == 0, capfd.readouterr()
+def test_what_the_kits_examples_call(name, on_910b):
+    assert on_910b[name] == (0, "")
 
 
-def test_a_mutex_orders_pipes_and_its_misuse_is_found(tmp_path, capfd):
-    lock = MUTEX.replace("LOCK", "Mutex::Lock<PIPE_V>(id);")
-    assert ends_with(lock, tmp_path, "Ascend950") == 0, capfd.readouterr()
-    assert ends_with(lock, tmp_path) == 2
-    assert "Mutex::Lock: only 950 has it" in capfd.readouterr().out
-    assert (
-        ends_with(MUTEX.replace("LOCK", "Mutex::Lock<PIPE_V>(id); Mutex::Lock<PIPE_V>(id);"), tmp_path, "Ascend950")
-        == 2
-    )
-    assert "the mutex is locked; a device would wait for ever" in capfd.readouterr().out
-    without = MUTEX.replace("LOCK", "").replace("    Mutex::Unlock<PIPE_V>(id);\n", "")
-    assert ends_with(without, tmp_path, "Ascend950") == 2
-    assert "RaceFault" in capfd.readouterr().out
-    assert ends_with(MUTEX.replace("LOCK", "Mutex::Unlock<PIPE_V>(id);"), tmp_path, "Ascend950") == 2
-    assert "Mutex::Unlock(0): the mutex is not locked" in capfd.readouterr().out
+def test_a_mutex_orders_pipes_and_its_misuse_is_found(on_910b, tmp_path):
+    on_950 = ends({name: mutex(lock) for name, lock in MUTEXES.items()}, tmp_path, "Ascend950")
+    assert on_950["locked"] == (0, "")
+    for (code, told), text in (
+        (on_910b["mutex"], "Mutex::Lock: only 950 has it"),
+        (on_950["locked twice"], "the mutex is locked; a device would wait for ever"),
+        (on_950["not locked"], "RaceFault"),
+        (on_950["unlocked"], "Mutex::Unlock(0): the mutex is not locked"),
+    ):
+        assert code == 2
+        assert text in told
 
 
 def test_remarks_name_the_line_and_are_printed_where_asked(tmp_path, capfd, monkeypatch):
@@ -296,10 +313,10 @@ int run(aclrtStream stream)
     kernel<<<1, 0, stream>>>(out.at);
     return 0;
 }"""
-    line = f"{HEAD}{program}".partition("Duplicate")[0].count("\n") + 1
-    assert ends_with(program, tmp_path) == 0
+    line = f"{HEAD}namespace program0 {{\n{program}".partition("Duplicate")[0].count("\n") + 1
+    assert ends({"remarks": program}, tmp_path) == {"remarks": (0, "")}
     assert "remark" not in capfd.readouterr().err
     monkeypatch.setenv("LNGRAD_KERNEL", "remarks=on")
-    assert ends_with(program, tmp_path) == 0
+    assert ends({"remarks": program}, tmp_path) == {"remarks": (0, "")}
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith(f"lngrad: remark: program.asc:{line}: Duplicate: dst ")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import lngrad
 from lngrad.core.plan import BACKENDS
+from lngrad.support.cache_folder import trusted_folder
 from norms import NORMS
 
 settings.register_profile(
@@ -49,3 +54,25 @@ def threads() -> Iterator[None]:
     before = lngrad.get_num_threads()
     yield
     lngrad.set_num_threads(before)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """As pytest's; in a module with SAME_PATHS, of a path that is the same in every run, by which compiled kernels are kept."""
+    kept = trusted_folder() if getattr(request.module, "SAME_PATHS", False) else None
+    if kept is None:
+        yield tmp_path
+        return
+    name = hashlib.sha256(f"{request.config.rootpath} {request.node.nodeid}".encode()).hexdigest()[:16]
+    folder = kept.with_name("lngrad-tests") / name
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another run of this checkout
+            yield tmp_path
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        folder.mkdir()
+        yield folder
+        shutil.rmtree(folder)

@@ -17,6 +17,7 @@ from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 KERNEL = Path(__file__).parents[2] / "examples" / "cpp" / "rows_backward.cpp"
 M, N = 50, 64
 

@@ -17,6 +17,7 @@ from lngrad.ascend.sdk.program import compile_program, run_program
 from lngrad.cli.commands import app
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 KERNEL = r"""
 #include "kernel_operator.h"

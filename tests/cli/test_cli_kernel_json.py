@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from lngrad.cli.commands import app
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 KERNEL = r"""
 #include "kernel_operator.h"

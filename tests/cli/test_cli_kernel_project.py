@@ -13,6 +13,7 @@ from lngrad.cli.commands import app
 from lngrad.testing import check_same_bits
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 ADD = Path(__file__).parent / "project" / "AddCustom"
 BOTH = ["--shape", "x=8,2048", "--shape", "y=8,2048"]

@@ -72,7 +72,7 @@ def stores(kernel):
     return " ".join(found[0] for found in re.findall(r"vmovnt\\w+\\s+%([xyz])mm", machine.emit_assembly(module)))
 
 for kernel in ("rows", "forward_rows"):
-    file = cache.path(f"stores_of_{kernel}_float16_float32", kernel, ".txt")
+    file = cache.path(f"stores.{kernel}_float16_float32", kernel, ".txt")
     found = kept(file) if file else None
     if found is None:
         found = stores(kernel).encode()

@@ -29,6 +29,7 @@ ROWS = EXAMPLES / "rows_backward.cpp"
 M, N, BLOCKS = 50, 64, 4
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 
 def rows_kernel(source: Path = ROWS, sums: int = 0) -> ascendc.CompiledKernel:

@@ -13,6 +13,7 @@ from lngrad.ascend import ascendc
 from lngrad.ascend.faults import AscendWarning, BoundsFault, DeviceFault, PoisonFault, RaceFault
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 PAIRS = r"""
 #include "kernel_operator.h"

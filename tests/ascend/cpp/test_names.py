@@ -11,6 +11,7 @@ from lngrad.ascend import ascendc
 from lngrad.ascend.faults import DeviceFault
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 KERNEL = """
 #define K_MAX_SHAPE_DIM 0

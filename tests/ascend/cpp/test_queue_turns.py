@@ -12,6 +12,7 @@ from lngrad.ascend.ascendc import launch
 from lngrad.ascend.faults import RaceFault
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+SAME_PATHS = True
 
 HEAD = """\
 #include "kernel_operator.h"

@@ -19,6 +19,7 @@ tests/meta/test_documents.py checks that there is no block of another kind.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -84,6 +85,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             commands = ([sys.executable, "-c", program] for program in programs_for(kernels(), 6))
             list(processes.map(partial(subprocess.run, check=True), commands))
         native.wait()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """A million objects are collected, and stay: the garbage collector took half a second to look at them, each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -212,7 +212,6 @@ class Term(NamedTuple):
         return self.outer + right.get(product, f"mean({product})")
 
 
-Names = tuple[str, ...]
 Terms3 = tuple[Term, ...]
 RIGHT_TERMS = (Term(), Term(over="row"), Term(over="row", inner="xhat", outer="xhat·"))
 
@@ -233,7 +232,7 @@ class Candidate(NamedTuple):
     scale: str
     terms: Terms3
     cost: int
-    shared: Names = ()
+    shared: tuple[str, ...] = ()
 
 
 class Choices:
@@ -286,10 +285,9 @@ class Choices:
 
 @lru_cache(maxsize=16)
 def candidates(
-    factors: Names, over: Names, options: tuple[Terms3, ...], depth: int
+    factors: tuple[str, ...], over: tuple[str, ...], options: tuple[Terms3, ...], depth: int
 ) -> list[tuple[str, list[Candidate], Array, Array]]:
-    """Formulas that differ from the right one in at most `depth` choices, thousands: of each scale the formulas, the simplest
-    first, the numbers of the three terms of each among all terms, and the costs."""
+    """By scale the formulas with at most `depth` other choices, the simplest first, their terms' numbers, and their costs."""
     found = []
     for scale, of, means in product(SCALES, factors, over):
         shared = (*["of"] * (of != "dxhat"), *["over"] * (means != "row"))

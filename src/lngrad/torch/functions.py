@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core import fallbacks
@@ -227,11 +226,6 @@ def gated_rms_norm(
     N = input.shape[-1]
     numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
     if group_size in (None, N):
-        # Where forward mode is on, the call is composed.
-        if not torch.compiler.is_compiling() and native.module is not None and forward_ad._current_level < 0:
-            y = native.module.norm(input, N, weight, gate, *numbers)
-            if y is not NotImplemented:
-                return y
         return operators.differentiable_gated(input, [N], weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
         raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")

@@ -700,6 +700,10 @@ def differentiable_gated(x: Tensor, shape: list[int], *rest: Any) -> Tensor:
     """y; see the operator."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return gated_norm(x, shape, *rest)[0]
+    if native.module is not None and torch.autograd.forward_ad._current_level < 0:  # with forward mode it is composed
+        y = native.module.norm(x, shape, *rest)
+        if y is not NotImplemented:
+            return y
     return _Gated.apply(x, _Whole(shape), *rest)[0]
 
 

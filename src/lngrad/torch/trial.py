@@ -329,7 +329,7 @@ class _Trial:
         """The result's dtype if the formula is theirs at all places, in evaluation and in training, else None."""
         found = set()
         try:
-            for where in places:
+            for where in sorted(places):  # a set of words has another order in each process
                 x, eps, settings = self._sample(formula, where, of_x)
                 gate = self._gate(where, of_gate)
                 with torch.no_grad(), torch.autocast("cpu", enabled=bool(autocast)):

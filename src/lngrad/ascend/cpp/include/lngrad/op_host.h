@@ -23,7 +23,7 @@ enum Format { FORMAT_NCHW = 0, FORMAT_NHWC, FORMAT_ND, FORMAT_NC1HWC0, FORMAT_FR
 inline int GetSizeByDataType(DataType type)
 {
     constexpr int sizes[] = {4, 2, 1, 4, 1, -1, 2, 2, 4, 8, 8, 8, 1};
-    return type == DT_BF16 ? 2 : type <= DT_BOOL ? sizes[type] : -1;
+    return type == 27 ? 2 : type <= 12 ? sizes[type] : -1; // DT_BF16, DT_BOOL, where these are macros too
 }
 inline Format GetPrimaryFormat(int format) { return Format(format); }
 struct TypeUtils {
@@ -69,7 +69,7 @@ private:
 // An input or an output: its shape and type, and its bytes where the tiling may read them.
 struct Tensor : StorageShape {
     std::string name;
-    ge::DataType type = ge::DT_FLOAT;
+    ge::DataType type = ge::DataType(0);
     const void* data = nullptr;
     ge::DataType GetDataType() const { return type; }
     ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
@@ -187,7 +187,7 @@ struct InferContext {
     const RuntimeAttrs* GetAttrs() const { return &of.attrs; }
     const char* GetNodeName() const { return of.GetNodeName(); }
     std::size_t GetComputeNodeInputNum() const { return of.inputs.size(); }
-    ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DT_FLOAT; }
+    ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DataType(0); }
     ge::graphStatus SetOutputDataType(std::size_t i, ge::DataType type)
     {
         if (i < of.outputs.size()) of.outputs[i].type = type;

@@ -47,6 +47,7 @@ COLUMNS = ("part", "name", "checked", "device", "remarks", "note")
 ROOMS = ("norm", "experimental/norm")
 NO_VECTOR = re.compile(r"\b(conv|matmul|examples|scripts)\b")  # rooms of the cube, or of no operators
 EXAMPLE_S = 300  # for a host example
+FEW = 3  # a reason of more tests than this has a line of its own on the page
 
 # What a person has found behind a test that does not pass, by operator ("" for any) and words of its text. "ours": the
 # simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts itself or its kernel.
@@ -324,10 +325,11 @@ def _others_table(records: list[dict[str, str]]) -> str:
     reasons: Counter[tuple[str, str]] = Counter()
     for one in failed:
         reasons.update((one["note"], mode) for mode in MODES if one[mode])
-    why = "\n".join(
-        f"* {reasons[text, 'checked']} and {reasons[text, 'device']}: {text}"
-        for text in dict.fromkeys(text for (text, _), _ in reasons.most_common())
-    )
+    texts = dict.fromkeys(text for (text, _), _ in reasons.most_common())
+    often = [text for text in texts if max(reasons[text, mode] for mode in MODES) > FEW]
+    rest = [sum(reasons[text, mode] for text in texts if text not in often) for mode in MODES]
+    why = "\n".join(f"* {reasons[text, 'checked']} and {reasons[text, 'device']}: {text}" for text in often)
+    why += f"\n* {rest[0]} and {rest[1]}: others, each in {FEW} tests at most"
     return f"""
 ## Operators that are no norms
 

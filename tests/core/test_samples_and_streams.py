@@ -10,6 +10,7 @@ import pytest
 
 import lngrad
 from lngrad.api import execute
+from lngrad.core import calls
 from lngrad.core.problem import BACKWARD, GatedGrads, describe
 from lngrad.cpu import plan as numba_cpu
 from lngrad.errors import BackendUnavailable, DtypeError, NumberError, ShapeError
@@ -222,6 +223,22 @@ def test_masks_and_layouts_beside_a_gate(N, dtype, name):
             out = GatedGrads(layout(np.zeros_like(inputs.x)), None, layout(np.zeros_like(inputs.x)))
             check_same_bits(tuple(backward(lies)), tuple(expected))
             check_same_bits(tuple(backward(lies, out=out)), tuple(expected))
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("together", [1, 32])
+def test_blocks_of_more_rows_than_are_measured_at_once(together, dtype, name, monkeypatch):
+    """Rows that lie anywhere are packed in large blocks; a table may take them one by one, or as many as go together."""
+    monkeypatch.setattr("lngrad.cpu.plan.rows_of", lambda *_: (together, 1))
+    calls.forget()
+    inputs = make_inputs(Case((5, 211), (64,)), dtype, **NORMS[name])
+    expected = forward(inputs)
+    lies = replace(inputs, x=np.moveaxis(np.moveaxis(inputs.x, 1, 0).copy(), 0, 1)[:, ::-1], gate=inputs.gate[:, ::-1])
+    check_same_bits(tuple(one if one is None else one[:, ::-1].copy() for one in forward(lies)), tuple(expected))
+    x = np.moveaxis(np.ascontiguousarray(np.moveaxis(inputs.x, -1, 0)), 0, -1)
+    check_same_bits(tuple(forward(replace(inputs, x=x))), tuple(expected))
+    calls.forget()
 
 
 @pytest.mark.usefixtures("threads")

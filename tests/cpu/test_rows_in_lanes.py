@@ -7,6 +7,7 @@ lanes is the machine's choice, so here it is made for it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from lngrad.core.problem import Problem
 from lngrad.cpu.jobs import FUNCTION
 from lngrad.cpu.policy import this_machine
 from lngrad.testing import Case, check_same_bits, make_inputs
-from norms import NORMS, backward, forward
+from norms import NORMS, RMS, backward, forward
 
 TENSORS = ("dy", "x", "residual", "dtotal")
 
@@ -130,3 +131,32 @@ def test_which_rows_may_be_lanes(shape, chosen):
     fits = shape[2] * shape[3] >= 32 and 32 <= shape[1] < 1024
     named = cpu_plan.kernel_address("forward_in_lanes", "float32", "float32")
     assert (cpu_plan.plan(problem, 1).steps.words[FUNCTION] == named) == (fits and chosen == "lanes")
+
+
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("norm_before_gate", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [13, 40, 96])
+def test_beside_a_gate(columns, dtype, norm_before_gate):
+    inputs = make_inputs(Case((3, 100), (columns,)), dtype, normalization=RMS, gated=True)
+    options = {"gamma": inputs.gamma, "norm_before_gate": norm_before_gate, "backend": "numba_cpu"}
+    expected = lngrad.rms_norm(inputs.x, gate=inputs.gate, **options)
+    for x, gate in ((beside(inputs.x), beside(inputs.gate)), (beside(inputs.x), np.moveaxis(inputs.gate, -1, 1))):
+        check_same_bits(alike(lngrad.rms_norm(x, gate=gate, axis=1, **options), expected), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [33, 128])
+def test_windows_that_overlap(columns, dtype, threads, chosen):
+    """Their table has whole columns beside each other, so that few rows are packed at a time; lanes take more memory than those."""
+    lngrad.set_num_threads(threads)
+    inputs = make_inputs(Case((4,), (1000,)), dtype)
+    x = np.lib.stride_tricks.sliding_window_view(inputs.x, columns, axis=1)
+    gamma, beta = inputs.gamma[:columns], inputs.beta[:columns]
+    call = partial(lngrad.layer_norm, gamma=gamma, beta=beta, normalized_shape=(columns,), backend="numba_cpu")
+    check_same_bits(tuple(call(x)), tuple(call(np.ascontiguousarray(x))))
+    problem, _ = Problem.forward(x, gamma, beta)
+    steps = cpu_plan.plan(problem, threads).steps
+    vector = 64 // inputs.x.itemsize * 4  # bytes of a line's rows in float32
+    assert chosen == "turned" or steps.words[steps.main.word("thread_bytes")] >= vector * (22 + 3 * columns)

@@ -19,6 +19,8 @@ from lngrad.cpu.jobs import (
     DX,
     GROUP,
     LANES,
+    LANES_BYTES,
+    LANES_COLUMN_BYTES,
     MIXED_COLUMNS,
     SCRATCH_TENSORS,
     SEGMENT,
@@ -102,6 +104,7 @@ class PlanBuilder:
     copies_in: list[Copy] = field(default_factory=list)
     copies_out: list[Copy] = field(default_factory=list)
     tables: list[StrideTable] = field(default_factory=list)
+    packed_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.chain = Chain(self.threads)
@@ -174,8 +177,11 @@ class PlanBuilder:
         rows = fields["block_rows"] = self.block_rows()
         if self.tables or self.gated:
             tensors, slot = SCRATCH_TENSORS + 3 * ("dgate" in names), rows * problem.N
-            fields |= {"slot_bytes": slot * self.itemsize, "thread_bytes": tensors * slot * self.itemsize}
-            self.regions.add("scratch", self.threads * tensors * slot, self.inner)
+            size = tensors * slot * self.itemsize
+            if self.lanes_may_be_rows("x"):
+                size = max(size, LANES_BYTES + LANES_COLUMN_BYTES * problem.N)
+            fields |= {"slot_bytes": slot * self.itemsize, "thread_bytes": size}
+            self.packed_bytes = self.threads * size
         return fields
 
     def block_rows(self) -> int:
@@ -267,7 +273,9 @@ class PlanBuilder:
         for number in problem.operator.numbers:
             words.append(main.word(number))
             formats += "d"
-        for name in (*["scratch"] * ("scratch" in self.regions.offsets), *(table.name for table in self.tables)):
+        if self.packed_bytes:  # last: what has to be there before a call lies before it
+            self.regions.add("scratch", -(-self.packed_bytes // 8), "float64")
+        for name in (*["scratch"] * bool(self.packed_bytes), *(table.name for table in self.tables)):
             self.of_workspace[main.word(name)] = name
         return CpuSteps(
             threads=self.threads,
@@ -293,7 +301,8 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
     problem, machine = builder.problem, builder.machine
     sums = ("residual", "total") if "residual" in problem.inputs else ()
     fields = builder.reserve_tables("x", "y", *sums, *["gate"] * builder.gated)
-    in_lanes = not sums and problem.samples == 1 and not builder.has_table("y") and builder.lanes_may_be_rows("x")
+    alone = not sums and not builder.gated and problem.samples == 1
+    in_lanes = alone and not builder.has_table("y") and builder.lanes_may_be_rows("x")
     mixed = 0 if in_lanes else mixed_columns(problem, builder.inner, builder.threads)
     moved = builder.widen(*(name for name in ("gamma", "beta") if name in problem.inputs), mixed=mixed)
     rows_per_task = max(1, problem.M // (TASKS_PER_THREAD * builder.threads), TASK_ELEMENTS // problem.N)

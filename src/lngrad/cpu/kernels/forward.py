@@ -5,7 +5,7 @@ no accuracy, and the variance is never a difference of two large numbers. Rows t
 pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 """
 
-from lngrad.cpu.jobs import GROUP, LANES, Forward
+from lngrad.cpu.jobs import FORWARD_ROWS, GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import (
     fma,
     from_bits,
@@ -282,6 +282,8 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
             copy_rows(word(copies, 0), f.total, f.total_table, start, rows, f.N, total)
         single = f.rows_at_once == 1 and f.residual == 0 and f.N >= 2 * LANES
         together = rows if single else f.rows_at_once
+        if made != 0:
+            together = min(together, FORWARD_ROWS)  # as many as measure_rows has memory for
         i = 0
         while i < rows:
             sample = (start + i) // f.sample_rows

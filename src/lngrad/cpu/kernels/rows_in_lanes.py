@@ -178,7 +178,7 @@ def forward_in_lanes(storage, acc, centred, arguments, task, thread):
     """One task: rows_per_task rows, a vector of them at a time. y has one row after the other."""
     f, kind = read(Forward, arguments), rows_of_line(storage)
     width, wide = step_of(acc, kind), tile_columns(storage, storage, LONG)
-    memory = f.scratch + thread * 4 * f.block_rows * f.N * size_of(storage)
+    memory = f.scratch + thread * f.thread_bytes
     tile = vector_of_rows(acc, kind, memory, NUMBERS)
     places = tile + wide * width * size_of(storage)
     packed = places + 8 * wide

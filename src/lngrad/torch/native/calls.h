@@ -148,7 +148,10 @@ inline optional<Four> forward(Kind kind, const Call& call) {
   const at::ScalarType small = found->small;
   Four results{make_like(x), centred ? make(x, rows, small) : Tensor(), make(x, rows, small),
                has_total ? make_like(second) : Tensor()};
-  if (is_pooled(second.defined() ? second : x)) found = &find(kind, call, places);  // Python ran, which may have come here
+  if (is_pooled(second.defined() ? second : x)) {  // Python ran, which may have come here
+    found = &find(kind, call, places);
+    if (!found->takes(addresses)) return {};
+  }
   const auto& [y, mean, rstd, total] = results;
   addresses.push_back(address_of(y));
   if (centred) addresses.push_back(address_of(mean));
@@ -184,7 +187,10 @@ inline optional<Three> backward(Kind kind, const Call& call) {
                 has_dgate   ? make_like(x)
                     : mask[2] ? make(x, sums, small)
                               : Tensor()};
-  if ((mask[0] || has_dgate) && is_pooled(x)) found = &find(kind, call, places);
+  if ((mask[0] || has_dgate) && is_pooled(x)) {
+    found = &find(kind, call, places);
+    if (!found->takes(addresses)) return {};
+  }
   addresses.push_back(address_of(std::get<0>(results)));
   addresses.push_back(address_of(std::get<1>(results)));
   if (centred || switches.gate) addresses.push_back(address_of(std::get<2>(results)));

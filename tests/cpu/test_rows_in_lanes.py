@@ -149,7 +149,7 @@ def test_beside_a_gate(columns, dtype, norm_before_gate):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("columns", [33, 128])
 def test_windows_that_overlap(columns, dtype, threads, chosen):
-    """Their table has whole columns beside each other, so that few rows are packed at a time; lanes take more memory than those."""
+    """Their table has whole columns beside each other: few rows are packed at a time, and lanes take more memory than those."""
     lngrad.set_num_threads(threads)
     inputs = make_inputs(Case((4,), (1000,)), dtype)
     x = np.lib.stride_tricks.sliding_window_view(inputs.x, columns, axis=1)

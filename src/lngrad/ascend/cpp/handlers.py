@@ -33,7 +33,7 @@ from lngrad.ascend.device.library import call_library
 from lngrad.ascend.device.local_tensor import LocalTensor, memory_at, rest_of_buffer
 from lngrad.ascend.device.numerics import DTYPES
 from lngrad.ascend.device.pipes import HardEvent, pipe_t
-from lngrad.ascend.device.queues import TBuf, TPipe, TQue
+from lngrad.ascend.device.queues import TBuf, TBufPool, TPipe, TQue
 from lngrad.ascend.device.report import Site, site_text
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import BoundsFault, SyncFault
@@ -73,10 +73,9 @@ class KernelCall:
     n: tuple[int, ...] = ()
     real: float = 0.0
 
-    @property
-    def pipe(self) -> TPipe:
-        """The TPipe whose number comes first."""
-        return TPipe(self.core)
+    def pipe(self, index: int = 0) -> TPipe:
+        """Return the TPipe, which is 0, or the TBufPool of a number."""
+        return self.session.owner("TBufPool", TBufPool, self.n[index] - 1) if self.n[index] else TPipe(self.core)
 
     def queue(self, api: str) -> TQue:
         """Return the queue whose number comes first."""
@@ -113,7 +112,7 @@ def _init_queue(c: KernelCall) -> int:
         local = [one for one in binds if one is not TPosition.GM]
         place = local[0] if len(local) == 1 else TPosition.VECCALC
     queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}", binds=binds)
-    c.pipe.InitBuffer(queue, number, length)
+    c.pipe().InitBuffer(queue, number, length)
     return c.session.new_owner(queue)
 
 
@@ -126,7 +125,7 @@ def _init_buffer(c: KernelCall) -> int:
     _, position, length = c.n
     place = position_of("InitBuffer", position)
     buffer = TBuf(place, name=f"the {place.value} TBuf of {site_text(c.site)}")
-    c.pipe.InitBuffer(buffer, length)
+    c.pipe().InitBuffer(buffer, length)
     return c.session.new_owner(buffer)
 
 
@@ -227,13 +226,15 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_NUM: lambda c: c.core.count,
     Op.TILING_KEY: lambda c: c.core.tiling_key,
     Op.USER_WORKSPACE: lambda c: c.n[0],
-    Op.PIPE_NEW: lambda c: 0 if c.pipe else 1,  # the kernel's copies of it are the same one
-    Op.PIPE_RESET: lambda c: c.pipe.Reset(),
+    Op.PIPE_NEW: lambda c: 0 if TPipe(c.core) else 1,  # the kernel's copies of it are the same one
+    Op.PIPE_RESET: lambda c: c.pipe().Reset(),
     Op.PIPE_INIT_QUEUE: _init_queue,
     Op.PIPE_INIT_BUFFER: _init_buffer,
-    Op.EVENT_ALLOC: lambda c: c.pipe.AllocEventID(EVENTS[c.n[1]]),
-    Op.EVENT_RELEASE: lambda c: c.pipe.ReleaseEventID(EVENTS[c.n[1]], c.n[2]),
-    Op.EVENT_FETCH: lambda c: c.pipe.FetchEventID(EVENTS[c.n[1]]),
+    Op.POOL_NEW: lambda c: c.session.new_owner(TBufPool(c.core, c.n[0])) + 1,
+    Op.POOL_INIT: lambda c: c.session.owner("InitBufPool", TBufPool, c.n[0] - 1).take(c.pipe(1), c.n[2], c.pipe(3)),
+    Op.EVENT_ALLOC: lambda c: c.pipe().AllocEventID(EVENTS[c.n[1]]),
+    Op.EVENT_RELEASE: lambda c: c.pipe().ReleaseEventID(EVENTS[c.n[1]], c.n[2]),
+    Op.EVENT_FETCH: lambda c: c.pipe().FetchEventID(EVENTS[c.n[1]]),
     Op.QUEUE_ALLOC: lambda c: c.queue("AllocTensor").AllocTensor(c.dtype(1)),
     Op.QUEUE_ENQUE: _enque,
     Op.QUEUE_DEQUE: lambda c: c.queue("DeQue").DeQue(c.dtype(1)),

@@ -12,13 +12,13 @@ from lngrad.ascend.device.global_memory import GlobalRegion
 from lngrad.ascend.device.global_tensor import GlobalTensor
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.numerics import DTYPES
-from lngrad.ascend.device.queues import TBuf, TQue
+from lngrad.ascend.device.queues import TBuf, TBufPool, TQue
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 from lngrad.support.addresses import address_of
 from lngrad.typing import Dtype
 
-O = TypeVar("O", TQue, TBuf)
+O = TypeVar("O", TQue, TBuf, TBufPool)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
 _POSITIONS = {9: TPosition.VECIN, 10: TPosition.VECOUT, 11: TPosition.VECCALC}
 
@@ -41,16 +41,16 @@ class Session:
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
         self.call: Any = None
-        self._owners: list[TQue | TBuf] = []
+        self._owners: list[TQue | TBuf | TBufPool] = []
         self.ub_address = address_of(core.ub.data)
 
-    def new_owner(self, owner: TQue | TBuf) -> int:
-        """Keep a queue or a buffer that InitBuffer has given memory."""
+    def new_owner(self, owner: TQue | TBuf | TBufPool) -> int:
+        """Keep a queue or a buffer that InitBuffer has given memory, or a TBufPool."""
         self._owners.append(owner)
         return len(self._owners) - 1
 
     def owner(self, api: str, kind: type[O], number: int) -> O:
-        """The queue or the buffer of a number.
+        """The queue, the buffer or the pool of a number.
 
         Raises:
             QueueFault: InitBuffer has not given it memory.

@@ -570,16 +570,16 @@ class Core:
         if self.trace is not None and pipe == S:
             self.trace.accessed(instruction)
 
-    def check_leaks(self) -> None:
-        """Refuse tensors that were not freed, or that still wait; "device" lets them pass.
+    def check_leaks(self, among: Sequence[Allocation] | None = None, when: str = "end of kernel") -> None:
+        """Refuse tensors (default: of all) that were not freed, or that still wait; "device" lets them pass.
 
         Raises:
             LeakFault: Naming every one.
         """
-        left = [a for a in self.ub.allocations if a.state not in UNUSED]
+        left = [a for a in (self.ub.allocations if among is None else among) if a.state not in UNUSED]
         if left and self.checked:
             names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
-            raise LeakFault(f"end of kernel: {len(left)} tensors were not freed: {names} [ErrorLeak]")
+            raise LeakFault(f"{when}: {len(left)} tensors were not freed: {names} [ErrorLeak]")
 
     def report(self) -> BlockReport:
         """Return what the block did."""

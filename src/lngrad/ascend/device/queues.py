@@ -1,4 +1,4 @@
-"""TPipe, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may use them.
+"""TPipe, TBufPool, TQue and TBuf: who gets which bytes of the Unified Buffer, and in which order a kernel may use them.
 
 A queue is how a kernel says that one unit must wait for another: AllocTensor, fill, EnQue, DeQue, use, FreeTensor.
 The simulator runs one instruction after the other and would get away with any order; a device would not, so the order
@@ -30,7 +30,7 @@ from lngrad.ascend.faults import (
 
 FREE, ALLOCATED, ENQUED, DEQUED, BUFFER = State
 VECTOR_POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
-BUFFERS_PER_KERNEL = 64  # CANN manual, TPipe::InitBuffer
+BUFFERS_PER_KERNEL, BUFFERS_PER_POOL = 64, 16  # CANN manual, InitBuffer of TPipe and TBufPool
 Positions = tuple[TPosition, TPosition]  # from where to where a queue goes
 # What a queue binds that names one position.
 _BOUND = {TPosition.VECIN: (TPosition.GM, TPosition.VECIN), TPosition.VECOUT: (TPosition.VECOUT, TPosition.GM)}
@@ -55,10 +55,7 @@ class _Buffered:
         self.name = name or f"a {position.value} {self.word}"
         self._core: Core | None = None
         self._slots: list[Allocation] = []
-
-    def bind(self, core: Core, slots: list[Allocation]) -> None:
-        """Take the memory that InitBuffer reserved."""
-        self._core, self._slots = core, slots
+        self.pool: TBufPool | None = None
 
     def unbind(self) -> None:
         """Give the memory back."""
@@ -67,6 +64,8 @@ class _Buffered:
     def _bound(self, api: str) -> Core:
         if self._core is None:
             raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
+        if self.pool is not None:
+            self.pool.enter(f"{api}: {self.name}", self._slots[0], self._slots[-1])
         return self._core
 
 
@@ -337,7 +336,7 @@ class TPipe:
             if not queued:
                 self.ub.new_handle(slot)
             slots.append(slot)
-        que.bind(self.core, slots)
+        que._core, que._slots = self.core, slots
         self.ub.on_release.append(que.unbind)
         return True
 
@@ -397,6 +396,68 @@ class TPipe:
         if free >= limit:
             raise SyncFault(f"FetchEventID: all {limit} ids of {HardEvent(event).name} are taken")
         return free
+
+
+class TBufPool(TPipe):
+    """A part of the Unified Buffer (``TBufPool<TPosition, bufIDSize>``). Those that share bytes take turns, until a Reset."""
+
+    def __init__(self, core: Core, limit: int) -> None:
+        self.core, self.limit = core, min(limit, BUFFERS_PER_POOL)
+        self.queues, self.slots, self.ended = list[TQue | TBuf](), list[Allocation](), False
+        self.start = self.next_free = self.stop = 0
+
+    def take(self, owner: TPipe, length: int, shared: TPipe) -> None:
+        """Take memory of the TPipe or of a pool, or share that of a pool (InitBufPool). CapacityFault: there is less."""
+        ub, block = self.ub, self.core.soc.block_bytes
+        start, stop = (owner.next_free, owner.stop) if isinstance(owner, TBufPool) else (ub.next_free, ub.size)
+        if isinstance(shared, TBufPool):
+            start, stop = shared.start, shared.stop
+        end = start + -(-length // block) * block
+        if end > stop:
+            self.core.tolerate(CapacityFault(f"InitBufPool: {length} bytes do not fit, there are {stop - start}"))
+        if not isinstance(shared, TBufPool):
+            (owner if isinstance(owner, TBufPool) else ub).next_free = stop = end
+        self.start, self.next_free, self.stop, self.ended = start, start, stop, True
+
+    def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
+        """Do what TPipe's does, in this pool. CapacityFault: its bytes, or its number of buffers, are used up."""
+        if self.ended:  # new buffers take the place of those of before
+            self.ub.allocations = [a for a in self.ub.allocations if a not in self.slots]
+            for old in self.queues:
+                old.unbind()
+            self.queues, self.slots, self.ended = [], [], False
+        self.ub.next_free, outer = self.next_free, self.ub.next_free
+        super().InitBuffer(que, *sizes)
+        self.ub.next_free, self.next_free = outer, self.ub.next_free
+        que.pool, self.queues, self.slots = self, [*self.queues, que], self.slots + que._slots
+        if len(self.slots) > self.limit:
+            raise CapacityFault(f"InitBuffer: a TBufPool for {self.limit} buffers (bufIDSize) gets {len(self.slots)}")
+        if (over := self.next_free - self.stop) > 0:
+            hint = "" if self.stop else "; InitBufPool comes first, on A2 again after Reset [ErrorBuffer4]"
+            self.core.tolerate(CapacityFault(f"InitBuffer: {que.name} ends {over} bytes behind its TBufPool{hint}"))
+        return True
+
+    def enter(self, call: str, first: Allocation, last: Allocation) -> None:
+        """Use a queue's buffers. QueueFault: a pool that is in use has some of their bytes."""
+        for other in self.ub.allocations:
+            inside = other.start < last.start + last.size and first.start < other.start + other.size
+            if inside and other.in_use and other not in self.slots:
+                self.core.tolerate(QueueFault(f"{call} overlaps {other.name}: Reset of its TBufPool comes first"))
+        for slot in self.slots:
+            slot.in_use = True
+        self.ub.allocations.sort(key=lambda a: not a.in_use)  # who looks for the owner of a byte finds these
+
+    def Reset(self) -> None:
+        """End what is under way: no buffer has a value. For new ones InitBufPool comes first, except on 950. LeakFault."""
+        self.core.check_leaks(self.slots, "TBufPool.Reset")
+        for slot in (a for a in self.slots if a in self.ub.allocations):
+            _wait(self.core, slot)
+            slot.in_use = False
+            if slot.state is BUFFER:
+                self.ub.new_handle(slot)
+            self.ub.forget(slot.start, slot.start + slot.size, "was not written since TBufPool.Reset", self.core.site)
+        self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
+        self.next_free, self.ended = self.start, True
 
 
 def _check_position_limit(core: Core, position: TPosition) -> None:

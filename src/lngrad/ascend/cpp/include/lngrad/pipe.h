@@ -1,4 +1,4 @@
-// TPipe, TQue and TBuf: names for what the simulator keeps. A copy of one is another name for the same.
+// TPipe, TBufPool, TQue and TBuf: names for what the simulator keeps. A copy of one is another name for the same.
 #ifndef LNGRAD_PIPE_H
 #define LNGRAD_PIPE_H
 
@@ -188,6 +188,7 @@ public:
         owns_ = false;
         return *this;
     }
+    explicit TPipe(int32_t handle) : handle_(handle) {}
     ~TPipe() noexcept(false)
     {
         if (running_pipe == this) running_pipe = nullptr;
@@ -212,6 +213,11 @@ public:
     {
         buf.bind(lngrad::perform(Op::PIPE_INIT_BUFFER, where, handle_, buf.position(), len).result);
         return true;
+    }
+    template <typename Pool>
+    bool InitBufPool(Pool& pool, uint32_t len, const TPipe& share = TPipe(0), Where where = Where::here())
+    {
+        return lngrad::perform(Op::POOL_INIT, where, pool.handle_, handle_, len, share.handle_), true;
     }
 
     template <HardEvent event>
@@ -239,6 +245,11 @@ private:
 
     int32_t handle_ = -1;
     bool owns_ = false;
+};
+
+template <TPosition pos, uint32_t bufIDSize = 4>
+struct TBufPool : TPipe {
+    TBufPool(Where where = Where::here()) : TPipe(int32_t(lngrad::perform(Op::POOL_NEW, where, bufIDSize).result)) {}
 };
 
 inline TPipe* GetTPipePtr() { return running_pipe; }

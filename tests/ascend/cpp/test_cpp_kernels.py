@@ -15,6 +15,7 @@ from lngrad.ascend import ascendc, soc, tiling
 from lngrad.ascend.ascendc import CompileError, DeviceFault, launch
 from lngrad.ascend.cpp.compiling import header_files, without_chevrons
 from lngrad.ascend.cpp.handlers import HANDLERS
+from lngrad.ascend.cpp.kernel import guarded
 from lngrad.ascend.cpp.protocol import Op
 from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.ascend.faults import BoundsFault
@@ -520,3 +521,59 @@ def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_
     memory = np.zeros(3, np.int32)
     launch(ascendc.compile(tmp_path / "k.cpp", "k", define={"ORIG_DTYPE_X": name}), 1, memory)
     assert memory.tolist() == [[1, 0, 0], [0, 2, 0], [0, 0, 28]][place]
+
+
+OWN_MEMORY = """
+#include "kernel_operator.h"
+using namespace AscendC;
+const __gm__ float TABLE[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 64);
+    LocalTensor<float> local = buffer.Get<float>();
+    GlobalTensor<float> in, out, table;
+    in.SetGlobalBuffer((__gm__ float*)x + OFFSET, 8);
+    out.SetGlobalBuffer((__gm__ float*)y, 8);
+    table.SetGlobalBuffer(const_cast<__gm__ float*>(TABLE), 8);
+    TURN
+}
+"""
+COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);"
+
+
+@pytest.mark.parametrize(
+    ("turn", "offset", "text"),
+    [
+        (COPY % ("table", "out"), 0, None),
+        ("out.SetValue(0, table.GetValue(0) + in.GetValue(0) - in.GetValue(1));", 0, None),
+        (COPY % ("in", "out"), -8, "DataCopy: 0 bytes of global memory at .* belong to no array of the launch"),
+        ("out.SetValue(0, in.GetValue(0));", -8, "GetValue: 0 bytes of global memory at .* belong to no array"),
+        ("in.SetValue(0, 1);", -8, "SetValue: 0 bytes of global memory at .* belong to no array"),
+        ("out.SetValue(0, table.GetValue(8));", 0, "GetValue: the kernel's own memory has 8 elements from here on"),
+        ("DataCopy(local, table, 16);", 0, "DataCopy: the kernel's own memory has 8 elements from here on"),
+        ("table.SetValue(0, 1);", 0, "SetValue: the kernel's own memory is read-only"),
+        (COPY % ("in", "table"), 0, "DataCopy: the kernel's own memory is read-only"),
+        ("AtomicAdd(const_cast<__gm__ float*>(TABLE), 1.f);", 0, "AtomicAdd: the kernel's own memory is read-only"),
+    ],
+)
+def test_a_kernel_reads_its_own_tables_and_nothing_else_around_its_arrays(turn, offset, text, tmp_path):
+    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
+    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": offset, "TURN": turn})
+    x, y = guarded(np.arange(8, dtype=np.float32)), guarded(np.full(8, 9, np.float32))
+    if text is None:
+        launch(kernel, 1, x, y)
+        assert y[0] == (1 if "DataCopy" in turn else 0)
+    else:
+        with pytest.raises(BoundsFault, match=text):
+            launch(kernel, 1, x, y)
+        assert (y == 9).all()
+
+
+def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):
+    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
+    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": "out.SetValue(0, in.GetValue(0));"})
+    for place in (np.zeros(8, np.float32), np.memmap(tmp_path / "memory", np.float32, "w+", shape=8)):
+        with pytest.raises(BoundsFault, match="belong to no array of the launch"):
+            launch(lambda y, at=place: kernel(at.ctypes.data, y), 1, np.zeros(8, np.float32))

@@ -483,8 +483,14 @@ class TestGlobalMemory:
         frozen.flags.writeable = False
         target = GlobalTensor(F)
         target.SetGlobalBuffer(GlobalAddress(frozen, "frozen"))
+        local = que.DeQue(F)
         with pytest.raises(BoundsFault, match="frozen is read-only"):
-            DataCopy(target, que.DeQue(F), 64)
+            DataCopy(target, local, 64)
+        target.SetGlobalBuffer(GlobalAddress(frozen, "frozen"), 32)  # less than the memory that goes on
+        with pytest.raises(BoundsFault, match="frozen is read-only"):
+            DataCopy(target, local, 64)
+        with pytest.raises(BoundsFault, match="frozen is read-only"):
+            target.SetValue(0, 1.0)
 
 
 class TestDataCopyPad:

@@ -111,7 +111,7 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     call = _Callback(block)
 
     def kernel() -> None:
-        session = Session(running("ICPU_RUN_KF"))
+        session = Session(running("ICPU_RUN_KF"), name)
         run_block(session, kernel.__name__, lambda: int(call(closure)), lambda: "it threw an exception")
 
     kernel.__name__ = ctypes.string_at(name).decode(errors="replace")

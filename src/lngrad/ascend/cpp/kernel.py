@@ -39,6 +39,7 @@ class CompiledKernel:
         self._library.lngrad_bind(RUN)
         self._library.lngrad_entry.argtypes = (ctypes.c_void_p,)
         self._library.lngrad_exception.restype = ctypes.c_char_p
+        self._code = ctypes.cast(self._library.lngrad_entry, ctypes.c_void_p).value or 0
         self.arity = int(self._library.lngrad_arity())
 
     def __repr__(self) -> str:
@@ -63,7 +64,7 @@ class CompiledKernel:
         places = (ctypes.c_int64 * max(1, self.arity))(
             *(next(addresses) if isinstance(one, bytes) else int(one) for one in arguments)
         )
-        session = Session(running(self.__name__))
+        session = Session(running(self.__name__), self._code)
         session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
         run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)), self._exception)
 

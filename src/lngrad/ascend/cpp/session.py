@@ -16,7 +16,7 @@ from lngrad.ascend.device.queues import TBuf, TBufPool, TQue
 from lngrad.ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad.ascend.faults import BoundsFault, DeviceFault, QueueFault
 from lngrad.support.addresses import address_of
-from lngrad.typing import Dtype
+from lngrad.typing import Address, Dtype
 
 O = TypeVar("O", TQue, TBuf, TBufPool)
 # CANN's numbers of the positions that a vector core has; the others are the cube's.
@@ -28,6 +28,7 @@ class Session:
 
     Args:
         core: The core that runs the block.
+        code: An address in the kernel's program or library.
 
     Attributes:
         error: What the simulator raised last. The kernel's stack is unwound before it goes on.
@@ -36,8 +37,8 @@ class Session:
         ub_address: Of the Unified Buffer's first byte, on the host.
     """
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, core: Core, code: Address) -> None:
+        self.core, self.code = core, code
         self.error: BaseException | None = None
         self.tilings: dict[int, int] = {}
         self.call: Any = None
@@ -82,16 +83,17 @@ class Session:
         Raises:
             DeviceFault: The address lies in no memory of the launch.
         """
-        region, dtype = self._region(api, address, 0), DTYPES[code & 255]
+        dtype = DTYPES[code & 255]
+        region = self._region(api, address, 0, max(0, size) * dtype.itemsize)
         start, stop = address - region.start, region.data.size
         if size >= 0 and self.core.checked:  # the hardware does not know the size that SetGlobalBuffer was given
             stop = min(stop, start + size * dtype.itemsize)
         return GlobalTensor.at(region, start, stop, dtype, code > 255)
 
-    def _region(self, api: str, address: int, nbytes: int) -> GlobalRegion:
+    def _region(self, api: str, address: int, nbytes: int, size: int = 0) -> GlobalRegion:
         if self.core.regions is None:
             raise DeviceFault(f"{api}: the core has no global memory")
-        return self.core.regions.find(api, address, nbytes)
+        return self.core.regions.find(api, address, nbytes, self.code, size)
 
     def read_global(self, target: int, address: int, size: int) -> None:
         """Copy bytes of global memory, or of the tiling that `launch` has passed, to the kernel's own variables.

@@ -138,6 +138,8 @@ def _check_region(api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks,
     nbytes, size, core = (b.blocks - 1) * b.global_step + b.nbytes, local.dtype.itemsize, local.core
     region, first, end = remote.extent(api)
     room = end - first
+    if writing:
+        region.check_writable(api)
     if nbytes > room:
         fault = too_far(core, api, region, room // size, -(-nbytes // size), first + nbytes)
         if fault is None:
@@ -145,8 +147,6 @@ def _check_region(api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks,
         if nbytes - room > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
             raise fault
         core.tolerate(fault)
-    if writing and not region.data.flags.writeable:
-        raise BoundsFault(f"{api}: {region.name} is read-only")
     return max(0, nbytes - room)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,11 @@ class GlobalRegion:
         self.start = address_of(array) if start is None else start
         self.stop = self.start + array.nbytes
 
+    def check_writable(self, api: str) -> None:
+        """Raise BoundsFault if the memory is read-only."""
+        if not self.data.flags.writeable:
+            raise BoundsFault(f"{api}: {self.name} is read-only")
+
 
 class GlobalRegions:
     """The regions that a launch may touch, found by address: what a compiled kernel has of them."""
@@ -45,8 +51,11 @@ class GlobalRegions:
         self._regions = sorted(regions, key=lambda region: region.start)
         self._starts = [region.start for region in self._regions]
 
-    def find(self, api: str, address: int, nbytes: int) -> GlobalRegion:
-        """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
+    def find(self, api: str, address: int, nbytes: int, code: Address = 0, size: int = 0) -> GlobalRegion:
+        """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is.
+
+        ``code``: an address in the kernel's program or library, whose `const __gm__` arrays are memory too, of ``size`` bytes.
+        """
         place = bisect_right(self._starts, address) - 1
         if place >= 0 and address + nbytes <= self._regions[place].stop:
             return self._regions[place]
@@ -54,7 +63,7 @@ class GlobalRegions:
         for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:
                 return region
-        if constants := _constants(address, nbytes):
+        if constants := _constants(address, size or nbytes, code):
             return constants
         nearest = self._regions[place] if place >= 0 else None
         where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""
@@ -64,15 +73,19 @@ class GlobalRegions:
         )
 
 
-def _constants(address: Address, nbytes: int) -> GlobalRegion | None:
-    """Return what a program or a library has mapped at an address: there lie a kernel's own `const __gm__` arrays."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        place, access, *_, file = line.split(None, 5)
-        start, stop = (int(part, 16) for part in place.split("-"))
-        if start <= address and address + nbytes <= stop and file.startswith("/") and access.startswith("r"):
-            memory = as_array((ctypes.c_uint8 * (stop - start)).from_address(start))
-            memory.flags.writeable = "w" in access
-            return GlobalRegion(memory, "the kernel's own memory", start)
+_FILES = re.compile(r"^(\w+)-(\w+) r\S+ \S+ (\S+ \d+ +/.*)$", re.MULTILINE)  # of /proc/self/maps, what can be read
+
+
+def _constants(address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
+    """Return bytes of the file that has been mapped at ``code``, read-only; 0: all that follow."""
+    files = _FILES.findall(Path("/proc/self/maps").read_text())
+    places = [(int(start, 16), int(stop, 16), file) for start, stop, file in files]
+    own = next((file for start, stop, file in places if start <= code < stop), None)
+    for start, stop, file in places:
+        if file == own and start <= address < stop and address + nbytes <= stop:
+            memory = as_array((ctypes.c_uint8 * (nbytes or stop - address)).from_address(address))
+            memory.flags.writeable = False
+            return GlobalRegion(memory, "the kernel's own memory", address)
     return None
 
 

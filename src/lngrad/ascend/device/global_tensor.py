@@ -132,6 +132,8 @@ class GlobalTensor:
 
     def _scalar(self, api: str, offset: int, writing: bool) -> Array:
         region, start, stop = self.window(api, offset, 1)
+        if writing:
+            region.check_writable(api)
         core = current_core.get()
         if core is not None:
             core.scalar_global(api, region, start, stop, writing)

@@ -138,6 +138,7 @@ def AtomicCas(gm: GlobalTensor, expected: float, value: float) -> np.generic:
 
 def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
     region, start, stop = gm.window(api, 0, 1)
+    region.check_writable(api)
     core = running(api)
     instruction = core.record(api, SCALAR)
     core.touch_global(instruction, region, start, stop, writing=True, atomic=True)

@@ -304,6 +304,33 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
     assert content(out, 4).tolist() == [1, 4, 7, 10]
     with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
         asc.GatherMask(out, x, words, True, 13, (1, 1, 8, 1))
+    # Whatever computes with such bytes does not know which of their bits have a value; a copy does.
+    copied, other, both = (tensor(pipe, count=32, dtype=np.uint8) for _ in range(3))
+    asc.DataCopy(copied, pattern, 32)
+    assert asc.GatherMask(out, x, copied.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1)) == 4
+    few = tensor(pipe, count=64)
+    few.write("test", "dst", 10)[...] = np.arange(10) % 3
+    asc.CompareScalar(other, few, 1.0, CMPMODE.EQ, 64)
+    halves = [one.ReinterpretCast(np.uint16) for one in (both, pattern, other)]
+    for compute in (lambda: asc.And(*halves, 16), lambda: asc.ShiftRight(halves[0], halves[1], 2, 16)):
+        compute()
+        with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
+            asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1))
+
+
+def test_none_at_all_is_moved_without_a_fault():
+    pipe = asc.TPipe()
+    x, out, numbers = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, np.arange(32), dtype=np.uint32)
+    pairs, merged = tensor(pipe, count=64), tensor(pipe, np.zeros(64))
+    call_library("Sort32", [pairs, x, numbers], (1, 32), 0)
+    call_library("MrgSort", [merged, pairs, pairs[64:], pairs, pairs], (32, 0, 0, 0, 0, 3, 1), 0)
+    check_same_bits("MrgSort", content(merged), content(pairs))
+    assert asc.GatherMask(out, x, numbers, True, 0, (1, 1, 8, 1)) == 0
+    assert asc.GatherMask(out, x, 1, False, 0, (1, 0, 8, 1)) == 0
+    call_library("Extract", [out, tensor(pipe, count=64, dtype=np.uint32), x], (0,), 0)
+    call_library("Transpose", [out, x], (0, 2, 4, 8, 11), 0)
+    asc.BroadCast(out, x, (0, 8), (0, 1))
+    assert holes(out).all()
 
 
 def test_library_rules_that_are_broken():

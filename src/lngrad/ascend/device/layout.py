@@ -37,7 +37,7 @@ def BroadCast(
     with dst.core.tile_api("BroadCast"):
         values, origins = src.take("BroadCast", "src", int(np.prod(srcShape)))
         wide = np.broadcast_to(values.reshape(srcShape), dstShape).reshape(-1)
-        origins = np.broadcast_to(origins.reshape(*srcShape, -1), (*dstShape, values.itemsize))
+        origins = np.broadcast_to(origins.reshape(*srcShape, values.itemsize), (*dstShape, values.itemsize))
         dst.put("BroadCast", "dst", wide, origins)
 
 

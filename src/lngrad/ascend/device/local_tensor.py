@@ -158,7 +158,8 @@ class LocalTensor:
     def take(self, api: str, role: str, count: int, aligned: bool = True) -> tuple[Array, Array]:
         """Copy the first ``count`` elements, and for each byte of each why it has no value (``UnifiedBuffer.poison``)."""
         values = self.read(api, role, count, aligned, carries=True).copy()
-        return values, self.core.ub.poison[self.start : self.start + values.nbytes].reshape(count, -1).copy()
+        poison = self.core.ub.poison[self.start : self.start + values.nbytes]
+        return values, poison.reshape(count, values.itemsize).copy()
 
     def put(self, api: str, role: str, values: Array, origins: Array, aligned: bool = True) -> None:
         """Write elements, of which some bytes have no value: what ``take`` returned, in another order."""

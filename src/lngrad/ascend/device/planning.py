@@ -32,7 +32,7 @@ from lngrad.ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, R
 from lngrad.ascend.device.operations import OPERATIONS, Operands, Operation
 from lngrad.ascend.device.races import Span
 from lngrad.ascend.device.specials import SPECIAL, Special, packed_cast
-from lngrad.ascend.device.unified_buffer import UnifiedBuffer
+from lngrad.ascend.device.unified_buffer import MAX_ORIGINS, UnifiedBuffer
 from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
@@ -101,6 +101,7 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
+    kept = 0xFFFF if operation.name in ("Compare", "CompareScalar", "DataCopy") else MAX_ORIGINS - 1  # the bits known
     sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
@@ -109,13 +110,13 @@ def _planned(
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
             (start, stop), *_ = write.runs
             parts = [numbers[one.start : one.start + stop - start] for one in reads]
-            numbers[start:stop] = _elementwise(parts)
+            numbers[start:stop] = _elementwise(parts) & kept
             return
         (dst, *sources), depends = touched()
         parts = [numbers[g.places[..., None] + np.arange(g.size)].max(axis=-1) for g in sources]
         if operation.reads_dst:
             parts.append(numbers[dst.places])
-        numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None]
+        numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None] & kept
 
     half = DTYPES[types_of(d.types)[0]] == np.float16
     return PlannedInstruction(

@@ -330,3 +330,30 @@ def test_a_block_may_read_until_another_one_has_written(scalar):
     assert flags.reshape(3, N)[:, 0].tolist() == [0, 7, 7]
     with pytest.raises(RaceFault, match="nothing orders the two"):
         asc.launch(kernel, 3, result, np.zeros(3 * N, F))
+
+
+def test_a_block_may_wait_for_two_others_by_turns():
+    def kernel(flags):
+        tensor, index, memory = local(), asc.GetBlockIdx(), bind(flags)
+        if index:
+            put(memory[N * index], tensor, 7.0)
+        for _ in range(1000 if index == 0 else 0):
+            if memory.GetValue(N) + memory.GetValue(2 * N) == 14:
+                return
+        assert index
+
+    asc.launch(kernel, 3, np.zeros(3 * N, F), strictness="device", ordering=False)
+
+
+def test_no_more_blocks_run_at_a_time_than_there_are_cores():
+    live, most = set(), []
+
+    def kernel(memory):
+        live.add(asc.GetBlockIdx())
+        for _ in range(20):
+            bind(memory).GetValue(0)
+            most.append(len(live))
+        live.remove(asc.GetBlockIdx())
+
+    asc.launch(kernel, 300, np.zeros(N, F), soc="Ascend910B1")
+    assert max(most) == socs.get("Ascend910B1").vector_cores

@@ -54,7 +54,7 @@ from lngrad.typing import Array, Dtype
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
 TEMPORARY = "the framework's temporary buffer"
-POLLS = 8  # reads of the same bytes in succession, behind which other blocks have their turn
+POLLS = 8  # reads of the same bytes, or of up to four such places, in succession: then other blocks have their turn
 RECENT = 256  # instructions that the picture of a race shows
 
 
@@ -149,7 +149,7 @@ class Core:
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
-        self.polled, self.again = (0, 0), 0  # the bytes of global memory read last, and how often in succession
+        self.polled, self.again = [(0, 0)], 0  # places of global memory read last, and reads in succession of them
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
@@ -495,8 +495,8 @@ class Core:
 
     def reads(self, place: tuple[int, int]) -> None:
         """Note a read of bytes of global memory; behind some of the same ones other blocks have their turn."""
-        self.again = self.again + 1 if place == self.polled else 0
-        self.polled = place
+        self.again = self.again + 1 if place in self.polled else 0
+        self.polled = self.polled if self.again else [place, *self.polled[:3]]
         if self.again == POLLS and self.schedule is not None:
             self.again = 0
             self.schedule.give_way(self.index)

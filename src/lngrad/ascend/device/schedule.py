@@ -110,7 +110,8 @@ class BlockSchedule:
     def give_way(self, index: int) -> None:
         """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there."""
         self._states[index], self._reasons[index] = WAITING, (_READY, "a loop that reads global memory")
-        following = self._next(index)
+        live = sum(state not in (NEW, ENDED) for state in self._states)  # no more than cores: a device would hang
+        following = self._next(index, starting=live < self._soc.vector_cores)
         if following not in (index, None):
             self._switch(index, following)
         self._states[index] = RUNNING
@@ -138,11 +139,11 @@ class BlockSchedule:
             raise _Abandoned
         self._states[index] = RUNNING
 
-    def _next(self, after: int) -> int | None:
-        """Return the next block in turn that can run, or None."""
+    def _next(self, after: int, starting: bool = True) -> int | None:
+        """Return the next block in turn that can run, or None. ``starting``: whether it may be one that is new."""
         for index in chain(range(after + 1, len(self._states)), range(after + 1)):
             state = self._states[index]
-            if state is NEW or (state is WAITING and self._is_up(self._reasons[index][0])):
+            if (state is NEW and starting) or (state is WAITING and self._is_up(self._reasons[index][0])):
                 return index
         return None
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.ctypeslib import as_array
 from numpy.typing import DTypeLike
 
 from lngrad.ascend.device.numerics import element_type
@@ -52,10 +51,7 @@ class GlobalRegions:
         self._starts = [region.start for region in self._regions]
 
     def find(self, api: str, address: int, nbytes: int, code: Address = 0, size: int = 0) -> GlobalRegion:
-        """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is.
-
-        ``code``: an address in the kernel's program or library, whose `const __gm__` arrays are memory too, of ``size`` bytes.
-        """
+        """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
         place = bisect_right(self._starts, address) - 1
         if place >= 0 and address + nbytes <= self._regions[place].stop:
             return self._regions[place]
@@ -73,18 +69,14 @@ class GlobalRegions:
         )
 
 
-_FILES = re.compile(r"^(\w+)-(\w+) r\S+ \S+ (\S+ \d+ +/.*)$", re.MULTILINE)  # of /proc/self/maps, what can be read
-
-
 def _constants(address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
-    """Return bytes of the file that has been mapped at ``code``, read-only; 0: all that follow."""
-    files = _FILES.findall(Path("/proc/self/maps").read_text())
-    places = [(int(start, 16), int(stop, 16), file) for start, stop, file in files]
+    """Return bytes of the file mapped at ``code``, where a kernel's `const __gm__` arrays lie; 0: all that follow."""
+    maps = re.findall(r"^(\w+)-(\w+) r\S+ \S+ (\S+ \d+ +/.*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    places = [(int(start, 16), int(stop, 16), file) for start, stop, file in maps]
     own = next((file for start, stop, file in places if start <= code < stop), None)
     for start, stop, file in places:
         if file == own and start <= address < stop and address + nbytes <= stop:
-            memory = as_array((ctypes.c_uint8 * (nbytes or stop - address)).from_address(address))
-            memory.flags.writeable = False
+            memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
             return GlobalRegion(memory, "the kernel's own memory", address)
     return None
 

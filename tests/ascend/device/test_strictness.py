@@ -265,6 +265,38 @@ class TestSystem:
         with pytest.raises(BoundsFault, match="has 8 elements from here on, the access takes 16 "):
             asc.launch(lambda address: kernel(address, found), 1, memory[:15])
 
+    def test_past_the_size_of_a_tensor_is_one_warning_a_place_and_fills_all(self):
+        def kernel(memory):
+            tensor = asc.GlobalTensor(F)
+            tensor.SetGlobalBuffer(memory, 8)
+            for index in range(100):
+                tensor.GetValue(index)
+            asc.TPipe().InitBuffer(asc.TBuf(), 191 * 1024)  # what is left makes several copies of it
+            asc.InitOutput(tensor, 5000, 2.5)
+
+        memory = np.zeros(5001, F)
+        with pytest.warns(AscendWarning) as told:
+            asc.launch(kernel, 1, memory)
+        assert ["GetValue" in str(one.message) for one in told] == [True, False]
+        assert (memory[:5000] == 2.5).all()
+        assert memory[5000] == 0
+
+    def test_a_device_reads_memory_past_the_size_of_a_tensor(self):
+        def kernel(memory, scalar):
+            tensor, buf, pipe = asc.GlobalTensor(F), asc.TBuf(), asc.TPipe()
+            tensor.SetGlobalBuffer(memory, 8)
+            pipe.InitBuffer(buf, 256)
+            local = buf.Get(F)
+            asc.DataCopy(local, tensor, 16)
+            asc.SetFlag(asc.HardEvent.MTE2_S, 0)
+            asc.WaitFlag(asc.HardEvent.MTE2_S, 0)
+            scalar[:] = [local.GetValue(index) for index in range(15)]
+            assert local.core.ub.poison[local.start :][:64].reshape(16, 4).any(axis=1).tolist() == [False] * 15 + [True]
+
+        found = []
+        asc.launch(lambda address: kernel(address, found), 1, np.arange(15, dtype=F), strictness="device")
+        assert found == list(range(15))
+
     def test_filling_past_the_end_writes_nothing(self):
         memory = np.zeros(5010, F)
         with pytest.raises(BoundsFault, match=r"InitOutput: .* has 5010 elements from here on, the access takes 5011"):

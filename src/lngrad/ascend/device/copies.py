@@ -144,10 +144,10 @@ def _check_region(api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks,
         fault = too_far(core, api, region, room // size, -(-nbytes // size), first + nbytes)
         if fault is None:
             return 0
-        if nbytes - room > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
+        if first + nbytes - region.data.size > min(b.nbytes, 32 + -region.data.size % BLOCK_BYTES):
             raise fault
         core.tolerate(fault)
-    return max(0, nbytes - room)
+    return max(0, first + nbytes - region.data.size)
 
 
 def _refuse_uncleared(api: str, local: LocalTensor, region: GlobalRegion, first: int, there: Array, b: Blocks) -> None:

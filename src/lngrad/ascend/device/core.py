@@ -152,7 +152,7 @@ class Core:
         self.polled, self.again = [(0, 0)], 0  # places of global memory read last, and reads in succession of them
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
-        self.warnings: dict[str, None] = {}
+        self.warnings: dict[tuple[str, str], str] = {}  # by place and API
         self.running: PlannedInstruction | None = None
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
@@ -405,7 +405,8 @@ class Core:
 
     def warn(self, text: str) -> None:
         """Keep what runs on a device, and probably gives another result than is wanted, once a place."""
-        self.warnings.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
+        site = site_text(self.site or kernel_site())
+        self.warnings.setdefault((site, text.partition(":")[0]), f"{site}: {text}")
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""
@@ -593,7 +594,7 @@ class Core:
             dict(self.instructions().most_common()),
             dict(tally.api_instructions),
             tuple(self.remarks),
-            tuple(self.warnings),
+            tuple(self.warnings.values()),
         )
 
 

@@ -195,8 +195,8 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
         DeviceFault: No room is left in the Unified Buffer, or past the end of the tensor.
     """
     core, site = running("InitOutput"), caller()
-    gm.window("InitOutput", 0, size)
-    _, dtype = gm.bound("InitOutput")
+    dtype = gm.bound("InitOutput")[1]
+    whole = GlobalTensor.at(*gm.window("InitOutput", 0, size), dtype, gm.bypass)
     if size == 0:
         return
     ub, start = core.ub, core.ub.next_free
@@ -222,7 +222,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize
-        copy_global(site, "DataCopyPad", source, gm[first], Blocks(1, part, part, part), inward=False)
+        copy_global(site, "DataCopyPad", source, whole[first], Blocks(1, part, part, part), inward=False)
 
 
 def SetDeqScale(scale: float) -> None:

@@ -330,6 +330,7 @@ def test_none_at_all_is_moved_without_a_fault():
     call_library("Extract", [out, tensor(pipe, count=64, dtype=np.uint32), x], (0,), 0)
     call_library("Transpose", [out, x], (0, 2, 4, 8, 11), 0)
     asc.BroadCast(out, x, (0, 8), (0, 1))
+    call_library("Select", [out, x, tensor(pipe, np.zeros(8), dtype=np.uint8)], (0, 8, 8, 1), 0.0)
     assert holes(out).all()
 
 

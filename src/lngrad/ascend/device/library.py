@@ -196,9 +196,9 @@ def _select_bytes(c: LibraryCall) -> None:
     """
     rows, columns, mask_columns, source_first = c.n
     dst, read = c.tensors[0], []
-    for tensor, role, count in ((c.tensors[1], "src", rows * columns), (c.tensors[2], "mask", rows * mask_columns)):
-        values, origins = tensor.take(c.api, role, count)
-        read += [one.reshape(rows, -1)[:, :columns] for one in (values, origins.max(axis=1))]
+    for tensor, role, width in ((c.tensors[1], "src", columns), (c.tensors[2], "mask", mask_columns)):
+        values, origins = tensor.take(c.api, role, rows * width)
+        read += [one.reshape(rows, width)[:, :columns] for one in (values, origins.max(axis=1))]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
     holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)

@@ -577,3 +577,46 @@ def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):
     for place in (np.zeros(8, np.float32), np.memmap(tmp_path / "memory", np.float32, "w+", shape=8)):
         with pytest.raises(BoundsFault, match="belong to no array of the launch"):
             launch(lambda y, at=place: kernel(at.ctypes.data, y), 1, np.zeros(8, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("FLOAT", 0),
+        ("BOOL", 12),
+        ("COMPLEX64", 16),
+        ("UNDEFINED", 28),
+        ("COMPLEX32", 33),
+        ("HIFLOAT8", 34),
+        ("FLOAT4_E1M2", 41),
+    ],
+)
+def test_a_float_takes_the_branch_of_its_own_type(name, number, tmp_path):
+    (tmp_path / "k.cpp").write_text(
+        f'#define DT_BOOL 12\n#include "kernel_operator.h"\n#if ORIG_DTYPE_X == DT_{name}\n#define SAME 1\n#else\n'
+        '#define SAME 0\n#endif\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
+        "    AscendC::GlobalTensor<int32_t> memory;\n    memory.SetGlobalBuffer((__gm__ int32_t*)x, 2);\n"
+        f"    memory.SetValue(0, DT_{name});\n    memory.SetValue(1, SAME);\n}}\n"
+    )
+    memory = np.zeros(2, np.int32)
+    launch(ascendc.compile(tmp_path / "k.cpp", "k", define={"ORIG_DTYPE_X": "DT_FLOAT", "DT_FLOAT": 0}), 1, memory)
+    assert memory.tolist() == [number, name == "FLOAT"]
+
+
+def test_a_header_names_types_in_code_which_the_preprocessor_compares(tmp_path):
+    (tmp_path / "tiling.h").write_text(
+        "#pragma once\nconstexpr ge::DataType WANTED = ge::DT_FLOAT16, OTHER = ge::DataType::DT_BF16;\n"
+        "inline int place(ge::DataType type)\n{\n    using namespace ge;\n    ge::DataType small = DT_FLOAT16;\n"
+        "    switch (type) {\n        case ge::DT_FLOAT: return 10;\n        case DT_BF16: return 20;\n"
+        "        default: return type == small ? 30 : 40;\n    }\n}\n"
+    )
+    (tmp_path / "k.cpp").write_text(
+        '#include "kernel_operator.h"\n#include "tiling.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
+        "    AscendC::GlobalTensor<int32_t> memory;\n    memory.SetGlobalBuffer((__gm__ int32_t*)x, 4);\n"
+        "#if ORIG_DTYPE_X == DT_FLOAT16\n    memory.SetValue(0, place(WANTED));\n    memory.SetValue(1, place(OTHER));\n"
+        "    memory.SetValue(2, place(ge::DT_FLOAT));\n    memory.SetValue(3, ORIG_DTYPE_X);\n#endif\n}\n"
+    )
+    memory = np.zeros(4, np.int32)
+    macros = {"ORIG_DTYPE_X": "DT_FLOAT16"}
+    launch(ascendc.compile(tmp_path / "k.cpp", "k", headers=[tmp_path / "tiling.h"], define=macros), 1, memory)
+    assert memory.tolist() == [30, 20, 10, 1]

@@ -31,10 +31,13 @@ Op = IntEnum(
 )
 
 
-DATA_TYPES = {
-    "FLOAT": 0, "FLOAT16": 1, "INT8": 2, "INT32": 3, "UINT8": 4, "INT16": 6, "UINT16": 7, "UINT32": 8, "INT64": 9,
-    "UINT64": 10, "DOUBLE": 11, "BOOL": 12, "BF16": 27, "INT4": 29,
-}  # fmt: skip
+# Of kernel_type.h, in its order; there is no 5. An unknown name is 0 in `#if`, and so would be FLOAT.
+_DATA_TYPES = (
+    "FLOAT FLOAT16 INT8 INT32 UINT8 _ INT16 UINT16 UINT32 INT64 UINT64 DOUBLE BOOL STRING DUAL_SUB_INT8 DUAL_SUB_UINT8 "
+    "COMPLEX64 COMPLEX128 QINT8 QINT16 QINT32 QUINT8 QUINT16 RESOURCE STRING_REF DUAL VARIANT BF16 UNDEFINED INT4 UINT1 "
+    "INT2 UINT2 COMPLEX32 HIFLOAT8 FLOAT8_E5M2 FLOAT8_E4M3FN FLOAT8_E8M0 FLOAT6_E3M2 FLOAT6_E2M3 FLOAT4_E2M1 FLOAT4_E1M2 MAX"
+)
+DATA_TYPES = {name: number for number, name in enumerate(_DATA_TYPES.split()) if name != "_"}
 
 
 def numbers_header() -> str:
@@ -50,9 +53,11 @@ def numbers_header() -> str:
             form = "GROUP_REDUCE"
         lists.setdefault(mixed + form, []).append(f"X({operation.name})")
     forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
-    numbers = "\n".join(
-        f"#ifdef LNGRAD_TYPE_MACROS\n#undef DT_{name}\n#define DT_{name} {number}\n#elif !defined(DT_{name})\n"
-        f"enum {{ DT_{name} = {number} }};\n#endif"
+    own = "".join(f"#undef DT_{name}\n" for name in DATA_TYPES)
+    members = "".join(f"#ifndef DT_{name}\n    DT_{name} = {number},\n#endif\n" for name, number in DATA_TYPES.items())
+    names = "".join(
+        f"#ifdef LNGRAD_TYPE_MACROS\n#define DT_{name} LNGRAD_DT + {number}\n#elif !defined(DT_{name})\nusing ge::DT_{name};\n"
+        "#endif\n"
         for name, number in DATA_TYPES.items()
     )
     return f"""// The numbers that the simulator gives to operations, types, pipes and events.
@@ -73,13 +78,18 @@ namespace lngrad {{
 
 }} // namespace lngrad
 
+// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X. There they are macros, whatever macros of
+// its own a test has: in #if an unknown LNGRAD_DT is 0, and ge::DT_FLOAT16 is ge::LNGRAD_DT + 1, a DataType.
+#ifdef LNGRAD_TYPE_MACROS
+{own}#endif
 namespace ge {{
-{_enum("enum DataType", ((f"DT_{name}", number) for name, number in [*DATA_TYPES.items(), ("UNDEFINED", 28)]))}
+enum DataType : int {{
+    LNGRAD_DT,
+{members}}};
+constexpr DataType operator+(DataType type, int number) {{ return DataType(int(type) + number); }}
 }} // namespace ge
-
-// The numbers of types, which the operator build gives kernels as ORIG_DTYPE_X, whatever macros of its own a test has.
-{numbers}
-
+using ge::LNGRAD_DT;
+{names}
 {_enum("enum pipe_t", ((pipe.name, pipe.value) for pipe in pipe_t))}
 
 namespace AscendC {{

@@ -131,10 +131,6 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ): "upstream: DataCopy between overlapping places, which a device runs",
     ("", "SetSize: "): "upstream: SetSize beyond the tensor's buffer",
     ("", "nothing orders the two"): "upstream: no flag or barrier between two accesses",
-    (
-        "",
-        "SetGlobalBuffer got that size",
-    ): "upstream: past the size that SetGlobalBuffer got, which a device does not know",
     ("", "GmAlloc memory at"): "upstream: past the end of the memory that the test gives",
     ("", "belong to no array of the launch"): "upstream: past the end of the memory that the test gives",
     ("", " too far"): "upstream: past the end of a buffer",

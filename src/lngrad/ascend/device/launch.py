@@ -48,7 +48,7 @@ def launch(
 ) -> LaunchReport:
     """Run ``kernel`` on ``block_num`` blocks, in place on ``arrays``.
 
-    Blocks run one after the other in a fixed order, and take turns where they wait for each other.
+    Blocks run one after the other in a fixed order, and take turns where they wait for each other or poll memory.
 
     Args:
         kernel: Called once a block as ``kernel(address, …[, workspace][, tiling])``.

@@ -156,8 +156,8 @@ def SetAtomicAdd(T: Any) -> None:
 
     C prototype: ``template <typename T> void SetAtomicAdd()``
 
-    Adds of several blocks need no order among each other. The simulator adds in the order of the blocks, so that
-    every run gives the same bits; a device does not promise any.
+    Adds of several blocks need no order among each other. The simulator adds in the order in which blocks run, which
+    is the same every time, and so are the bits; a device does not promise any.
 
     Raises:
         DtypeError: No copy adds in that type.

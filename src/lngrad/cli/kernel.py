@@ -39,9 +39,23 @@ from lngrad.support.dtypes import DTYPES
 MAX_SECOND_RUN_S = 10.0  # without auto-sync
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
+# The options that a whole program has too.
+_OF_PROGRAMS = {
+    "file",
+    "include",
+    "define",
+    "soc",
+    "strictness",
+    "auto_sync",
+    "ordering",
+    "cycles",
+    "remarks",
+    "time_limit",
+}
 
 
 def kernel_run(
+    ctx: typer.Context,
     file: Annotated[
         Path | None, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=given)
     ] = None,
@@ -113,11 +127,15 @@ def kernel_run(
     from lngrad.files.writing import check_place
 
     if file is not None and file.suffix == ".asc" and not (kernel or arg or project):
+        for one in ctx.command.params:
+            source = ctx.get_parameter_source(one.name or "")
+            if one.name not in _OF_PROGRAMS and source is not None and source.name == "COMMANDLINE":
+                raise FileFormatError(f"{one.opts[0]}: expected a kernel file, got the program {file.name}")
         rules = {"ordering": ordering, "auto_sync": auto_sync, "cycles": cycles, "remarks": remarks}
         words = [f"strictness={strictness}", *(f"{name}={'on' if on else 'off'}" for name, on in rules.items())]
         flags = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
-        run_file([str(file)], Settings(soc=soc or DEFAULT), time_limit, flags=flags, rules=",".join(words))
-        return
+        code = run_file([str(file)], Settings(soc=soc or DEFAULT), time_limit, flags=flags, rules=",".join(words))
+        raise typer.Exit(FAILED if code else 0)
     if (project is None) == (file is None) or (file is not None and not (kernel and arg)):
         raise FileFormatError(
             "kernel run: expected KERNEL.CPP with --kernel and --arg, a whole program FILE.asc, or --project DIR; see lngrad "

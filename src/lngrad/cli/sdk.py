@@ -87,8 +87,7 @@ def sdk(
     if run:
         if not ctx.meta[_PROGRAM]:
             fail("--run: expected a C or C++ file after it", REFUSED)
-        run_file(ctx.meta[_PROGRAM], settings, time_limit, folder)
-        return
+        raise typer.Exit(run_file(ctx.meta[_PROGRAM], settings, time_limit, folder))
     if folder is None:
         fail("DIR: expected a folder to write, or --run FILE", REFUSED)
     if cflags or libs:

@@ -221,10 +221,8 @@ def progress(
         yield lambda number: bar.advance(task, number)
 
 
-def run_file(
-    words: list[str], settings: Any, time_limit: float | None, folder: Path | None = None, **more: Any
-) -> None:
-    """Build a program against the toolkit, run it with its arguments, and end with its code unless that is 0."""
+def run_file(words: list[str], settings: Any, time_limit: float | None, folder: Path | None = None, **more: Any) -> int:
+    """Build a program against the toolkit, run it with its arguments, and return its code."""
     from lngrad.ascend.sdk.program import run_program
     from lngrad.support.children import children, end_children, guarded
 
@@ -233,8 +231,6 @@ def run_file(
     guarded()
     ours = dict(children())
     try:
-        code = run_program(Path(words[0]), words[1:], folder, settings, time_limit, building, **more)
+        return run_program(Path(words[0]), words[1:], folder, settings, time_limit, building, **more)
     finally:
         end_children(lambda process, _: process in ours)  # what the program has started
-    if code != 0:
-        raise typer.Exit(code)

@@ -130,10 +130,28 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(tmp_path: Path) -> None:
     done = lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
     assert done.returncode == 0, done.stderr
     raced = lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=")
-    assert raced.returncode != 0
+    assert raced.returncode == 1
     assert "twice.asc:15: Muls reads 256 bytes" in raced.stdout + raced.stderr
     assert lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=", "--no-ordering").returncode == 0
     assert "a whole program FILE.asc" in lngrad("kernel", "run").stderr
+    wrong = lngrad("kernel", "run", tmp_path / "twice.asc", "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
+    assert (wrong.returncode, "does not compile" in wrong.stderr or "error" in wrong.stderr) == (2, True)
+    (tmp_path / "four.asc").write_text("int main() { return 4; }\n")
+    assert lngrad("kernel", "run", tmp_path / "four.asc").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--json", "--save x=x.npy", "--timeline t.svg", "--cycles-json c.json", "--report", "--header {asc}", "--blocks 2",
+        "--tiling {asc}", "--workspace 64", "--shape x=1", "--attr x=1", "--dtype float16", "--tiling-key 1", "--force",
+    ],
+)  # fmt: skip
+def test_kernel_run_refuses_what_a_whole_program_has_itself(words: str, tmp_path: Path) -> None:
+    (tmp_path / "twice.asc").write_text(WHOLE)
+    done = lngrad("kernel", "run", tmp_path / "twice.asc", *words.format(asc=tmp_path / "twice.asc").split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
 
 
 DETACHES = """

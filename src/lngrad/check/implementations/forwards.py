@@ -139,8 +139,7 @@ def _implementation(
     else:
         if isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
             takes = (*takes, _one_axis)
-        own = _tried(library, way, (2, 3), own=(2, 1)) if "weight" in way.roles else None
-        if isinstance(own, tuple) and own[0] <= 1:
+        if "weight" in way.roles and not isinstance(_tried(library, way, (2, 3), own=(2, 1)), Exception):
             of_one = {name: one.normalization._replace(modulated=False) for name, one in NORMS.items()}
             computes = [name for name, one in NORMS.items() if one._replace(normalization=of_one[name]).name in norms]
     has = "weight" in way.roles, "bias" in way.roles

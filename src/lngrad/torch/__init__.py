@@ -18,6 +18,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
 
 from lngrad.core.fallbacks import counts as fallbacks
 from lngrad.torch.aten import disable, enable, override
+from lngrad.torch.derivatives import register_rules
 from lngrad.torch.functions import (
     LayerNorm,
     RMSNorm,
@@ -30,7 +31,6 @@ from lngrad.torch.functions import (
     rms_norm,
 )
 from lngrad.torch.memory import empty_cache
-from lngrad.torch.operators import register_rules
 from lngrad.torch.patching import patch, unpatch
 
 __all__ = [

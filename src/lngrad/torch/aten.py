@@ -22,7 +22,7 @@ from lngrad.core.arrays import require_memory
 from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM
 from lngrad.errors import LngradError
 from lngrad.support.locks import fork_safe_lock
-from lngrad.torch import calls, native, operators
+from lngrad.torch import calls, derivatives, native, operators
 
 _FORWARD, _BACKWARD, _RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"
 _ARGUMENTS = {
@@ -198,7 +198,7 @@ def _backward_call(
 
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
-    if not (type(x) in operators.PLAIN and type(weight) in operators.PLAIN) or operators.is_watched():
+    if not (type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN) or derivatives.is_watched():
         return _in_pieces(
             "a trace, a transform, a mode or a subclass takes it in pieces", x, normalized_shape, weight, eps
         )
@@ -208,7 +208,7 @@ def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: floa
         if operators.is_of_samples(weight, normalized_shape):
             raise _NotOurs("weight has more dimensions than a row")
         eps = operators.epsilon(x) if eps is None else eps
-        return operators.differentiable_forward(x, normalized_shape, weight, None, eps, operators.RMS)[0]
+        return derivatives.differentiable_forward(x, normalized_shape, weight, None, eps, operators.RMS)[0]
     except LngradError as reason:
         return _aten(_RMS, reason, x, normalized_shape, weight, eps)
 

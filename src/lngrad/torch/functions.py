@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from lngrad.core import fallbacks
 from lngrad.core.problem import Grads
 from lngrad.errors import ShapeError
-from lngrad.torch import native, operators
+from lngrad.torch import derivatives, native, operators
 from lngrad.typing import Tensor
 
 _MAX_DIMENSIONS = 8  # of the core's arrays
@@ -67,7 +67,7 @@ def layer_norm(
         return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
     if compiling or torch.jit.is_tracing():
         return _traced(input, shape, weight, bias, eps)
-    return operators.differentiable_forward(input, shape, weight, bias, eps)[0]
+    return derivatives.differentiable_forward(input, shape, weight, bias, eps)[0]
 
 
 def rms_norm(
@@ -226,13 +226,13 @@ def gated_rms_norm(
     N = input.shape[-1]
     numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
     if group_size in (None, N):
-        return operators.differentiable_gated(input, [N], weight, gate, *numbers)
+        return derivatives.differentiable_gated(input, [N], weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
         raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")
     x, z = (one.unflatten(-1, (-1, group_size)).movedim(-2, 0) for one in (input, gate))
     if weight is not None:
         weight = weight.reshape(-1, *(1,) * (x.ndim - 2), group_size)
-    y = operators.differentiable_gated(x, [group_size], weight, z, *numbers)
+    y = derivatives.differentiable_gated(x, [group_size], weight, z, *numbers)
     return y.movedim(0, -2).flatten(-2)
 
 
@@ -258,7 +258,7 @@ def _norm(
     elif torch.jit.is_tracing():
         y, _, _, total = operators.norm(x, shape, weight, bias, eps, *switches)
     else:
-        y, _, _, total = operators.differentiable_forward(x, shape, weight, bias, eps, switches)
+        y, _, _, total = derivatives.differentiable_forward(x, shape, weight, bias, eps, switches)
     return y if residual is None else (y, total)
 
 
@@ -271,7 +271,7 @@ def _is_torchs(name: str, x: Tensor) -> bool:
         reason = "x is nested, sparse or in another layout"
     elif x.ndim > _MAX_DIMENSIONS:
         reason = f"x has more than {_MAX_DIMENSIONS} dimensions"
-    elif not compiling and operators.transforms("Functionalize"):
+    elif not compiling and derivatives.transforms("Functionalize"):
         reason = "torch.func.functionalize is under way"
     else:
         return False
@@ -344,7 +344,7 @@ def layer_norm_backward(
         normalized_shape = x.shape[-1:] if gamma is None else gamma.shape
     shape = _sizes(normalized_shape)
     mask = [bool(wanted) for wanted in output_mask]
-    grads = operators.differentiable_backward(dy, x, shape, mean, rstd, gamma, mask)
+    grads = derivatives.differentiable_backward(dy, x, shape, mean, rstd, gamma, mask)
     return Grads(*(grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lngrad.core import fallbacks
-from lngrad.torch import operators
+from lngrad.torch import derivatives
 from lngrad.torch.functions import _is_torchs, _norm, gated_rms_norm, layer_norm, left_to_inductor, rms_norm
 from lngrad.torch.trial import CHANNELS_FIRST, Formula
 
@@ -218,7 +218,7 @@ def _fits(x: Any, layout: str | None, shape: tuple[int, ...] | None, weight: Any
 
 def _takes_gate(x: Any, gate: Any, weight: Any) -> bool:
     """Whether a gated call is for our operator: plain tensors on a CPU, and no graph whose format lacks it."""
-    is_plain = torch.compiler.is_compiling() or {type(x), type(gate), type(weight)} <= operators.PLAIN
+    is_plain = torch.compiler.is_compiling() or {type(x), type(gate), type(weight)} <= derivatives.PLAIN
     is_recorded = torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
     is_here = x.device.type in ("cpu", "meta") and is_plain and not is_recorded
     return is_here and not any(_is_torchs("gated_rms_norm", one) for one in (x, gate)) and bool(gate.shape == x.shape)

@@ -136,7 +136,7 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ("", " too far"): "upstream: past the end of a buffer",
     ("", "on reach byte"): "upstream: past the end of a buffer",
     ("", "was never written"): _UNWRITTEN,
-    ("", "expected one type of"): "upstream: a type that the function's page does not have",
+    ("", "DtypeError: "): "upstream: a type that the function's page does not have",
 }
 
 

@@ -171,6 +171,7 @@ def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operato
     kernel = folder / "op_kernel" / "twice.cpp"
     (folder / "op_host").mkdir()
     (folder / "op_host" / "twice_def.cpp").write_text('this->Input("x"); this->Output("y"); this->Output("z");\n')
+    (cmake.parent / "entry.h").write_text("/* Define it first:\n *   #define DTYPE_Y half\n */\n")
     own = "#ifndef DTYPE_Z\n#define DTYPE_Z half\n#endif\nconstexpr int DTYPE_MODE = 1;\n"  # of the kernel itself
     own += "static_assert(std::is_same_v<DTYPE_Y, int32_t> && std::is_same_v<DTYPE_Z, half>);\n"
     kernel.write_text(kernel.read_text() + own)

@@ -39,7 +39,7 @@ _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
 _SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
 _PARAMETER = re.compile(r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?')  # Input, Output
-_OWN_TYPE = re.compile(r"#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
+_OWN_TYPE = re.compile(r"(?m)^\s*#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
 _ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
 

@@ -9,7 +9,9 @@ loaded.
 
 A row of N columns is PIECES blocks of BLOCK columns, of which the last alone may be ragged: a block is a power of two, and
 a row need not be. Which blocks a row's sums are made of, and their order, is a function of N and the dtype. Inside a block
-tl.sum adds as the elements lie in registers; that the compiler chooses, by ALIGNED and the alignment of pointers too.
+tl.sum adds as the elements lie in registers; that the compiler chooses, by ALIGNED and the alignment of pointers too. With
+LNGRAD_GPU_ORDERED=1 in the environment fold() has the order, and what is rounded once is said by tl.fma, and not fused by
+the compiler: then bits depend on the shape alone, and Triton's interpreter has those of a GPU.
 In the forward, long rows are taken in chunks whose statistics are merged in order, by one program or by two kernels alike: y,
 mean and rstd of a row are the same bits either way. Source of the formulas: docs/math.md.
 
@@ -17,6 +19,8 @@ The whole family is computed here; its switches are compile-time. CENTRED: mean 
 written. OFFSET is added to gamma. HAS_RESIDUAL: total = ALPHA·x + residual is rounded to x's dtype, written, and normalized in
 place of x. HAS_DTOTAL: the gradient of a total is added to dx.
 """
+
+import os
 
 import triton
 import triton.language as tl
@@ -40,6 +44,28 @@ def row_start(rows, inner, outer_stride, inner_stride, SPLIT: tl.constexpr, ALIG
 
 INTERPRETED = isinstance(row_start, InterpretedFunction)  # decided by TRITON_INTERPRET when this file was imported
 _INTERPRETED = tl.constexpr(INTERPRETED)
+ORDERED = os.environ.get("LNGRAD_GPU_ORDERED") == "1"
+_ORDERED = tl.constexpr(ORDERED)
+
+
+@triton.jit
+def multiply_add(one, other, value):
+    """one·other + value; if ORDERED, rounded once."""
+    if _ORDERED:
+        result = tl.fma(one, other, value)
+    else:
+        result = value + one * other
+    return result
+
+
+@triton.jit
+def subtract_product(value, one, other):
+    """value - one·other; if ORDERED, rounded once. The smaller of the factors is the last, whose sign is changed."""
+    if _ORDERED:
+        result = tl.fma(one, -other, value)
+    else:
+        result = value - one * other
+    return result
 
 
 @triton.jit
@@ -48,11 +74,11 @@ def inverse_of(count, CALLED: tl.constexpr, ACC: tl.constexpr):
 
     CALLED: by a rounded division, for which the assembler calls its slow path. In front of a loop that is the better: a loop
     over pairs of 16384 columns in bfloat16 on sm_80 spilled 16 bytes without. Beside a tile that is alive the call puts
-    registers aside; there it is the GPU's approximation and one step of Newton's.
+    registers aside; there it is the GPU's approximation and one step of Newton's, unless ORDERED.
     """
     if tl.float32 != ACC:
         inverse = 1.0 / count.to(ACC)
-    elif CALLED:
+    elif CALLED or _ORDERED:
         inverse = tl.div_rn(1.0, count.to(tl.float32))
     else:
         near = 1.0 / count.to(tl.float32)
@@ -61,10 +87,24 @@ def inverse_of(count, CALLED: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
+def share_of(part, count):
+    """part / count; if ORDERED, rounded to nearest."""
+    if _ORDERED and tl.float32 == count.dtype:
+        share = tl.div_rn(part, count)
+    else:
+        share = part / count
+    return share
+
+
+@triton.jit
 def rstd_of(variance, eps, ACC: tl.constexpr):
-    """1/sqrt(variance + eps). In float32 the GPU's approximation and one step of Newton's, for the reason above."""
+    """1/sqrt(variance + eps). In float32 the GPU's approximation and one step of Newton's, for the reason above,
+    unless ORDERED.
+    """
     shifted = (variance + eps).to(ACC)  # eps is 64-bit
-    if tl.float32 == ACC:
+    if tl.float32 == ACC and _ORDERED:
+        rstd = tl.div_rn(1.0, tl.sqrt_rn(shifted))
+    elif tl.float32 == ACC:
         near = tl.rsqrt(shifted)
         better = tl.fma(0.5 * near, tl.fma(-(shifted * near), near, 1.0), near)
         rstd = tl.where(better == better, better, near)  # where shifted is 0, infinite or no number, so is near
@@ -92,6 +132,59 @@ def zeros(ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, ACC: tl
     for _ in tl.static_range(PIECES):
         tiles = tiles + (tl.zeros([ROWS, BLOCK], ACC),)
     return tiles
+
+
+@triton.jit
+def fold(values, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, NEAR: tl.constexpr, SPAN: tl.constexpr):
+    """(A, B, C) -> (A, 1, C), or (A, B) -> (A, 1) where C is 0: sums over B, a power of two, of two terms each.
+
+    First neighbours, until B / NEAR are left, which one thread loads as one vector; then the second half is added to the
+    first until SPAN are left; then neighbours again. A sum of two terms has no order: where they lie changes no bit.
+    """
+    INNER: tl.constexpr = (C,) if C else ()
+    for i in tl.static_range(31):
+        if (B >> i) > 1:
+            if (1 << i) < NEAR or (B >> i) <= SPAN:
+                values = tl.sum(tl.reshape(values, (A, B >> (i + 1), 2) + INNER), 2)
+            else:
+                values = tl.sum(tl.reshape(values, (A, 2, B >> (i + 1)) + INNER), 1)
+    return values
+
+
+@triton.jit
+def row_sum(values, x):
+    """(ROWS, BLOCK) -> (ROWS, 1), or (BLOCK,) -> (); if ORDERED, in an order that depends on BLOCK and x's dtype."""
+    if _ORDERED:
+        ROWS: tl.constexpr = values.numel // values.shape[-1]
+        result = fold(values, ROWS, values.shape[-1], 0, 128 // x.dtype.element_ty.primitive_bitwidth, 64)
+        if len(values.shape) == 1:
+            result = tl.sum(result)  # of one number
+    else:
+        result = tl.sum(values, len(values.shape) - 1, keep_dims=len(values.shape) == 2)
+    return result
+
+
+@triton.jit
+def row_means(one, other, inverse, x, BOTH: tl.constexpr):
+    """row_sum() of two tiles times inverse; 0 for the first if BOTH is False. If ORDERED, they go between threads together."""
+    if not BOTH:
+        first, second = tl.zeros([one.shape[0], 1], one.dtype), row_sum(other, x) * inverse
+    elif _ORDERED:
+        NEAR: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
+        first, second = tl.split(fold(tl.join(one, other), one.shape[0], one.shape[1], 2, NEAR, 64) * inverse)
+    else:
+        first, second = row_sum(one, x) * inverse, row_sum(other, x) * inverse
+    return first, second
+
+
+@triton.jit
+def column_sum(values):
+    """(ROWS, BLOCK) -> (BLOCK,); if ORDERED, in an order that depends on ROWS."""
+    if _ORDERED:
+        result = tl.reshape(fold(values, 1, values.shape[0], values.shape[1], 1, 1), (values.shape[1],))
+    else:
+        result = tl.sum(values, 0)
+    return result
 
 
 @triton.jit
@@ -143,8 +236,10 @@ def load_total(
     if HAS_RESIDUAL:
         residual, valid = load(residual_start, cols, N, inside, RAGGED, ACC)
         if ALPHA != 1.0:
-            tile *= tl.full(tile.shape, ALPHA, ACC)
-        rounded = round_to(tile + residual, total)
+            tile = multiply_add(tile, tl.full(tile.shape, ALPHA, ACC), residual)
+        else:
+            tile += residual
+        rounded = round_to(tile, total)
         tl.store(total_start + cols, rounded, valid)
         tile = rounded.to(ACC)
     return tile, valid
@@ -165,9 +260,10 @@ def terms(dy_start, x_start, cols, N, inside, mean, rstd, RAGGED: tl.constexpr, 
 def merge(count, mean, squares, block_count, block_mean, block_squares):
     """Count, mean and centred squares of a row, with one more block of its columns (Chan, Golub and LeVeque 1979)."""
     total = count + block_count
-    share = block_count / total
+    share = share_of(block_count, total)
     apart = block_mean - mean
-    return total, mean + apart * share, squares + block_squares + apart * apart * (count * share)
+    mean, squares = multiply_add(apart, share, mean), squares + block_squares
+    return total, mean, multiply_add(apart * apart, count * share, squares)
 
 
 # A value of 1 or a multiple of 16 would compile once more for each of these.
@@ -218,24 +314,24 @@ def forward_tiles(
         tiles = tiles + (x_tile,)
         added += x_tile
     if CENTRED:
-        centre = tl.sum(added, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+        centre = row_sum(added, x) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
         # The mean was rounded; what is left of it matters where the offset is large beside the spread.
         rest = tl.zeros([ROWS, BLOCK], ACC)
         for i in tl.static_range(PIECES):
             rest += tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre, 0.0)
-        shift = tl.sum(rest, 1, keep_dims=True) * inverse
+        shift = row_sum(rest, x) * inverse
     else:
         centre, shift = tl.zeros([ROWS, 1], ACC), tl.zeros([ROWS, 1], ACC)
     squares = tl.zeros([ROWS, BLOCK], ACC)
     for i in tl.static_range(PIECES):
         centred = tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre - shift, 0.0)
-        squares += centred * centred
-    rstd_row = rstd_of(tl.sum(squares, 1, keep_dims=True) * inverse, eps, ACC)
+        squares = multiply_add(centred, centred, squares)
+    rstd_row = rstd_of(row_sum(squares, x) * inverse, eps, ACC)
     y_start = y + row_start(rows, inner, y_outer, y_inner, SPLIT, ALIGNED)
     for i in tl.static_range(PIECES):
         cols = i * BLOCK + block
-        result = (tiles[i] - centre - shift) * rstd_row * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
-        result += columns(beta, cols, N, 0.0, HAS_BETA, ACC)
+        xhat, scale = (tiles[i] - centre - shift) * rstd_row, scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
+        result = multiply_add(xhat, scale, columns(beta, cols, N, 0.0, HAS_BETA, ACC))
         tl.store(y_start + cols, round_to(result, y), inside & (cols < N))
     if CENTRED:
         tl.store(mean + rows, (centre + shift).to(mean.dtype.element_ty), inside)
@@ -254,15 +350,15 @@ def _chunk_statistics(
     )
     count = tl.minimum(N - chunk * BLOCK, BLOCK).to(ACC)
     if CENTRED:
-        inverse = 1.0 / count
-        centre = tl.sum(x_tile, 0) * inverse
+        inverse = share_of(1.0, count)
+        centre = row_sum(x_tile, x_start) * inverse
         centred = tl.where(valid, x_tile - centre, 0.0)
-        shift = tl.sum(centred, 0) * inverse
+        shift = row_sum(centred, x_start) * inverse
         centred = tl.where(valid, centred - shift, 0.0)
         mean = centre + shift
     else:
         centred, mean = x_tile, count * 0.0
-    return count, mean, tl.sum(centred * centred, 0)
+    return count, mean, row_sum(centred * centred, x_start)
 
 
 @triton.jit
@@ -273,8 +369,8 @@ def _write_chunk(
     """y of a chunk of columns of one row, of the total where there is one."""
     cols = chunk * BLOCK + tl.arange(0, BLOCK)
     x_tile, valid = load(x_start, cols, N, cols < N, True, ACC)
-    result = (x_tile - mean_row) * rstd_row * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
-    result += columns(beta, cols, N, 0.0, HAS_BETA, ACC)
+    xhat, scale = (x_tile - mean_row) * rstd_row, scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
+    result = multiply_add(xhat, scale, columns(beta, cols, N, 0.0, HAS_BETA, ACC))
     tl.store(y_start + cols, round_to(result, y), valid)
 
 
@@ -442,7 +538,7 @@ def backward_tiles(
         for i in tl.static_range(PIECES):
             cols = slab + i * BLOCK + block
             dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, i >= PIECES - SLABS, ACC)
-            new_dgamma_sums = new_dgamma_sums + (dgamma_sums[i] + dy_tile * xhat,)
+            new_dgamma_sums = new_dgamma_sums + (multiply_add(dy_tile, xhat, dgamma_sums[i]),)
             new_dbeta_sums = new_dbeta_sums + (dbeta_sums[i] + dy_tile,)
             if SLABS == 1:
                 dxhat = dy_tile * scales[i]
@@ -450,7 +546,7 @@ def backward_tiles(
                 dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
             dxhats, xhats = dxhats + (dxhat,), xhats + (xhat,)
             dxhat_sum += dxhat
-            dxhat_xhat_sum += dxhat * xhat
+            dxhat_xhat_sum = multiply_add(dxhat, xhat, dxhat_xhat_sum)
         if WANT_DGAMMA:
             dgamma_sums = new_dgamma_sums
         if WANT_DBETA:
@@ -464,30 +560,29 @@ def backward_tiles(
                     dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, i >= PIECES - 2, ACC)
                     dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
                     other_sum += dxhat
-                    other_xhat_sum += dxhat * xhat
+                    other_xhat_sum = multiply_add(dxhat, xhat, other_xhat_sum)
                 dxhat_sum += other_sum  # a sum of two, the same bits whichever comes first
                 dxhat_xhat_sum += other_xhat_sum
-            mean_dxhat = tl.zeros([ROWS, 1], ACC)
-            if CENTRED:
-                mean_dxhat = tl.sum(dxhat_sum, 1, keep_dims=True) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
-            mean_dxhat_xhat = tl.sum(dxhat_xhat_sum, 1, keep_dims=True) * inverse
+            mean_dxhat, mean_dxhat_xhat = row_means(dxhat_sum, dxhat_xhat_sum, inverse, dy, CENTRED)
             dx_start = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED)
             if HAS_DTOTAL:
                 dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
             for i in tl.static_range(PIECES):
                 cols = slab + i * BLOCK + block
-                result = rstd_row * (dxhats[i] - mean_dxhat - xhats[i] * mean_dxhat_xhat)
+                result = subtract_product(dxhats[i] - mean_dxhat, xhats[i], mean_dxhat_xhat)
                 if HAS_DTOTAL:
                     more, valid = load(dtotal_start, cols, N, inside, i >= PIECES - SLABS, ACC)
-                    result += more
+                    result = multiply_add(rstd_row, result, more)
+                else:
+                    result = rstd_row * result
                 tl.store(dx_start + cols, round_to(result, dx), inside & (cols < N))
     for i in tl.static_range(PIECES):
         cols = slab + i * BLOCK + tl.arange(0, BLOCK)
         part = tl.cast(program, tl.int64) * N + cols
         if WANT_DGAMMA:
-            tl.store(dgamma_parts + part, tl.sum(dgamma_sums[i], 0), cols < N)
+            tl.store(dgamma_parts + part, column_sum(dgamma_sums[i]), cols < N)
         if WANT_DBETA:
-            tl.store(dbeta_parts + part, tl.sum(dbeta_sums[i], 0), cols < N)
+            tl.store(dbeta_parts + part, column_sum(dbeta_sums[i]), cols < N)
 
 
 @triton.jit(do_not_specialize=_VALUES)
@@ -517,8 +612,8 @@ def sum_chunks(
         dy_tile, xhat = terms(dy_start, x_start, cols, N, cols < N, mean_row, rstd_row, True, ACC)
         dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
         if CENTRED:
-            dxhat_sum += tl.sum(dxhat, 0)
-        dxhat_xhat_sum += tl.sum(dxhat * xhat, 0)
+            dxhat_sum += row_sum(dxhat, dy)
+        dxhat_xhat_sum += row_sum(dxhat * xhat, dy)
     at = tl.cast(slot, tl.int64) * M + row + tl.arange(0, 1)
     tl.store(sums + at, dxhat_sum)
     tl.store(sums + tl.cast(slots, tl.int64) * M + at, dxhat_xhat_sum)
@@ -557,7 +652,7 @@ def backward_columns(
         x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
         dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, True, ACC)
         if WANT_DGAMMA:
-            dgamma_sum += dy_tile * xhat
+            dgamma_sum = multiply_add(dy_tile, xhat, dgamma_sum)
         if WANT_DBETA:
             dbeta_sum += dy_tile
         if WANT_DX:
@@ -569,18 +664,20 @@ def backward_columns(
                     mean_dxhat += tl.load(at, inside, other=0.0)
                 mean_dxhat_xhat += tl.load(at + tl.cast(slots, tl.int64) * M, inside, other=0.0)
             dxhat = dy_tile * scale
-            result = rstd_row * (dxhat - mean_dxhat * inverse - xhat * (mean_dxhat_xhat * inverse))
+            result = subtract_product(dxhat - mean_dxhat * inverse, xhat, mean_dxhat_xhat * inverse)
             if HAS_DTOTAL:
                 dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
                 more, valid = load(dtotal_start, cols, N, inside, True, ACC)
-                result += more
+                result = multiply_add(rstd_row, result, more)
+            else:
+                result = rstd_row * result
             dx_at = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED) + cols
             tl.store(dx_at, round_to(result, dx), inside & (cols < N))
     at = program * BLOCK + tl.arange(0, BLOCK)
     if WANT_DGAMMA:
-        tl.store(dgamma + at, round_to(tl.sum(dgamma_sum, 0), dgamma), at < N)
+        tl.store(dgamma + at, round_to(column_sum(dgamma_sum), dgamma), at < N)
     if WANT_DBETA:
-        tl.store(dbeta + at, round_to(tl.sum(dbeta_sum, 0), dbeta), at < N)
+        tl.store(dbeta + at, round_to(column_sum(dbeta_sum), dbeta), at < N)
 
 
 @triton.jit(do_not_specialize=_VALUES)
@@ -639,6 +736,6 @@ def finalize(
             dbeta_sum += tl.load(dbeta_parts + at, valid, other=0.0)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if WANT_DGAMMA:
-        tl.store(dgamma + at, round_to(tl.sum(dgamma_sum, 0), dgamma), at < N)
+        tl.store(dgamma + at, round_to(column_sum(dgamma_sum), dgamma), at < N)
     if WANT_DBETA:
-        tl.store(dbeta + at, round_to(tl.sum(dbeta_sum, 0), dbeta), at < N)
+        tl.store(dbeta + at, round_to(column_sum(dbeta_sum), dbeta), at < N)

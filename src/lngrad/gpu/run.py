@@ -170,7 +170,7 @@ def _bind(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) 
     """Launch a kernel that is compiled if need be, and remember it."""
     # Fusion is said here, since Triton's default for products and sums is about to change, and with it all bits.
     compiled = launch.kernel[(launch.programs,)](
-        *launch.pick(values), **launch.constants, num_warps=launch.warps, enable_fp_fusion=True
+        *launch.pick(values), **launch.constants, num_warps=launch.warps, enable_fp_fusion=not kernels.ORDERED
     )
     # On ROCm a kernel also depends on whether a tensor's storage is below 2 GB; there Triton looks it up itself.
     if torch.version.hip is None:
@@ -236,7 +236,11 @@ def pack(plan: Plan) -> Words | None:
 def _compile(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) -> Any:
     """The kernel for pointers on 16 bytes, loaded; dtypes stand for tensors."""
     compiled = launch.kernel.warmup(
-        *launch.pick(values), grid=(launch.programs,), **launch.constants, num_warps=launch.warps, enable_fp_fusion=True
+        *launch.pick(values),
+        grid=(launch.programs,),
+        **launch.constants,
+        num_warps=launch.warps,
+        enable_fp_fusion=not kernels.ORDERED,
     )
     compiled[(launch.programs, 1, 1)]  # loads it
     return _compiled.keep((launch.signature, *where), compiled)

@@ -8,19 +8,24 @@ from the record of an H200: bfloat16's backward reached 0.87 to 0.91 of a copy's
 0.80 to 0.90 with 48, 0.77 with 36 to 40. Other cards need as much for each byte a second.
 
 With a GPU, cuts take turns, a copy among them; a row says whether dx or y has today's bits, and how policy.py writes the cut.
-Last come backwards of few rows as CUDA graphs: one launch, and two. The part for a GPU has never been run on one.
+Last come backwards of few rows as CUDA graphs: one launch, and two. With --sums today's cuts alone are timed, with sums in a
+written order (LNGRAD_GPU_ORDERED=1) and without, a process of each in turns. What is for a GPU has never been run on one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from lngrad.gpu import policy
@@ -33,6 +38,15 @@ BANDS = (
     *(("backward", "bfloat16", N, 0.80) for N in (16384, 12288)),
     *(("backward", "float32", N, 0.88) for N in (16384, 12288)),
     *(("forward", "bfloat16", N, 0.92) for N in (768, 512)),
+)
+# Direction, dtype, rows, columns: cuts that are timed with sums in a written order.
+SUMS = tuple(
+    (direction, dtype, -(-(1 << 26) // N), N)
+    for direction, dtype, N in (
+        *product(("backward", "forward"), ("bfloat16",), (256, 1024, 4096, 5120, 16384)),
+        ("backward", "float32", 4096),
+        ("forward", "float32", 4096),
+    )
 )
 FEW = tuple(product((1, 16, 64, 128, 256, 512), (64, 768, 4096)))
 ELEMENTS = 1 << 26
@@ -292,6 +306,50 @@ def few_rows(bench: Any, until: float, shapes: Sequence[tuple[int, int]] = FEW) 
         yield {"what": "few rows", "M": M, "N": N, "us": {name: round(times[name].median * 1e6, 2) for name in calls}}
 
 
+def serve(jobs: Sequence[tuple[str, str, int, int]], device: str) -> None:
+    """Say 0 when all is compiled; then, for each line that comes in, the microseconds of each job."""
+    from lngrad.bench.cases import Job
+    from lngrad.bench.cuda import WARM_CALLS, EventClock, host_seconds, tensors
+
+    clock, calls = EventClock() if device == "cuda" else host_seconds, []
+    for direction, dtype, M, N in jobs:
+        calls.append(planned(direction, tensors(Job(M, N, dtype, direction), device)))
+        for _ in range(WARM_CALLS):
+            calls[-1]()
+    print(0, flush=True)
+    for _ in sys.stdin:
+        print(json.dumps([1e6 * clock(call, 1) for call in calls]), flush=True)
+
+
+def sums(jobs: Sequence[tuple[str, str, int, int]] = SUMS, device: str = "cuda") -> Iterator[dict[str, Any]]:
+    """Two processes, whose switch is off and on, in turns."""
+    command = [sys.executable, __file__, "--serve", json.dumps(jobs), "--device", device]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, env=os.environ | {"LNGRAD_GPU_ORDERED": on}, **pipes) for on in "01"]  # type: ignore[call-overload]
+    try:
+        rounds: list[list[list[float]]] = [[], []]
+        for process in both:
+            process.stdout.readline()
+        for _ in range(ROUNDS):
+            for process, times in zip(both, rounds, strict=True):
+                print(file=process.stdin, flush=True)
+                times.append(json.loads(process.stdout.readline()))
+    finally:
+        for process in both:
+            process.communicate()
+    for at, (direction, dtype, M, N) in enumerate(jobs):
+        off, on = (median(times[at] for times in one) for one in rounds)
+        facts = {
+            "direction": direction,
+            "dtype": dtype,
+            "M": M,
+            "N": N,
+            "us": round(off, 2),
+            "ordered us": round(on, 2),
+        }
+        yield {"what": "sums", **facts, "ratio": round(on / off, 3)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--predict", action="store_true", help="print predictions and time nothing")
@@ -302,9 +360,18 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=4.0, help="begin nothing after this time (default: %(default)s)"
     )
+    parser.add_argument("--sums", action="store_true", help="time sums in a written order beside the compiler's")
+    parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.device)
+        return
 
     def rows() -> Iterator[dict[str, Any]]:
+        if options.sums:
+            yield from sums()
+            return
         if options.predict:
             yield from predictions(most=options.most)
             return

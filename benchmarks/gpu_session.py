@@ -26,12 +26,16 @@ PYTHON = [sys.executable]
 
 @dataclass(frozen=True)
 class Part:
-    """A command of a half, the minutes after which it is ended, and the seconds that it is expected to take."""
+    """A command of a half, the minutes after which it is ended, and the seconds that it is expected to take.
+
+    ordered: With sums in a written order.
+    """
 
     half: int
     minutes: float
     expected: int
     command: list[str]
+    ordered: bool = False
 
 
 def parts(folder: Path) -> dict[str, Part]:
@@ -66,8 +70,10 @@ def parts(folder: Path) -> dict[str, Part]:
     return {
         "native": Part(1, 1.5, 60, [*PYTHON, "-c", native]),
         "tests": Part(1, 1.7, 80, [*PYTHON, "-m", "pytest", *tests]),
+        "ordered": Part(1, 0.8, 35, [*PYTHON, "-m", "pytest", *tests[:-2], "tests/gpu", "-k", "golden"], ordered=True),
+        "sums": Part(1, 0.5, 25, script("bands", "--sums")),
         "host": Part(1, 1.8, 100, script("host")),
-        "bands": Part(1, 3.2, 180, script("bands", "--minutes", "2.9")),
+        "bands": Part(1, 3.1, 170, script("bands", "--minutes", "2.7")),
         "model": Part(2, 1.4, 75, cuda(50, *model)),
         "model of rms_norm": Part(2, 1.4, 75, cuda(50, *model, "rms_norm")),
         "bench": Part(2, 1.4, 75, cuda(75, "call,forward,overhead", large, "bfloat16", "torch,liger")),
@@ -79,10 +85,10 @@ def parts(folder: Path) -> dict[str, Part]:
 def main(folder: Path, chosen: list[str]) -> None:
     """Run a half, or parts, one after another."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
     for name, part in parts(folder).items():
         if chosen and name not in chosen and str(part.half) not in chosen:
             continue
+        environment = os.environ | {"TRITON_INTERPRET": "0", "LNGRAD_GPU_ORDERED": str(int(part.ordered))}
         start = time.monotonic()
         with (folder / "said.txt").open("a", encoding="utf-8") as output:
             print(f"=== {name}", file=output, flush=True)

@@ -135,7 +135,7 @@ def measure(job: Job) -> dict[str, Any]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from lngrad.gpu import kernels
+    from lngrad.gpu import kernels, policy
 
     if kernels.INTERPRETED:
         raise RuntimeError("TRITON_INTERPRET: expected it unset, as interpreted kernels can't be compiled")
@@ -146,7 +146,7 @@ def measure(job: Job) -> dict[str, Any]:
     constants = {name: value for name, value in constants.items() if name in signature}
     aligned = {(at,): [["tt.divisibility", 16]] for at, type_ in enumerate(signature.values()) if type_[0] == "*"}
     source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": job.warps, "enable_fp_fusion": not kernels.ORDERED}
+    options = {"num_warps": job.warps, "enable_fp_fusion": not policy.ORDERED}
     compiled = triton.compile(source, target=GPUTarget("cuda", job.architecture, 32), options=options)
     shape = {name.lower(): job.constants[name] for name in SHAPE if name in constants}
     return {

@@ -1,14 +1,30 @@
 """Write tests/golden_bits.json anew: `python tests/write_golden_bits.py`, when bits are meant to change.
 
-A case whose bits depend on the number of threads, or on the run, stops it, and nothing is written.
+A case whose bits depend on the number of threads, or on the run, stops it, and nothing is written. With the argument `gpu` it
+writes tests/gpu/golden_bits.json, by Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import lngrad
 from golden_cases import CASES, FILE, hashes
+
+
+def gpu() -> int:
+    """The bits of the Triton kernels with sums in a written order."""
+    os.environ |= {"TRITON_INTERPRET": "1", "LNGRAD_GPU_ORDERED": "1"}
+    sys.path.insert(0, str(Path(__file__).parent / "gpu"))
+    from test_triton_gpu import GOLDEN, ORDERED, ordered_bits
+
+    lines = [f"{json.dumps(name)}: {json.dumps(ordered_bits(name))}" for name in ORDERED]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(lines)} cases in {GOLDEN}")
+    return 0
 
 
 def main() -> int:
@@ -27,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(gpu() if sys.argv[1:] == ["gpu"] else main())

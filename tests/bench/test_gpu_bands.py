@@ -4,6 +4,7 @@ session that runs it.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -90,6 +91,29 @@ def test_timed_with_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [set(row["us"]) for row in few] == [{"one launch", "two"}]
     assert list(gpu_bands.timed(bench, time.monotonic() - 1, bands)) == []
     assert (policy.backward, policy.forward, policy._FEW_ROWS) == before
+
+
+def test_sums_are_timed_by_two_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here by this one, twice."""
+    switches = []
+
+    class Process:
+        def __init__(self, command: list[str], env: dict[str, str], **pipes: Any) -> None:
+            switches.append(env["LNGRAD_GPU_ORDERED"])
+            monkeypatch.setattr(sys, "stdin", ["\n"] * gpu_bands.ROUNDS)
+            gpu_bands.serve(json.loads(command[3]), command[5])
+            self.stdin, self.stdout = io.StringIO(), io.StringIO(capsys.readouterr().out)
+
+        def communicate(self) -> None:
+            assert self.stdin.getvalue() == "\n" * gpu_bands.ROUNDS
+            assert not self.stdout.read()
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    jobs = (("backward", "bfloat16", 3, 64), ("forward", "float32", 3, 64))
+    rows = list(gpu_bands.sums(jobs, "cpu"))
+    assert switches == ["0", "1"]
+    assert [(row["direction"], row["dtype"], row["M"], row["N"]) for row in rows] == list(jobs)
+    assert all(row["us"] > 0 and row["ordered us"] > 0 for row in rows)
 
 
 def test_the_session_has_time_for_all(

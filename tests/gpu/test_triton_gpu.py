@@ -5,7 +5,9 @@ conftest.py turns the interpreter on. Tests marked gpu need a process without it
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,12 @@ import pytest
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
+import triton.language as tl  # noqa: E402
+
 import interpreted  # noqa: E402, F401
 import lngrad  # noqa: E402
 import norms  # noqa: E402
+from golden_cases import Call, GoldenCase, hashes  # noqa: E402
 from lngrad.api import execute  # noqa: E402
 from lngrad.core import reference  # noqa: E402
 from lngrad.core.problem import (  # noqa: E402
@@ -724,6 +729,105 @@ def test_exact_numbers_of_long_rows_have_one_rounding(regime: type) -> None:
 @pytest.mark.parametrize(("M", "N"), [(1, 64), (300, 64), (300, 1024), (200, 8192), (200, 16384), (60, 32768)])
 def test_exact_numbers_have_one_rounding_on_a_device(M: int, N: int, dtype: str) -> None:
     check_exact(M, N, dtype, "cuda")
+
+
+# --- Golden bits of sums in a written order: LNGRAD_GPU_ORDERED=1 ---------------------------------------------------
+
+GOLDEN = Path(__file__).with_name("golden_bits.json")
+FINALIZE_SHAPE = triton_policy.finalize_shape
+# Bands of tiles at once and with partial sums, pairs, and long rows.
+ORDERED = {
+    f"{name} ({M},{N}) {dtype}": Call((M,), (N,), dtype, **norms.NORMS[name])
+    for name, M, N, dtypes in (
+        ("layer_norm", 3, 64, "float32"), ("layer_norm", 130, 64, "float32 bfloat16"), ("layer_norm", 130, 256, "bfloat16"),
+        ("layer_norm", 5, 300, " ".join(DTYPES)), ("layer_norm", 3, 768, "float32 bfloat16 float64"),
+        ("layer_norm", 2, 1024, "float32 bfloat16 float16"), ("layer_norm", 2, 2304, "float32 bfloat16"),
+        ("layer_norm", 2, 5120, "bfloat16"), ("layer_norm", 1, 8200, "bfloat16"), ("layer_norm", 2, 4200, "float64"),
+        ("layer_norm", 1, 16400, "float32"), ("rms_norm", 3, 768, "bfloat16"), ("gemma", 130, 64, "float16"),
+        ("add_rms_norm", 5, 300, "float32"), ("deep_norm", 3, 1024, "bfloat16"),
+    )
+    for dtype in dtypes.split()
+}  # fmt: skip
+
+
+@pytest.fixture
+def ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter with the switch on, and the last sum as it is cut on a device."""
+    monkeypatch.setattr(kernels, "_ORDERED", tl.constexpr(True))
+    monkeypatch.setattr(triton_policy, "finalize_shape", FINALIZE_SHAPE)
+
+
+def ordered_bits(name: str, how: str = "", device: str = "cpu") -> dict[str, str]:
+    """Hashes of a forward's and a backward's results, which are right; `how` says how rows lie, as strided() takes it."""
+    call = ORDERED[name]
+    given = call.inputs()
+    if not call.normalization.centred:
+        given["mean"] = np.zeros_like(given["mean"])
+    inputs = Inputs(**given, normalized=1, normalization=call.normalization)
+
+    def place(array: Any) -> Any:
+        made = None if array is None else tensor(array).to(device)
+        return strided(made, how) if how and array is not None and array.ndim == 2 else made
+
+    results = [type(part)(*on_the_host(part)) for part in family(inputs, place=place)]
+    check_forward(results[0], inputs)
+    check_grads(results[1], inputs)
+    arrays = {key: part for result in results for key, part in result._asdict().items()}
+    return hashes(GoldenCase(name, "everywhere", (1,), lambda: {key: as_array(part) for key, part in arrays.items()}))
+
+
+def as_array(result: Any) -> Any:
+    if result is None or result.dtype is not torch.bfloat16:
+        return result if result is None else result.numpy()
+    return result.contiguous().view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
+
+
+def test_the_file_has_these_calls_and_no_others() -> None:
+    assert list(json.loads(GOLDEN.read_text())) == list(ORDERED)
+
+
+@pytest.mark.usefixtures("ordered")
+@pytest.mark.parametrize("name", ORDERED)
+def test_golden_bits_of_ordered_sums(name: str) -> None:
+    """Hashes of "everywhere": no alignment, compiler or model of GPU decides them."""
+    assert ordered_bits(name) == json.loads(GOLDEN.read_text())[name]
+
+
+@pytest.mark.usefixtures("ordered")
+@pytest.mark.parametrize("how", ["rows apart", "off by one", "columns apart"])
+@pytest.mark.parametrize("name", [name for name in ORDERED if "(5,300)" in name])
+def test_golden_bits_wherever_rows_lie(name: str, how: str) -> None:
+    assert ordered_bits(name, how) == json.loads(GOLDEN.read_text())[name]
+
+
+@pytest.mark.usefixtures("ordered")
+@pytest.mark.parametrize("wrong", ["off", "rows", "columns", "products"])
+def test_another_order_has_other_bits(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the switch, or where one kind of sum, or the products, are as they are without it."""
+    plainly = {
+        "rows": (
+            "row_sum",
+            lambda values, *of: tl.sum(values, len(values.shape) - 1, keep_dims=len(values.shape) == 2),
+        ),
+        "columns": ("column_sum", lambda values: tl.sum(values, 0)),
+        "products": ("multiply_add", lambda one, other, value: value + one * other),
+        "off": ("_ORDERED", tl.constexpr(False)),
+    }
+    monkeypatch.setattr(kernels, *plainly[wrong])
+    name = "layer_norm (5,300) float32"
+    got, golden = ordered_bits(name), json.loads(GOLDEN.read_text())[name]
+    changed = {"rows": {"y", "dx"}, "columns": {"dgamma", "dbeta"}, "products": {"y", "dx"}}
+    assert changed.get(wrong, {"y", "dx", "dgamma", "dbeta"}) <= {key for key in got if got[key] != golden[key]}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not triton_policy.ORDERED, reason="needs LNGRAD_GPU_ORDERED=1, which is read when the kernels are imported"
+)
+@pytest.mark.parametrize("how", ["", "off by one"])
+@pytest.mark.parametrize("name", ORDERED)
+def test_a_device_has_the_golden_bits(name: str, how: str) -> None:
+    assert ordered_bits(name, how, "cuda") == json.loads(GOLDEN.read_text())[name]
 
 
 # --- On a device ----------------------------------------------------------------------------------------------------

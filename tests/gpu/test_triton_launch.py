@@ -93,6 +93,9 @@ def test_a_second_launch_binds_nothing(kernel: FakeKernel, monkeypatch: pytest.M
         False,
     )
     assert (constants["num_warps"], constants["enable_fp_fusion"]) == (4, True)
+    monkeypatch.setattr(triton_policy, "ORDERED", True)  # whose sums and products are fused where it is written
+    run(torch.zeros(30, 96), gamma.repeat(2)[:96], monkeypatch)
+    assert kernel.bound.pop()[2]["enable_fp_fusion"] is False
     assert [grid for grid, _ in kernel.direct] == [(2, 1, 1), (1, 1, 1), (5, 1, 1)]
     named = dict(zip(kernel.arg_names, kernel.direct[-1][1], strict=True))
     assert (named["x"], named["gamma"], named["beta"]) == (x.data_ptr(), gamma.data_ptr(), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ PROGRAM = """
 import json, sys
 sys.path.insert(0, {scripts!r})
 from triton_resources import jobs, measure
-wanted = {norm!r}, "backward_tiles", {columns}, "bfloat16", {architecture}
+wanted = {norm!r}, {kernel!r}, {columns}, "bfloat16", {architecture}
 job = next(job for job in jobs() if (job.norm, job.kernel, job.N, job.dtype, job.architecture) == wanted)
 print(json.dumps(measure(job)))
 """
@@ -40,7 +41,9 @@ print(json.dumps(measure(job)))
 def test_compiles_without_a_device(norm: str, columns: int, architecture: int, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
-    program = PROGRAM.format(norm=norm, columns=columns, architecture=architecture, scripts=str(SCRIPTS))
+    program = PROGRAM.format(
+        norm=norm, kernel="backward_tiles", columns=columns, architecture=architecture, scripts=str(SCRIPTS)
+    )
     found = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
@@ -49,6 +52,29 @@ def test_compiles_without_a_device(norm: str, columns: int, architecture: int, t
     assert line["spill_bytes"] == 0
     assert line["registers"] <= 255
     assert line["vector_bits"] >= 64  # a warp reads 256 bytes at a time
+
+
+def test_ordered_sums_leave_the_compiler_no_choice(tmp_path: Path) -> None:
+    """With the switch every operation rounds once, to nearest; and Triton's cache tells both ways apart."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "LNGRAD_GPU_ORDERED": "1"}
+    program = PROGRAM.format(
+        norm="layer_norm", kernel="forward_tiles", columns=2304, architecture=90, scripts=str(SCRIPTS)
+    )
+    program += (
+        "from lngrad.gpu import kernels; assert '_ORDERED' in dict(kernels.forward_tiles.used_global_vals.keys())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    line = json.loads(found.stdout)
+    assert line["spill_bytes"] == 0
+    assert line["instructions"] < 1200  # where a layout of few sums spreads to tiles, there are ten times as many
+    (ptx,) = tmp_path.rglob("*.ptx")
+    floats = set(re.findall(r"\b(\w+)\.(\S*f(?:32|64))\s", ptx.read_text(encoding="utf-8")))
+    arithmetic = {kind for name, kind in floats if name in ("add", "sub", "mul", "fma", "div", "sqrt", "rsqrt", "rcp")}
+    assert arithmetic == {"rn.f32", "rn.f64"}
 
 
 def lines() -> list[dict[str, Any]]:

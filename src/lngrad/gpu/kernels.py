@@ -10,7 +10,7 @@ loaded.
 A row of N columns is PIECES blocks of BLOCK columns, of which the last alone may be ragged: a block is a power of two, and
 a row need not be. Which blocks a row's sums are made of, and their order, is a function of N and the dtype. Inside a block
 tl.sum adds as the elements lie in registers; that the compiler chooses, by ALIGNED and the alignment of pointers too. With
-LNGRAD_GPU_ORDERED=1 in the environment fold() has the order, and what is rounded once is said by tl.fma, and not fused by
+LNGRAD_GPU_ORDERED=1 in the environment the order is written, and what is rounded once is said by tl.fma, and not fused by
 the compiler: then bits depend on the shape alone, and Triton's interpreter has those of a GPU.
 In the forward, long rows are taken in chunks whose statistics are merged in order, by one program or by two kernels alike: y,
 mean and rstd of a row are the same bits either way. Source of the formulas: docs/math.md.
@@ -20,11 +20,11 @@ written. OFFSET is added to gamma. HAS_RESIDUAL: total = ALPHA·x + residual is 
 place of x. HAS_DTOTAL: the gradient of a total is added to dx.
 """
 
-import os
-
 import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
+
+from lngrad.gpu import policy
 
 # --- What all share -------------------------------------------------------------------------------------------------
 
@@ -44,28 +44,13 @@ def row_start(rows, inner, outer_stride, inner_stride, SPLIT: tl.constexpr, ALIG
 
 INTERPRETED = isinstance(row_start, InterpretedFunction)  # decided by TRITON_INTERPRET when this file was imported
 _INTERPRETED = tl.constexpr(INTERPRETED)
-ORDERED = os.environ.get("LNGRAD_GPU_ORDERED") == "1"
-_ORDERED = tl.constexpr(ORDERED)
+_ORDERED = tl.constexpr(policy.ORDERED)
 
 
 @triton.jit
 def multiply_add(one, other, value):
     """one·other + value; if ORDERED, rounded once."""
-    if _ORDERED:
-        result = tl.fma(one, other, value)
-    else:
-        result = value + one * other
-    return result
-
-
-@triton.jit
-def subtract_product(value, one, other):
-    """value - one·other; if ORDERED, rounded once. The smaller of the factors is the last, whose sign is changed."""
-    if _ORDERED:
-        result = tl.fma(one, -other, value)
-    else:
-        result = value - one * other
-    return result
+    return tl.fma(one, other, value) if _ORDERED else value + one * other
 
 
 @triton.jit
@@ -89,11 +74,7 @@ def inverse_of(count, CALLED: tl.constexpr, ACC: tl.constexpr):
 @triton.jit
 def share_of(part, count):
     """part / count; if ORDERED, rounded to nearest."""
-    if _ORDERED and tl.float32 == count.dtype:
-        share = tl.div_rn(part, count)
-    else:
-        share = part / count
-    return share
+    return tl.div_rn(part, count) if _ORDERED and tl.float32 == count.dtype else part / count
 
 
 @triton.jit
@@ -135,56 +116,38 @@ def zeros(ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, ACC: tl
 
 
 @triton.jit
-def fold(values, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, NEAR: tl.constexpr, SPAN: tl.constexpr):
-    """(A, B, C) -> (A, 1, C), or (A, B) -> (A, 1) where C is 0: sums over B, a power of two, of two terms each.
-
-    First neighbours, until B / NEAR are left, which one thread loads as one vector; then the second half is added to the
-    first until SPAN are left; then neighbours again. A sum of two terms has no order: where they lie changes no bit.
+def row_sum(values, PIECES: tl.constexpr):
+    """(ROWS, BLOCK) -> (ROWS, 1), or a scalar where there is one row. If ORDERED, sums of two neighbours, then of two of
+    these: a sum of two terms has no order. The layout that comes out must not spread to tiles, or each thread would have all.
     """
-    INNER: tl.constexpr = (C,) if C else ()
-    for i in tl.static_range(31):
-        if (B >> i) > 1:
-            if (1 << i) < NEAR or (B >> i) <= SPAN:
-                values = tl.sum(tl.reshape(values, (A, B >> (i + 1), 2) + INNER), 2)
-            else:
-                values = tl.sum(tl.reshape(values, (A, 2, B >> (i + 1)) + INNER), 1)
+    if _ORDERED:
+        BLOCK: tl.constexpr = values.shape[-1]
+        ROWS: tl.constexpr = values.numel // BLOCK
+        for i in tl.static_range(31):
+            if (BLOCK >> i) > 1:
+                values = tl.sum(tl.reshape(values, (ROWS, BLOCK >> (i + 1), 2)), 2)
+        if ROWS == 1:
+            values = tl.sum(values)
+        elif PIECES > 1:
+            values = tl.gather(values, tl.zeros([ROWS, 1], tl.int32), 1)
+    else:
+        values = tl.sum(values, len(values.shape) - 1, keep_dims=len(values.shape) == 2)
     return values
 
 
 @triton.jit
-def row_sum(values, x):
-    """(ROWS, BLOCK) -> (ROWS, 1), or (BLOCK,) -> (); if ORDERED, in an order that depends on BLOCK and x's dtype."""
-    if _ORDERED:
-        ROWS: tl.constexpr = values.numel // values.shape[-1]
-        result = fold(values, ROWS, values.shape[-1], 0, 128 // x.dtype.element_ty.primitive_bitwidth, 64)
-        if len(values.shape) == 1:
-            result = tl.sum(result)  # of one number
-    else:
-        result = tl.sum(values, len(values.shape) - 1, keep_dims=len(values.shape) == 2)
-    return result
-
-
-@triton.jit
-def row_means(one, other, inverse, x, BOTH: tl.constexpr):
-    """row_sum() of two tiles times inverse; 0 for the first if BOTH is False. If ORDERED, they go between threads together."""
-    if not BOTH:
-        first, second = tl.zeros([one.shape[0], 1], one.dtype), row_sum(other, x) * inverse
-    elif _ORDERED:
-        NEAR: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
-        first, second = tl.split(fold(tl.join(one, other), one.shape[0], one.shape[1], 2, NEAR, 64) * inverse)
-    else:
-        first, second = row_sum(one, x) * inverse, row_sum(other, x) * inverse
-    return first, second
-
-
-@triton.jit
 def column_sum(values):
-    """(ROWS, BLOCK) -> (BLOCK,); if ORDERED, in an order that depends on ROWS."""
+    """(ROWS, BLOCK) -> (BLOCK,); if ORDERED, the second half of the rows is added to the first, and so on."""
     if _ORDERED:
-        result = tl.reshape(fold(values, 1, values.shape[0], values.shape[1], 1, 1), (values.shape[1],))
+        ROWS: tl.constexpr = values.shape[0]
+        BLOCK: tl.constexpr = values.shape[1]
+        for i in tl.static_range(31):
+            if (ROWS >> i) > 1:
+                values = tl.sum(tl.reshape(values, (2, ROWS >> (i + 1), BLOCK)), 0)
+        values = tl.reshape(values, (BLOCK,))
     else:
-        result = tl.sum(values, 0)
-    return result
+        values = tl.sum(values, 0)
+    return values
 
 
 @triton.jit
@@ -314,19 +277,19 @@ def forward_tiles(
         tiles = tiles + (x_tile,)
         added += x_tile
     if CENTRED:
-        centre = row_sum(added, x) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+        centre = row_sum(added, PIECES) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
         # The mean was rounded; what is left of it matters where the offset is large beside the spread.
         rest = tl.zeros([ROWS, BLOCK], ACC)
         for i in tl.static_range(PIECES):
             rest += tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre, 0.0)
-        shift = row_sum(rest, x) * inverse
+        shift = row_sum(rest, PIECES) * inverse
     else:
         centre, shift = tl.zeros([ROWS, 1], ACC), tl.zeros([ROWS, 1], ACC)
     squares = tl.zeros([ROWS, BLOCK], ACC)
     for i in tl.static_range(PIECES):
         centred = tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre - shift, 0.0)
         squares = multiply_add(centred, centred, squares)
-    rstd_row = rstd_of(row_sum(squares, x) * inverse, eps, ACC)
+    rstd_row = rstd_of(row_sum(squares, PIECES) * inverse, eps, ACC)
     y_start = y + row_start(rows, inner, y_outer, y_inner, SPLIT, ALIGNED)
     for i in tl.static_range(PIECES):
         cols = i * BLOCK + block
@@ -351,14 +314,14 @@ def _chunk_statistics(
     count = tl.minimum(N - chunk * BLOCK, BLOCK).to(ACC)
     if CENTRED:
         inverse = share_of(1.0, count)
-        centre = row_sum(x_tile, x_start) * inverse
+        centre = row_sum(x_tile, 1) * inverse
         centred = tl.where(valid, x_tile - centre, 0.0)
-        shift = row_sum(centred, x_start) * inverse
+        shift = row_sum(centred, 1) * inverse
         centred = tl.where(valid, centred - shift, 0.0)
         mean = centre + shift
     else:
         centred, mean = x_tile, count * 0.0
-    return count, mean, row_sum(centred * centred, x_start)
+    return count, mean, row_sum(centred * centred, 1)
 
 
 @triton.jit
@@ -563,13 +526,16 @@ def backward_tiles(
                     other_xhat_sum = multiply_add(dxhat, xhat, other_xhat_sum)
                 dxhat_sum += other_sum  # a sum of two, the same bits whichever comes first
                 dxhat_xhat_sum += other_xhat_sum
-            mean_dxhat, mean_dxhat_xhat = row_means(dxhat_sum, dxhat_xhat_sum, inverse, dy, CENTRED)
+            mean_dxhat = tl.zeros([ROWS, 1], ACC)
+            if CENTRED:
+                mean_dxhat = row_sum(dxhat_sum, PIECES) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+            mean_dxhat_xhat = row_sum(dxhat_xhat_sum, PIECES) * inverse
             dx_start = dx + row_start(rows, inner, dx_outer, dx_inner, SPLIT, ALIGNED)
             if HAS_DTOTAL:
                 dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
             for i in tl.static_range(PIECES):
                 cols = slab + i * BLOCK + block
-                result = subtract_product(dxhats[i] - mean_dxhat, xhats[i], mean_dxhat_xhat)
+                result = multiply_add(xhats[i], -mean_dxhat_xhat, dxhats[i] - mean_dxhat)
                 if HAS_DTOTAL:
                     more, valid = load(dtotal_start, cols, N, inside, i >= PIECES - SLABS, ACC)
                     result = multiply_add(rstd_row, result, more)
@@ -612,8 +578,8 @@ def sum_chunks(
         dy_tile, xhat = terms(dy_start, x_start, cols, N, cols < N, mean_row, rstd_row, True, ACC)
         dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
         if CENTRED:
-            dxhat_sum += row_sum(dxhat, dy)
-        dxhat_xhat_sum += row_sum(dxhat * xhat, dy)
+            dxhat_sum += row_sum(dxhat, 1)
+        dxhat_xhat_sum += row_sum(dxhat * xhat, 1)
     at = tl.cast(slot, tl.int64) * M + row + tl.arange(0, 1)
     tl.store(sums + at, dxhat_sum)
     tl.store(sums + tl.cast(slots, tl.int64) * M + at, dxhat_xhat_sum)
@@ -664,7 +630,7 @@ def backward_columns(
                     mean_dxhat += tl.load(at, inside, other=0.0)
                 mean_dxhat_xhat += tl.load(at + tl.cast(slots, tl.int64) * M, inside, other=0.0)
             dxhat = dy_tile * scale
-            result = subtract_product(dxhat - mean_dxhat * inverse, xhat, mean_dxhat_xhat * inverse)
+            result = multiply_add(xhat, -mean_dxhat_xhat * inverse, dxhat - mean_dxhat * inverse)
             if HAS_DTOTAL:
                 dtotal_start = dtotal + row_start(rows, inner, dtotal_outer, dtotal_inner, SPLIT, ALIGNED)
                 more, valid = load(dtotal_start, cols, N, inside, True, ACC)

@@ -2,8 +2,8 @@
 
 Everything here is a function of the shape and the dtype. What is decided here about the order of a row's sums (blocks,
 chunks) depends on N and the dtype alone, so that y and dx of a row need not depend on the batch around it; what is decided
-about column sums depends on M too, but not on the device. Inside a block the compiler decides: tl.sum adds in the order of
-the register layout, which is chosen for an architecture, and by what is known of the alignment of pointers and strides.
+about column sums depends on M too, but not on the device. Inside a block the compiler decides, unless LNGRAD_GPU_ORDERED=1:
+tl.sum adds in the order of the register layout, which is chosen for an architecture, and by what is known of alignment.
 
 The bands were chosen by timings on an H200 (132 multiprocessors, 64 Ki registers each; docs/gpu.md), those of float64 and of
 rows beyond 16384 columns by the compiler's reports in benchmarks/results/triton-resources.jsonl.
@@ -11,10 +11,14 @@ rows beyond 16384 columns by the compiler's reports in benchmarks/results/triton
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of
+
+# Whether sums inside a block have a written order too, and what is fused is written: read once, off unless it is 1.
+ORDERED = os.environ.get("LNGRAD_GPU_ORDERED") == "1"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from lngrad.core.plan import Plan
-from lngrad.gpu import kernels
+from lngrad.gpu import kernels, policy
 from lngrad.support.bounded_cache import BoundedCache
 from lngrad.support.dtypes import torch_dtype
 from lngrad.typing import Tensor, Words
@@ -170,7 +170,7 @@ def _bind(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) 
     """Launch a kernel that is compiled if need be, and remember it."""
     # Fusion is said here, since Triton's default for products and sums is about to change, and with it all bits.
     compiled = launch.kernel[(launch.programs,)](
-        *launch.pick(values), **launch.constants, num_warps=launch.warps, enable_fp_fusion=not kernels.ORDERED
+        *launch.pick(values), **launch.constants, num_warps=launch.warps, enable_fp_fusion=not policy.ORDERED
     )
     # On ROCm a kernel also depends on whether a tensor's storage is below 2 GB; there Triton looks it up itself.
     if torch.version.hip is None:
@@ -240,7 +240,7 @@ def _compile(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...
         grid=(launch.programs,),
         **launch.constants,
         num_warps=launch.warps,
-        enable_fp_fusion=not kernels.ORDERED,
+        enable_fp_fusion=not policy.ORDERED,
     )
     compiled[(launch.programs, 1, 1)]  # loads it
     return _compiled.keep((launch.signature, *where), compiled)

@@ -101,9 +101,6 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ("add_layer_norm_quant", "add_layer_norm_dynamic_quant_normal_kernel.h:150"): (
         "upstream: in float without a bias Add reads the bias's buffer, which nothing has filled"
     ),
-    ("group_norm_swish", "that DataCopyPad reads"): (
-        "upstream: no MTE3_V flag before Duplicate fills the buffer that DataCopyPad still copies out"
-    ),
     ("group_norm_swish_grad", "blocks 0 and 1"): ("upstream: under __CCE_KT_TEST__ the kernel leaves out its SyncAll"),
     (
         "group_norm_grad",

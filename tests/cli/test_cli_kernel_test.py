@@ -105,7 +105,7 @@ REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
 """
 
 
-@pytest.mark.parametrize("own", ["", "test", "header", "kernel"])
+@pytest.mark.parametrize("own", ["", "test", "header", "kernel", "copies"])
 def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(operator, monkeypatch, own):
     folder, gtest = operator
     monkeypatch.setenv("COLUMNS", "200")
@@ -117,6 +117,8 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
     struct = "struct TwiceTilingData { uint32_t mode; uint32_t pieces[4]; };\n"
     test = tests / "test_twice.cpp"
     head, tail = test.read_text().split("class suite", 1)
+    if own == "copies":  # a header of the test that uses the struct, and has none
+        (tests / "twice_tiling.h").write_text("#define COPY(p) TwiceTilingData tiling = *(TwiceTilingData*)(p);\n")
     if own == "header":
         (tests / "common.h").write_text(f"#pragma once\n{struct}")
     if own != "kernel":

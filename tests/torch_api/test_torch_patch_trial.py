@@ -489,6 +489,17 @@ after.layer_norm(x, 8).sum().backward()
 assert torch.equal(before.rms_norm(x, 8), expected)
 with after.override():
     torch.nn.functional.rms_norm(x, (8,)).sum().backward()
+del sys.modules["lngrad.torch.operators"]
+import lngrad.torch.operators
+torch.ops.lngrad.layer_norm(x, [8], None, None, 1e-5)[0].sum().backward()
+after.layer_norm(x, 8).sum().backward()
+del sys.modules["lngrad.torch.derivatives"]
+try:
+    import lngrad.torch.derivatives
+except ImportError as refused:
+    assert "import lngrad.torch.operators anew too" in str(refused)
+else:
+    raise AssertionError
 """
 
 

@@ -431,6 +431,10 @@ def differentiable_gated(x: Tensor, shape: list[int], *rest: Any) -> Tensor:
     return _Gated.apply(x, _Whole(shape), *rest)[0]
 
 
+if "give_way" in vars(torch.ops.lngrad):
+    raise ImportError(
+        "lngrad.torch.derivatives: its operators have derivatives; import lngrad.torch.operators anew too"
+    )
 torch.library.register_autograd(gated_norm, _Gated.backward, setup_context=_Gated.setup_context, lib=library)
 
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):

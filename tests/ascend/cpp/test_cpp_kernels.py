@@ -603,6 +603,17 @@ def test_a_float_takes_the_branch_of_its_own_type(name, number, tmp_path):
     assert memory.tolist() == [number, name == "FLOAT"]
 
 
+@pytest.mark.parametrize("code", ["10 - DT_FLOAT16", "2 * DT_INT32", "-DT_INT32", "DT_BF16 - DT_INT32", "!DT_FLOAT"])
+def test_arithmetic_with_a_type_s_number_wants_parentheses(code, tmp_path):
+    (tmp_path / "k.cpp").write_text(
+        '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
+        "    AscendC::GlobalTensor<int32_t> memory;\n    memory.SetGlobalBuffer((__gm__ int32_t*)x, 1);\n"
+        f"    memory.SetValue(0, {code});\n}}\n"
+    )
+    with pytest.raises(CompileError, match="deleted function"):
+        ascendc.compile(tmp_path / "k.cpp", "k")
+
+
 def test_a_header_names_types_in_code_which_the_preprocessor_compares(tmp_path):
     (tmp_path / "tiling.h").write_text(
         "#pragma once\nconstexpr ge::DataType WANTED = ge::DT_FLOAT16, OTHER = ge::DataType::DT_BF16;\n"

@@ -345,6 +345,18 @@ def test_a_block_may_wait_for_two_others_by_turns():
     asc.launch(kernel, 3, np.zeros(3 * N, F), strictness="device", ordering=False)
 
 
+def test_a_block_may_wait_by_atomics():
+    def kernel(flags):
+        memory = bind(flags)
+        asc.AtomicAdd(memory, 1.0)
+        for _ in range(1000):
+            if asc.AtomicAdd(memory, 0.0) == 3:
+                return
+        raise AssertionError("the others never had their turn")
+
+    asc.launch(kernel, 3, np.zeros(N, F))
+
+
 def test_no_more_blocks_run_at_a_time_than_there_are_cores():
     live, most = set(), []
 

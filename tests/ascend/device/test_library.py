@@ -304,7 +304,7 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
     assert content(out, 4).tolist() == [1, 4, 7, 10]
     with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
         asc.GatherMask(out, x, words, True, 13, (1, 1, 8, 1))
-    # Whatever computes with such bytes does not know which of their bits have a value; a copy does.
+    # A sum of such bytes does not know which of its bits have a value; a copy does, and what works bit by bit.
     copied, other, both = (tensor(pipe, count=32, dtype=np.uint8) for _ in range(3))
     asc.DataCopy(copied, pattern, 32)
     assert asc.GatherMask(out, x, copied.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1)) == 4
@@ -316,6 +316,9 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
         compute()
         with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
             asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1))
+    for compute in (lambda: asc.And(*halves, 16), lambda: asc.Not(*halves[::2], 16)):  # a bit that all sources have
+        compute()
+        asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 10, (1, 1, 8, 1))
 
 
 def test_none_at_all_is_moved_without_a_fault():

@@ -55,6 +55,8 @@ def numbers_header() -> str:
     forms = "\n".join(f"#define LNGRAD_{form}_INSTRUCTIONS(X) {' '.join(names)}" for form, names in lists.items())
     own = "".join(f"#undef DT_{name}\n" for name in DATA_TYPES)
     members = "".join(f"#ifndef DT_{name}\n    DT_{name} = {number},\n#endif\n" for name, number in DATA_TYPES.items())
+    refused = "".join(f"template <class T> int operator{sign}(T, DataType) = delete;\n" for sign in "-*/%")
+    refused += "".join(f"int operator{sign}(DataType) = delete;\n" for sign in "-~!")
     names = "".join(
         f"#ifdef LNGRAD_TYPE_MACROS\n#define DT_{name} LNGRAD_DT + {number}\n#elif !defined(DT_{name})\nusing ge::DT_{name};\n"
         "#endif\n"
@@ -87,6 +89,8 @@ enum DataType : int {{
     LNGRAD_DT,
 {members}}};
 constexpr DataType operator+(DataType type, int number) {{ return DataType(int(type) + number); }}
+#ifdef LNGRAD_TYPE_MACROS
+{refused}#endif
 }} // namespace ge
 using ge::LNGRAD_DT;
 {names}

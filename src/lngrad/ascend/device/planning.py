@@ -101,7 +101,8 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
-    kept = 0xFFFF if operation.name in ("Compare", "CompareScalar", "DataCopy") else MAX_ORIGINS - 1  # the bits known
+    bitwise = operation.name in ("And", "Or", "Not", "Copy", "DataCopy")  # bit by bit
+    kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1  # the bits known
     sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
@@ -110,10 +111,14 @@ def _planned(
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
             (start, stop), *_ = write.runs
             parts = [numbers[one.start : one.start + stop - start] for one in reads]
-            numbers[start:stop] = _elementwise(parts) & kept
+            numbers[start:stop] = (_bitwise if bitwise else _elementwise)(parts) & kept
             return
         (dst, *sources), depends = touched()
-        parts = [numbers[g.places[..., None] + np.arange(g.size)].max(axis=-1) for g in sources]
+        parts = [numbers[g.places[..., None] + np.arange(g.size)] for g in sources]
+        if bitwise and depends is _elementwise and len(sizes) == 1:
+            numbers[dst.places[..., None] + np.arange(dst.size)] = _bitwise(parts)
+            return
+        parts = [one.max(axis=-1) for one in parts]
         if operation.reads_dst:
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None] & kept
@@ -149,6 +154,13 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
 
 def _elementwise(parts: Sequence[Array]) -> Array:
     return np.maximum.reduce(list(parts)) if parts else np.zeros((), np.uint16)
+
+
+def _bitwise(parts: Sequence[Array]) -> Any:
+    """Of bytes whose bits have a value where those of all sources have."""
+    number = np.maximum.reduce([one % MAX_ORIGINS for one in parts])
+    known = np.bitwise_and.reduce([np.where(one % MAX_ORIGINS, one // MAX_ORIGINS, MAX_ORIGINS - 1) for one in parts])
+    return np.where(number, number + known.astype(np.uint16) * MAX_ORIGINS, number)
 
 
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate) -> PlannedInstruction:

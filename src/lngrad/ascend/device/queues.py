@@ -55,7 +55,6 @@ class _Buffered:
         self.name = name or f"a {position.value} {self.word}"
         self._core: Core | None = None
         self._slots: list[Allocation] = []
-        self.pool: TBufPool | None = None
 
     def unbind(self) -> None:
         """Give the memory back."""
@@ -64,8 +63,8 @@ class _Buffered:
     def _bound(self, api: str) -> Core:
         if self._core is None:
             raise QueueFault(f"{api}: {self.name} has no memory; TPipe.InitBuffer comes first [ErrorBuffer0]")
-        if self.pool is not None:
-            self.pool.enter(f"{api}: {self.name}", self._slots[0], self._slots[-1])
+        if (pool := self._slots[0].pool) is not None:
+            pool.enter(f"{api}: {self.name}", self._slots[0], self._slots[-1])
         return self._core
 
 
@@ -286,6 +285,8 @@ class TPipe:
         core: Default: the running block's, else a new one.
     """
 
+    limit = BUFFERS_PER_KERNEL
+
     def __init__(self, core: Core | None = None) -> None:
         self.core = core or current_core.get() or Core(socs.current().soc)
         self.core.has_pipe = True
@@ -294,6 +295,9 @@ class TPipe:
     def ub(self) -> UnifiedBuffer:
         """The Unified Buffer."""
         return self.core.ub
+
+    def _number(self) -> int:
+        return sum(a.pool is None for a in self.ub.allocations)
 
     def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
         """Reserve memory for a queue, ``InitBuffer(que, num, len)``, or a buffer, ``InitBuffer(buf, len)``.
@@ -323,10 +327,10 @@ class TPipe:
             )
         if que._core is not None:
             raise QueueFault(f"InitBuffer: {que.name} has memory already; Reset comes first")
-        if len(self.ub.allocations) + num > BUFFERS_PER_KERNEL:
+        if self._number() + num > self.limit:
+            whose = "a kernel may have" if self.limit == BUFFERS_PER_KERNEL else "a TBufPool (bufIDSize) may have"
             raise CapacityFault(
-                f"InitBuffer: a kernel may have {BUFFERS_PER_KERNEL} buffers in all, {que.name} would be number "
-                f"{len(self.ub.allocations) + num}"
+                f"InitBuffer: {whose} {self.limit} buffers in all, {que.name} would be number {self._number() + num}"
             )
         queued, slots = isinstance(que, TQue), []
         for index in range(num):
@@ -403,7 +407,7 @@ class TBufPool(TPipe):
 
     def __init__(self, core: Core, limit: int) -> None:
         self.core, self.limit = core, min(limit, BUFFERS_PER_POOL)
-        self.queues, self.slots, self.ended = list[TQue | TBuf](), list[Allocation](), False
+        self.queues, self.slots, self.ended, self.in_use = list[TQue | TBuf](), list[Allocation](), False, False
         self.start = self.next_free = self.stop = 0
 
     def take(self, owner: TPipe, length: int, shared: TPipe) -> None:
@@ -418,6 +422,13 @@ class TBufPool(TPipe):
         if not isinstance(shared, TBufPool):
             (owner if isinstance(owner, TBufPool) else ub).next_free = stop = end
         self.start, self.next_free, self.stop, self.ended = start, start, stop, True
+        self.ub.on_release.append(self._give_back)
+
+    def _give_back(self) -> None:
+        self.start = self.next_free = self.stop = 0
+
+    def _number(self) -> int:
+        return len(self.slots)
 
     def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
         """Do what TPipe's does, in this pool. CapacityFault: its bytes, or its number of buffers, are used up."""
@@ -429,9 +440,9 @@ class TBufPool(TPipe):
         self.ub.next_free, outer = self.next_free, self.ub.next_free
         super().InitBuffer(que, *sizes)
         self.ub.next_free, self.next_free = outer, self.ub.next_free
-        que.pool, self.queues, self.slots = self, [*self.queues, que], self.slots + que._slots
-        if len(self.slots) > self.limit:
-            raise CapacityFault(f"InitBuffer: a TBufPool for {self.limit} buffers (bufIDSize) gets {len(self.slots)}")
+        self.queues, self.slots = [*self.queues, que], self.slots + que._slots
+        for slot in que._slots:
+            slot.pool = self
         if (over := self.next_free - self.stop) > 0:
             hint = "" if self.stop else "; InitBufPool comes first, on A2 again after Reset [ErrorBuffer4]"
             self.core.tolerate(CapacityFault(f"InitBuffer: {que.name} ends {over} bytes behind its TBufPool{hint}"))
@@ -441,23 +452,22 @@ class TBufPool(TPipe):
         """Use a queue's buffers. QueueFault: a pool that is in use has some of their bytes."""
         for other in self.ub.allocations:
             inside = other.start < last.start + last.size and first.start < other.start + other.size
-            if inside and other.in_use and other not in self.slots:
+            if inside and other.pool not in (None, self) and other.pool.in_use:
                 self.core.tolerate(QueueFault(f"{call} overlaps {other.name}: Reset of its TBufPool comes first"))
-        for slot in self.slots:
-            slot.in_use = True
-        self.ub.allocations.sort(key=lambda a: not a.in_use)  # who looks for the owner of a byte finds these
+        self.in_use = True
+        # Who looks for the owner of a byte finds these.
+        self.ub.allocations.sort(key=lambda a: a.pool is None or not a.pool.in_use)
 
     def Reset(self) -> None:
         """End what is under way: no buffer has a value. For new ones InitBufPool comes first, except on 950. LeakFault."""
         self.core.check_leaks(self.slots, "TBufPool.Reset")
         for slot in (a for a in self.slots if a in self.ub.allocations):
             _wait(self.core, slot)
-            slot.in_use = False
             if slot.state is BUFFER:
                 self.ub.new_handle(slot)
             self.ub.forget(slot.start, slot.start + slot.size, "was not written since TBufPool.Reset", self.core.site)
         self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
-        self.next_free, self.ended = self.start, True
+        self.next_free, self.ended, self.in_use = self.start, True, False
 
 
 def _check_position_limit(core: Core, position: TPosition) -> None:

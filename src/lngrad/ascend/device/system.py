@@ -140,6 +140,7 @@ def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
     region, start, stop = gm.window(api, 0, 1)
     region.check_writable(api)
     core = running(api)
+    core.reads((region.start + start, region.start + stop))
     instruction = core.record(api, SCALAR)
     core.touch_global(instruction, region, start, stop, writing=True, atomic=True)
     place = region.data[start:stop].view(gm.bound(api)[1])

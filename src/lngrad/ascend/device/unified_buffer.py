@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class Allocation:
         forbidden: Bits of what no unit may do in its present state.
         flag: What EnQue's flag says to be finished, until DeQue has waited for it; or FreeTensor's, until AllocTensor has.
         waits: The pipe that waits for it.
-        in_use: Of a TBufPool that has been used since its Reset.
+        pool: The TBufPool that it is of, if any.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Allocation:
     forbidden: int = 0
     flag: Snapshot | None = None
     waits: int = 0
-    in_use: bool = False
+    pool: Any = None
 
     def enter(self, state: State, checked: bool = True) -> None:
         """Change the state; ``checked``: whether the order of the queue is enforced."""

@@ -190,10 +190,15 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
     Where the test defines the struct in a header of its own, the kernel gets that one.
     """
     name, last, link = kernels.name, list[str](), list[str]()
+    operator = operator_of(name)
+    struct = default_struct(hosts, operator)
+
+    def whole(text: str) -> bool:
+        """Whether a header needs nothing ahead of it: a namespace of the kernel, or op_host's struct."""
+        return "\nusing namespace" not in text and not (struct and struct in text and not defines(text, struct))
+
     ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
-    given = next(
-        (one for one in ours if one.is_file() and "\nusing namespace" not in one.read_text(errors="replace")), None
-    )
+    given = next((one for one in ours if one.is_file() and whole(one.read_text(errors="replace"))), None)
     if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
@@ -203,8 +208,6 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
     if given:
         test = kernel = given
     else:
-        operator = operator_of(name)
-        struct = default_struct(hosts, operator)
         own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
         parts = [path for path in kernels.rglob("*") if not OTHER_MACHINE.search(str(path.relative_to(kernels)))]
         test, kernel = kernels / "lngrad_test.h", kernels / "lngrad_kernel.h"

@@ -230,7 +230,8 @@ def _judgement(operator: str, why: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]+", "0x…", " ".join(text.split()))[:220]
+    text = re.sub(r"0x[0-9a-f]+", "0x…", " ".join(text.split()))
+    return re.sub(r"/\S*/(?=[\w.]+:\d)", "", text)[:220]  # without the folder of a file
 
 
 def _record(*values: object) -> dict[str, str]:

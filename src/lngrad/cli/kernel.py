@@ -41,17 +41,8 @@ STOPPED = "it was stopped"  # as lngrad/watch.h says it
 Strictness = Literal["checked", "device"]
 # The options that a whole program has too.
 _OF_PROGRAMS = {
-    "file",
-    "include",
-    "define",
-    "soc",
-    "strictness",
-    "auto_sync",
-    "ordering",
-    "cycles",
-    "remarks",
-    "time_limit",
-}
+    "file", "include", "define", "soc", "strictness", "auto_sync", "ordering", "cycles", "remarks", "time_limit",
+}  # fmt: skip
 
 
 def kernel_run(

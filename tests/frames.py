@@ -11,12 +11,19 @@ from typing import Any
 
 
 def frames_of(call: Callable[[], object]) -> list[tuple[str, str]]:
-    """The functions of lngrad that a call runs in this thread, as (file, name), in order."""
-    found = []
+    """The functions of lngrad that a call runs in this thread, as (file, name), in order.
+
+    Of `finish` only its name: what it runs depends on whether another thread is late.
+    """
+    found: list[tuple[str, str]] = []
+    finishing: list[Any] = []
 
     def seen(frame: Any, event: str, _: object) -> None:
-        if event == "call" and f"{os.sep}lngrad{os.sep}" in frame.f_code.co_filename:
+        if event == "return" and finishing == [frame]:
+            finishing.clear()
+        if event == "call" and not finishing and f"{os.sep}lngrad{os.sep}" in frame.f_code.co_filename:
             found.append((Path(frame.f_code.co_filename).name, frame.f_code.co_name))
+            finishing.extend([frame] if found[-1] == ("workers.py", "finish") else [])
 
     before, collects = sys.getprofile(), gc.isenabled()
     gc.disable()  # what a collection calls is none of the call's

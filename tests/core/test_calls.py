@@ -17,6 +17,8 @@ import pytest
 import lngrad
 from frames import second_and_third
 from lngrad.core import calls
+from lngrad.cpu import workers
+from lngrad.cpu.jobs import PAUSES, SLOT_BYTES
 from lngrad.errors import NumberError, OverlapError, ShapeError
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, Normalization, check_forward, check_grads, check_same_bits, make_inputs
@@ -451,3 +453,21 @@ def test_a_second_call_is_the_third_and_crosses_six_files(shape, given, norm):
         files = set(files[files.index("api.py") :])  # before it the test makes its arguments
         shared = {"workers.py", "threads.py"} if shape == (512, 384) else set()  # who takes part in it
         assert files - shared <= {"api.py", "calls.py", "addresses.py", "memory.py", "run.py", "jobs.py"}
+
+
+@pytest.mark.skipif("numba_cpu" not in lngrad.backends(), reason="needs the kernels")
+@pytest.mark.usefixtures("threads")
+def test_a_helper_that_is_late_changes_neither_path_nor_bits():
+    """Compiled code waits for so many pauses, then the host does: on a busy machine now and then, with no pauses often."""
+    lngrad.set_num_threads(2)
+    inputs = make_inputs(Case((512,), (384,)), "float32")
+    right = forward(inputs)
+    pauses = workers._workers._slots[PAUSES :: SLOT_BYTES // 8]
+    before = pauses.copy()
+    pauses[:] = 0
+    try:
+        for _ in range(50):
+            second_and_third(lambda: forward(inputs))
+            check_same_bits(forward(inputs), right)
+    finally:
+        pauses[:] = before

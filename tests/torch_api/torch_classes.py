@@ -235,6 +235,44 @@ LEFT = {
         lambda: form(lambda s, x: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + s.eps), eps=1e-6),
         "computes something else",
     ),
+    "clamped x": (
+        lambda: form(lambda s, x: F.layer_norm(x.clamp(-1000, 1000), (8,), s.a, s.b), a="p", b="p"),
+        "computes something else with large values",
+    ),
+    "a clamped result": (
+        lambda: form(lambda s, x: F.layer_norm(x, (8,), s.a, s.b).clamp(-50, 50), a="p", b="p"),
+        "computes something else with one row",  # and weights that are large
+    ),
+    "a limited variance": (
+        lambda: form(lambda s, x: x * torch.rsqrt(x.square().mean(-1, keepdim=True).clamp(max=1e6) + s.eps), eps=1e-6),
+        "computes something else with large values",
+    ),
+    "0 for NaN": (
+        lambda: form(lambda s, x: torch.nan_to_num(rms(x, s.eps)) * s.weight, weight="p", eps=1e-6),
+        "computes something else with a NaN",
+    ),
+    "no infinity": (
+        lambda: form(lambda s, x: rms(x.clamp(-3e38, 3e38), s.eps) * s.weight, weight="p", eps=1e-6),
+        "computes something else with an infinity",
+    ),
+    "many rows": (
+        lambda: form(lambda s, x: x if len(x) > 100 else rms(x, s.eps) * s.weight, weight="p", eps=1e-6),
+        "computes something else with many rows",
+    ),
+    "zeros": (
+        lambda: form(lambda s, x: x if not x.any() else F.layer_norm(x, (8,), s.a, s.b), a="p", b="p"),
+        "computes something else with zeros",
+    ),
+    "scaled by the largest": (
+        lambda: form(
+            lambda s, x: rms(x / x.abs().amax(-1, keepdim=True).clamp(min=1), s.eps) * s.weight, weight="p", eps=1e-6
+        ),
+        "stays right where squares overflow",
+    ),
+    "kept for others": (
+        lambda: form(lambda s, x: s.__dict__.update(last=x) or rms(x, s.eps) * s.weight, weight="p", eps=1e-6),
+        "its forward sets last",
+    ),
     "any arguments": (lambda: form(lambda s, *x: rms(x[0], s.eps), eps=1e-6), "its forward names no argument"),
     "three parameters": (lambda: form(lambda s, x: x, **BOTH, scale="p"), "has more parameters: weight, bias, scale"),
 }

@@ -10,7 +10,7 @@ import copy
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -30,6 +30,14 @@ _SAME_BITS = 0.9  # of RMS results in 16 bits; a float32 that is summed in anoth
 _LARGE = 30.0  # samples in which no eps matters
 _MAX_ELEMENTS = 1 << 16  # of a weight of several dimensions, which is seldom a norm's
 _DIFFERENT = "computes something else"
+_BEYOND: dict[str, Callable[[Tensor], Tensor]] = {  # samples in which limits, branches and repairs show
+    "one row": lambda x: x[:1],
+    "many rows": lambda x: torch.cat([x] * 65),
+    "zeros": lambda x: 0 * x,
+    "large values": lambda x: 1e4 * x,
+    "a NaN": lambda x: torch.cat([x[:1] * torch.nan, x[1:]]),
+    "an infinity": lambda x: torch.cat([x[:1] * torch.inf, x[1:]]),
+}
 
 
 class Formula(NamedTuple):
@@ -143,6 +151,7 @@ class _Trial:
         self.module, self.gate = module, gate
         self.normalizes = False  # whether any result does not depend on the size of x
         self.rounded = ""  # as Formula's
+        self.kept: set[str] = set()  # names of attributes that their forward sets
         self.random = torch.Generator().manual_seed(0)
         self.values = {name: self._normal(value.shape) for name, value in tensors.items()}
         value = next(iter(tensors.values()), None)
@@ -181,7 +190,10 @@ class _Trial:
         own = self.module._parameters
         copied._parameters = own | {name: torch.nn.Parameter(value) for name, value in given.items() if name in own}
         copied._buffers = self.module._buffers | {name: value for name, value in given.items() if name not in own}
+        before = dict(vars(copied))
         y: Any = type(self.module).forward(copied, *([x] if gate is None else [x, gate]))
+        after = vars(copied)
+        self.kept |= {name for name in {**before, **after} if before.get(name) is not after.get(name)}
         is_alike = isinstance(y, torch.Tensor) and y.shape == x.shape
         return y if is_alike else None, copied._parameters | copied._buffers
 
@@ -237,6 +249,8 @@ class _Trial:
         # Of one axis of rows, groups of channels and much else is the same.
         if found is None or (max(ranks) < len(self.shape) + 2 and others - ranks):
             return _DIFFERENT if others else problem
+        if self.kept:
+            return f"its forward sets {', '.join(sorted(self.kept))}"
         if found.shape != self.shape:
             return "its weight is per head"
         if found.bias is not None and not found.centred:
@@ -302,6 +316,11 @@ class _Trial:
         where = next(one for one in self.samples if one in accepted)
         if not self._same_derivatives(formula, where, self._gate(where)):
             return "has other derivatives"
+        beyond = [name for name, change in _BEYOND.items() if not self._holds_for(change, formula, where)]
+        if beyond:
+            return f"{_DIFFERENT} with {beyond[0]}"
+        if self._holds_for(lambda x: 1e25 * x, formula, where):  # ours does not: it sums squares in float32
+            return "stays right where squares overflow"
         pairs = [(one, one if self.gate else None) for one in _DTYPES]
         if self.gate:
             pairs += [(torch.float32, one) for one in _DTYPES if one not in _WIDE]
@@ -364,6 +383,20 @@ class _Trial:
                     self.rounded = f"xhat rounded before weight{more}" if x.dtype is y.dtype else self.rounded
                     return True
         return False
+
+    def _holds_for(self, change: Callable[[Tensor], Tensor], formula: Formula, where: tuple[int, str]) -> bool:
+        """Whether it is theirs for a changed sample and tensors a hundred times as large."""
+        _, eps, settings = self._sample(formula, where, torch.float32)
+        x = change(self.samples[where]).float()
+        gate = self._normal(x.shape).float() if self.gate else None
+        large = copy.copy(self)
+        large.values = {name: 100 * value for name, value in self.values.items()}
+        with torch.no_grad():
+            y, tensors = large.theirs(x, gate, **settings)
+        exact = self.exact(formula, where[1], x, gate, tensors, eps)
+        if y is None or not torch.equal(y.isfinite(), exact.isfinite()):
+            return False
+        return _near(y.nan_to_num(0, 0, 0), exact.nan_to_num(0, 0, 0))
 
     def _same_derivatives(self, formula: Formula, where: tuple[int, str], gate: Tensor | None) -> bool:
         x, eps, settings = self._sample(formula, where, torch.float32)

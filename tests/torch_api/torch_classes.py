@@ -380,6 +380,10 @@ NOT_GATED = {
     "sigmoid": (lambda: gated_otherwise(torch.sigmoid), "its gate is a sigmoid"),
     "GELU": (lambda: gated_otherwise(F.gelu), OTHERWISE),
     "hard swish": (lambda: gated_otherwise(F.hardswish), OTHERWISE),
+    "a limited gate": (
+        lambda: gated_otherwise(lambda z: F.silu(z.clamp(max=100))),
+        "computes something else with large values",
+    ),
     "silu twice": (lambda: gated_otherwise(lambda z: F.silu(F.silu(z))), OTHERWISE),
     "no activation": (lambda: gated_otherwise(lambda z: z), OTHERWISE),
     "added": (lambda: form(lambda s, x, z: rms(x, s.eps) * s.weight + F.silu(z), weight="p", eps=1e-6), OTHERWISE),

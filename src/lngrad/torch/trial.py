@@ -387,8 +387,8 @@ class _Trial:
     def _holds_for(self, change: Callable[[Tensor], Tensor], formula: Formula, where: tuple[int, str]) -> bool:
         """Whether it is theirs for a changed sample and tensors a hundred times as large."""
         _, eps, settings = self._sample(formula, where, torch.float32)
-        x = change(self.samples[where]).float()
-        gate = self._normal(x.shape).float() if self.gate else None
+        x, gate = change(self.samples[where]).float(), self._gate(where)
+        gate = None if gate is None else change(gate)
         large = copy.copy(self)
         large.values = {name: 100 * value for name, value in self.values.items()}
         with torch.no_grad():

@@ -226,7 +226,7 @@ def gated_rms_norm(
     N = input.shape[-1]
     numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
     if group_size in (None, N):
-        return derivatives.differentiable_gated(input, [N], weight, gate, *numbers)
+        return derivatives.differentiable_gated(input, _sizes(N), weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
         raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")
     x, z = (one.unflatten(-1, (-1, group_size)).movedim(-2, 0) for one in (input, gate))

@@ -273,6 +273,10 @@ LEFT = {
         lambda: form(lambda s, x: s.__dict__.update(last=x) or rms(x, s.eps) * s.weight, weight="p", eps=1e-6),
         "its forward sets last",
     ),
+    "a list that grows": (
+        lambda: form(lambda s, x: s.seen.append(x) or rms(x, s.eps) * s.weight, weight="p", eps=1e-6, seen=[]),
+        "its forward sets seen",
+    ),
     "any arguments": (lambda: form(lambda s, *x: rms(x[0], s.eps), eps=1e-6), "its forward names no argument"),
     "three parameters": (lambda: form(lambda s, x: x, **BOTH, scale="p"), "has more parameters: weight, bias, scale"),
 }

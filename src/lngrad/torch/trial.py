@@ -29,6 +29,7 @@ _CLOSE, _CLOSE_NARROW = 1e-4, 0.1
 _SAME_BITS = 0.9  # of RMS results in 16 bits; a float32 that is summed in another order is seldom rounded otherwise
 _LARGE = 30.0  # samples in which no eps matters
 _MAX_ELEMENTS = 1 << 16  # of a weight of several dimensions, which is seldom a norm's
+_CONTAINERS = dict, list, set
 _DIFFERENT = "computes something else"
 _BEYOND: dict[str, Callable[[Tensor], Tensor]] = {  # samples in which limits, branches and repairs show
     "one row": lambda x: x[:1],
@@ -185,15 +186,15 @@ class _Trial:
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """What their forward gives, None for what is no tensor of x's shape, and the tensors of the copy that it ran on."""
         copied: Any = copy.copy(self.module)
-        copied.__dict__ = self.module.__dict__ | {"training": False} | settings
+        containers = {name: copy.copy(one) for name, one in vars(copied).items() if isinstance(one, _CONTAINERS)}
+        copied.__dict__ = self.module.__dict__ | containers | {"training": False} | settings
         given = {name: value.to(dtype) for name, value in self.values.items()}
         own = self.module._parameters
         copied._parameters = own | {name: torch.nn.Parameter(value) for name, value in given.items() if name in own}
         copied._buffers = self.module._buffers | {name: value for name, value in given.items() if name not in own}
-        before = dict(vars(copied))
+        before = _state(copied)
         y: Any = type(self.module).forward(copied, *([x] if gate is None else [x, gate]))
-        after = vars(copied)
-        self.kept |= {name for name in {**before, **after} if before.get(name) is not after.get(name)}
+        self.kept |= {name for name, *_ in before ^ _state(copied)}
         is_alike = isinstance(y, torch.Tensor) and y.shape == x.shape
         return y if is_alike else None, copied._parameters | copied._buffers
 
@@ -414,6 +415,11 @@ class _Trial:
             got is wanted if got is None or wanted is None else _near(got, wanted.double(), 1e-3)
             for got, wanted in zip(*found, strict=True)
         )
+
+
+def _state(module: Any) -> set[tuple[str, int, int]]:
+    """What a module's attributes are, and how much is in those that can grow."""
+    return {(name, id(one), len(one) if isinstance(one, _CONTAINERS) else 0) for name, one in vars(module).items()}
 
 
 def _near(y: Tensor, exact: Tensor, tolerance: float = _CLOSE) -> bool:

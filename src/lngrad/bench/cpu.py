@@ -120,9 +120,8 @@ class CpuBench:
             processes = FirstCalls(job.dtype)
             starts: dict[str, PreparedCall] = {"cold": processes.cold, LNGRAD: processes.warm}
             rounds = 1 if settings.quick else QUICK_ROUNDS
-            return Contest(
-                starts, lambda name, call: float(call()), rounds, {}, facts=facts
-            )  # calls that time themselves
+            clock = lambda name, call: float(call())  # noqa: E731  # calls that time themselves
+            return Contest(starts, clock, rounds, {}, facts=facts)
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
         if scope == "model":
             calls, versions = steps(job, peers, "cpu")

@@ -54,9 +54,8 @@ WARM_CALLS = 3  # compile, and fill the allocator's cache
 FLUSH_BYTES = 1 << 30  # written before each turn: longer than the host takes to launch
 READ_BYTES = 256 << 20  # then read: several times any L2, which then has nothing to write back
 _SLICE = 1 << 24  # elements that are summed in float64 at a time
-_END = (
-    1 << 16
-)  # elements of the first rows, and of the last, that the reference takes: it computes in float64 on the CPU
+# Elements of the first rows, and of the last, that the reference takes: it computes in float64 on the CPU.
+_END = 1 << 16
 
 _OPS = {"call": ("backward",), "forward": ("forward",), "overhead": ("forward", "backward"), "model": ("step",)}
 

@@ -90,9 +90,8 @@ class Comparison:
             with np.errstate(all="ignore"):
                 is_llama, sized = self._standard == LLAMA, exact
                 if is_rounded := is_llama and self.case.dtype in OF_16_BITS:
-                    least = float(
-                        finfo(numpy_dtype(self.case.dtype)).smallest_normal
-                    )  # below it, a rounding is absolute
+                    # Below the smallest normal number a rounding is absolute.
+                    least = float(finfo(numpy_dtype(self.case.dtype)).smallest_normal)
                     sized = replace(exact, dy=np.maximum(np.abs(exact.dy.astype(np.float64)), least))
                 scales = gradient_scales(sized, rounded_mean=is_llama or self._standard == "stable" or own is not None)
                 if is_rounded:

@@ -311,10 +311,9 @@ def _work(tasks: Connection, request: _Request) -> None:
         quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2 and request.options["auto_sync"]
         tasks.send(_without_auto_sync(kernel, blocks, again, request) if quick and request.options["ordering"] else ())
     except DeviceFault as fault:
+        # Of the two instructions on their pipes.
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
-        tasks.send(
-            _Result(str(fault), picture=picture, kind=type(fault).__name__)
-        )  # of the two instructions on their pipes
+        tasks.send(_Result(str(fault), picture=picture, kind=type(fault).__name__))
     except (LngradError, OSError, MemoryError) as error:
         tasks.send(error)
 

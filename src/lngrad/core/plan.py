@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from lngrad.core.problem import Problem
+from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM, Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.bounded_cache import cached_property
@@ -174,7 +174,7 @@ def _serves(row: Backend, problem: Problem) -> bool:
 
 def _not_computed(row: Backend, problem: Problem) -> str | None:
     """That a backend does not compute this operator or normalization, or None."""
-    if row.family or problem.is_layer_norm:
+    if row.family or (problem.operator in (FORWARD, BACKWARD) and problem.normalization == LAYER_NORM):
         return None
     return "computes layer normalization alone, without offset, residual and dtotal"
 

@@ -275,11 +275,6 @@ class Problem:
         arrays = dy, x, mean, rstd, gamma
         return describe(BACKWARD, arrays, normalized_shape, output_mask, out, completes_mean=completes_mean)
 
-    @property
-    def is_layer_norm(self) -> bool:
-        """Whether this is layer normalization with all switches off: what every backend computes."""
-        return self.operator in (FORWARD, BACKWARD) and self.normalization == LAYER_NORM
-
     def numbers(self, given: tuple[float | None, ...]) -> tuple[float, ...]:
         """The operator's numbers. An eps of None is torch's since 2.7: the machine epsilon of what sums of x are kept in."""
         return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in given)
@@ -376,9 +371,7 @@ def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
     if normalized_shape is None:
         return None
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if any(
-        isinstance(size, (float, np.floating)) for size in shape
-    ):  # 64.0 is equal to 64, and would be found in its place
+    if any(isinstance(size, (float, np.floating)) for size in shape):  # 64.0 is equal to 64: it would be found for that
         raise ShapeError(f"normalized_shape: expected integers, got {shape}")
     return shape
 

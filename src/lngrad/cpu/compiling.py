@@ -27,9 +27,8 @@ _I64 = ir.IntType(64)
 _ENTRY = "lngrad_kernel"  # until it is emitted
 _FACTORIES = {**TASK_FUNCTIONS, **TRIADS, **COPY_FUNCTIONS}
 _ENGINES = []  # own what LLVM has put into memory
-_OURS = "".join(
-    f"{len(part)}{part}" for part in kernels.__name__.split(".")
-)  # as Numba writes it in names of functions
+# As Numba writes it in names of functions.
+_OURS = "".join(f"{len(part)}{part}" for part in kernels.__name__.split("."))
 
 
 class _Linked(JITCodeLibrary):
@@ -104,9 +103,8 @@ def lower(name: str, dtype: str, accumulator: str):
     compiled = function.overloads[arguments]
     whole, module = llvm.parse_assembly(""), llvm.parse_assembly(str(_entry(compiled.fndesc, returns)))
     _link(compiled.library, whole, set())
-    for (
-        inner
-    ) in whole.functions:  # linked when called, so that their order, and the machine code, is that of first callers
+    # Linked when called, so that their order, and the machine code, is that of first callers.
+    for inner in whole.functions:
         if not inner.is_declaration and inner.linkage == llvm.Linkage.external:
             inner.linkage = "linkonce_odr"
     module.link_in(whole)

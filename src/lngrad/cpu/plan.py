@@ -171,7 +171,7 @@ class PlanBuilder:
             if step is None:
                 gather, scatter = (kernel_address(way, spec.dtype, dtype) for way in ("gather", "scatter"))
                 words = table_of(spec, len(problem.lead), (gather, scatter))
-                self.regions.add_table(f"{name}_table", len(words))
+                self.regions.add(f"{name}_table", len(words), "float64")  # as wide as an int64
                 kept = words if words.nbytes <= TABLE_BYTES else None
                 self.tables.append(StrideTable(f"{name}_table", spec, (gather, scatter), kept))
         rows = fields["block_rows"] = self.block_rows()

@@ -41,10 +41,6 @@ class Regions:
         self.offsets[name] = self.nbytes - LINE
         self.nbytes += -(-elements * bytes_of(dtype) // LINE) * LINE
 
-    def add_table(self, name: str, entries: int) -> None:
-        """Reserve a region for a table of offsets."""
-        self.add(name, entries, "float64")  # as wide as an int64
-
 
 class Workspace:
     """The memory of one run. `start`, its first whole cache line, is the address that offsets count from."""

@@ -122,9 +122,7 @@ def npz_arrays(path: Path, names: tuple[str, ...] | None, max_bytes: int | None)
 
 
 def _read_member(archive: zipfile.ZipFile, mapped: Buffer, member: zipfile.ZipInfo, where: str) -> Array:
-    if (
-        member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ZIP_ENCRYPTED
-    ):  # zipfile says that it is encrypted
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ZIP_ENCRYPTED:  # of which zipfile says so
         with as_format_error(where, "can't be unpacked; the .npz is damaged or encrypted"):
             data = archive.read(member)
         return npy_array(data, where)

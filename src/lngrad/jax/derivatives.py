@@ -26,11 +26,6 @@ from lngrad.jax.operators import AxisName, Four, Gated
 Three = tuple[Any, Any, Any]  # arrays, or None
 
 
-def _nonzero(tangent: Any) -> Any:
-    """A tangent, or None if it is known to be zero."""
-    return None if isinstance(tangent, SymbolicZero) else tangent
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(4, 5, 6, 7))
 def _forward(
     x: Any,
@@ -61,7 +56,7 @@ def _forward_tangents(
     x, gamma, _, residual = primals
     results = forward(*primals, normalized, eps, normalization, axis)
     _, mean, rstd, total = results
-    of_x, of_gamma, of_beta, of_residual = map(_nonzero, moved)
+    of_x, of_gamma, of_beta, of_residual = (None if isinstance(one, SymbolicZero) else one for one in moved)
     if total is not None and not (of_x is None and of_residual is None):
         both = (of_x, x), (of_residual, residual)
         of_both = (jnp.zeros_like(one) if tangent is None else tangent for tangent, one in both)
@@ -85,15 +80,20 @@ def _by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static:
 def _tangents_by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static: Any, *both: Any) -> Any:
     primals, moved = both
     at = [k for k, tangent in enumerate(moved) if tangent is not None and not isinstance(tangent, SymbolicZero)]
+    results = _by_formula(kernel, formula, static, *primals)
+    return results, _tangents_by(partial(formula, **dict(static)), primals, moved, at)
+
+
+def _tangents_by(formula: Callable[..., Any], primals: Sequence[Any], moved: Sequence[Any], at: list[int]) -> Any:
+    """Tangents of a formula, by those of its arguments at some places alone."""
 
     def of_chosen(*chosen: Any) -> Any:
         given = list(primals)
         for k, value in zip(at, chosen, strict=True):
             given[k] = value
-        return formula(*given, **dict(static))
+        return formula(*given)
 
-    results = _by_formula(kernel, formula, static, *primals)
-    return results, jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
+    return jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
 
 
 def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
@@ -181,10 +181,6 @@ def _evaluate(*given: Any, with_total: bool, present: tuple[bool, ...], batches:
     return list(_batched(tangents, batches)(*given))
 
 
-def _types(*types: Any, **static: Any) -> Any:
-    return jax.make_jaxpr(partial(_evaluate, **static))(*types).out_avals
-
-
 def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static: Any) -> Any:
     """By the tangents it is linear; by x, mean, rstd and gamma JAX differentiates the formula."""
     residuals = sum(static["present"][:_RESIDUALS])
@@ -200,14 +196,7 @@ def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static
         add(_primitive.bind(*primals[:residuals], *linear, **static))
     if any(moved[:residuals]):
         at = [k for k in range(residuals) if moved[k]]
-
-        def of_residuals(*chosen: Any) -> Any:
-            given = list(primals)
-            for k, value in zip(at, chosen, strict=True):
-                given[k] = value
-            return _evaluate(*given, **static)
-
-        add(jax.jvp(of_residuals, [primals[k] for k in at], [tangents[k] for k in at])[1])
+        add(_tangents_by(partial(_evaluate, **static), primals, tangents, at))
     return results, totals
 
 
@@ -235,10 +224,8 @@ def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
             if dx is None:
                 dy = dy.astype(x.dtype)  # beside a wider total that nobody used
             if "beta" in types and operators.accumulator(x, gamma, types["beta"]) != operators.accumulator(x, gamma):
-                ones = (
-                    jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma
-                )  # so that dbeta is summed as wide
-                gamma = ones.astype(types["beta"].dtype)
+                ones = jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma
+                gamma = ones.astype(types["beta"].dtype)  # so that dbeta is summed as wide
             dtypes = tuple(types[name].dtype if name in types else x.dtype for name in ("gamma", "beta"))
             dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, dx, normalized, wanted, dtypes, normalization, axis)
         if wanted[0] and not (dmean is None and drstd is None):
@@ -271,7 +258,7 @@ def _batch(arguments: Any, dims: Any, **static: Any) -> Any:
 
 
 _primitive.def_impl(lambda *given, **static: jax.jit(partial(_evaluate, **static))(*given))
-_primitive.def_abstract_eval(_types)
+_primitive.def_abstract_eval(lambda *types, **static: jax.make_jaxpr(partial(_evaluate, **static))(*types).out_avals)
 ad.primitive_jvps[_primitive] = _differentiate
 ad.primitive_transposes[_primitive] = _transpose
 batching.primitive_batchers[_primitive] = _batch

@@ -82,8 +82,10 @@ def on_shards(function: Callable[..., Any], normalized: int, axis: Any, x: Any, 
     names, spec = _explicit_axes(x), jax.typeof(x).sharding.spec
     row = spec[len(spec) - normalized :]
     for parameter in parameters:
-        if parameter is not None and (names or _explicit_axes(parameter)) and _spec(parameter) != tuple(row):
-            expected, got = PartitionSpec(*row), jax.typeof(parameter).sharding.spec
+        if parameter is None or not (names or _explicit_axes(parameter)):
+            continue
+        expected, got = PartitionSpec(*row), jax.typeof(parameter).sharding.spec
+        if tuple(got) != tuple(row):
             raise ShapeError(f"gamma, beta: expected to be sharded as x's rows, {expected}, got {got}; see jax.reshard")
     if residual is not None and (names or _explicit_axes(residual)) and jax.typeof(residual).sharding.spec != spec:
         got = jax.typeof(residual).sharding.spec
@@ -113,10 +115,6 @@ def refuse_sharded(names: str, *arrays: Any) -> None:
         if _explicit_axes(array):
             got = jax.typeof(array).sharding.spec
             raise ShapeError(f"{names}: expected the same on every device, got {got}; see jax.reshard")
-
-
-def _spec(array: Any) -> tuple[Any, ...]:
-    return tuple(jax.typeof(array).sharding.spec)
 
 
 def check_axis(axis: Any) -> None:

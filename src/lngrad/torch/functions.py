@@ -54,19 +54,18 @@ def layer_norm(
         y = native.module.norm(input, normalized_shape, weight, bias, eps)
         if y is not NotImplemented:
             return y
-    if has_torch_function_variadic(input, weight, bias):  # torch.fx traces, and tensors of other libraries
-        if _is_torchs("layer_norm", input):
-            return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
+    # At the end torch has let go of our operators, and Python of our memory.
+    is_torchs = finalizing or _is_torchs("layer_norm", input)
+    # Of traces of torch.fx, and tensors of other libraries.
+    if not is_torchs and has_torch_function_variadic(input, weight, bias):
         return handle_torch_function(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
-    if finalizing:  # torch has let go of our operators, and Python of our memory
-        return torch.nn.functional.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
-    shape = _sizes(normalized_shape)
-    if _is_torchs("layer_norm", input):
+    shape, traced = _sizes(normalized_shape), not is_torchs and (compiling or torch.jit.is_tracing())
+    if is_torchs or (traced and torch.onnx.is_in_onnx_export()):  # which has an operator of its own for it
         return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
-    if compiling or torch.jit.is_tracing():
-        return _traced(input, shape, weight, bias, eps)
+    if traced:
+        return operators.layer_norm(input, shape, weight, bias, eps)[0]
     return derivatives.differentiable_forward(input, shape, weight, bias, eps)[0]
 
 
@@ -312,13 +311,6 @@ def _sizes(normalized_shape: Any) -> list[int]:
     with warnings.catch_warnings():  # that they are constants of the trace: so is the weight's shape
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         return [int(size) for size in sizes]
-
-
-def _traced(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """The operator; in an export to ONNX torch's own function, which becomes LayerNormalization."""
-    if torch.onnx.is_in_onnx_export():
-        return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
-    return operators.layer_norm(x, shape, weight, bias, eps)[0]
 
 
 def layer_norm_backward(

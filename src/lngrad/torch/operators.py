@@ -39,35 +39,26 @@ from lngrad.typing import Mask, Shape, Tensor
 for give_way in vars(torch.ops.lngrad).pop("give_way", ()):
     give_way()
 library = torch.library.Library("lngrad", "DEF")
-library.define(
-    "layer_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps) -> (Tensor, Tensor, Tensor)"
-)
-library.define(
+ALL = {}
+for schema in (
+    "layer_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps) -> (Tensor, Tensor, Tensor)",
     "layer_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
-    "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
-)
-library.define(
+    "bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
     "norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps, Tensor? residual, bool centred, "
-    "float offset) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-library.define(
+    "float offset) -> (Tensor, Tensor, Tensor, Tensor)",
     "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
-    "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)"
-)
-# A gate is an array more and a gradient more, so its operators are apart.
-library.define(
+    "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)",
+    # A gate is an array more and a gradient more, so its operators are apart.
     "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, bool gates_x) "
-    "-> (Tensor, Tensor)"
-)
-library.define(
+    "-> (Tensor, Tensor)",
     "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
-    "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)"
-)
-_NAMES = "layer_norm", "layer_norm_backward", "norm", "norm_backward", "gated_norm", "gated_norm_backward"
-ALL = {name: getattr(torch.ops.lngrad, name).default for name in _NAMES}
+    "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)",
+):
+    library.define(schema)
+    name = schema.partition("(")[0]
+    ALL[name] = getattr(torch.ops.lngrad, name).default
+    native.register(name, ALL[name])
 layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward = ALL.values()
-for name, one in ALL.items():
-    native.register(name, one)
 
 
 class Switches(NamedTuple):

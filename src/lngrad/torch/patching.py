@@ -193,7 +193,8 @@ def _gains(modules: list[Any]) -> Iterator[str]:
         seen.add(row)
         ratios, others = [], Others()
         for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
-            given = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(1 + _has_gate(module))]
+            number = 2 if isinstance(module, Turned) and module.formula.gate else 1
+            given = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(number)]
             ratio = _ratio(module, theirs.forward, given, leaves)
             ratios.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
         found = "not measured: the machine is busy" if others.share() > BUSY else ", ".join(ratios)
@@ -211,10 +212,6 @@ def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[
     if sizes is None or layout == CHANNELS_FIRST:
         return sizes, lambda rows: (1, *(sizes or ()), rows, *[1] * (ndim - 3))
     return sizes, lambda rows: (*[1] * (ndim - 1 - len(sizes)), rows, *sizes)
-
-
-def _has_gate(module: Any) -> bool:
-    return isinstance(module, Turned) and bool(module.formula.gate)
 
 
 def _ratio(module: Any, theirs: Any, given: list[Any], leaves: list[Any]) -> float:

@@ -76,9 +76,8 @@ class aclrtStream(Handle):
     def drain(self) -> None:
         """Run, or wait for, every task submitted so far. Raises the first StatusError since the last call."""
         with self._running:
-            if (
-                self._at_work
-            ):  # a finalizer, a signal handler or a host function, in the midst of one: it would wait for itself
+            # A finalizer, a signal handler or a host function, in the midst of one, would wait for itself.
+            if self._at_work:
                 text = "stream: expected a call from outside of its tasks, got one from within"
                 raise StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
             self._run_tasks()

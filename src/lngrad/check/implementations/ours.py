@@ -275,9 +275,7 @@ def _graph_statistics(a: Arguments, statistic: Array) -> Iterator[Array]:
 def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     if "float64" in (case.dtype, case.gamma_dtype, *case.output_dtypes):
         return "aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16"
-    if (
-        given.inputs.mean.dtype != given.inputs.rstd.dtype
-    ):  # a narrow variance gives its rstd in the accumulator's dtype
+    if given.inputs.mean.dtype != given.inputs.rstd.dtype:  # that of a narrow variance is in the accumulator's dtype
         return "aclnnLayerNormBackward takes mean and rstd of one dtype"
     if case.norm == "rms_norm" and (case.gamma_dtype is None or case.output_dtypes[1] != "float32"):
         return "aclnnRmsNormGrad takes a gamma, and gives dgamma in FLOAT"

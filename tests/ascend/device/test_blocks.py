@@ -10,6 +10,7 @@ from tile_harness import check_same_bits
 
 from lngrad.ascend import ascendc as asc
 from lngrad.ascend import soc as socs
+from lngrad.ascend.device import schedule
 from lngrad.ascend.device.sync import IBSet, IBWait
 from lngrad.ascend.device.system import SetAtomicMax, SetAtomicMin, SetPadValue
 from lngrad.ascend.faults import DeadlockFault, RaceFault, SyncFault
@@ -332,17 +333,107 @@ def test_a_block_may_read_until_another_one_has_written(scalar):
         asc.launch(kernel, 3, result, np.zeros(3 * N, F))
 
 
-def test_a_block_may_wait_for_two_others_by_turns():
+@pytest.mark.parametrize("places", [2, 7, 40])
+def test_a_block_may_wait_for_several_others_by_turns(places):
     def kernel(flags):
         tensor, index, memory = local(), asc.GetBlockIdx(), bind(flags)
         if index:
             put(memory[N * index], tensor, 7.0)
         for _ in range(1000 if index == 0 else 0):
-            if memory.GetValue(N) + memory.GetValue(2 * N) == 14:
+            if sum(memory.GetValue(N * other) for other in range(1, places + 1)) == 7 * places:
                 return
         assert index
 
-    asc.launch(kernel, 3, np.zeros(3 * N, F), strictness="device", ordering=False)
+    flags = np.zeros((places + 1) * N, F)
+    asc.launch(kernel, places + 1, flags, strictness="device", ordering=False, soc="Ascend910B1")
+
+
+def test_a_block_that_has_read_much_before_gives_way_too():
+    def kernel(memory):
+        flags, index = bind(memory), asc.GetBlockIdx()
+        for place in range(200 if index == 0 else 0):
+            flags.GetValue(place)
+        if index:
+            put(flags[N * index], local(), 7.0)
+        for _ in range(200 if index == 0 else 0):
+            if flags.GetValue(N) == flags.GetValue(2 * N) == 7:
+                return
+        assert index
+
+    asc.launch(kernel, 3, np.zeros(200, F), strictness="device", ordering=False)
+
+
+class TestPollingForEver:
+    @pytest.fixture(autouse=True)
+    def _soon(self, monkeypatch):
+        monkeypatch.setattr(schedule, "STILL", 1 << 14)
+
+    @pytest.mark.parametrize("places", [1, 6])
+    def test_a_flag_that_nobody_raises(self, places):
+        def kernel(flags):
+            memory, index = bind(flags), asc.GetBlockIdx()
+            while index != 1 and not all(memory.GetValue(place) for place in range(places)):
+                pass
+
+        with pytest.raises(DeadlockFault) as caught:
+            asc.launch(kernel, 3, np.zeros(N, F))
+        text = str(caught.value)
+        for block in (0, 2):
+            assert f"block {block} waits in a loop that reads global memory at test_blocks.py:" in text
+        assert "block 1" not in text.replace("block 1: ", "")
+        assert "ended: 1" in text
+
+    def test_more_blocks_than_cores(self):
+        """The last block would raise the flag; no core is left for it."""
+
+        def kernel(flags):
+            memory, index = bind(flags), asc.GetBlockIdx()
+            if index == asc.GetBlockNum() - 1:
+                put(memory, local(), 7.0)
+            while index < asc.GetBlockNum() - 1 and memory.GetValue(0) != 7:
+                pass
+
+        cores = socs.get("Ascend310P").vector_cores
+        asc.launch(kernel, cores, np.zeros(N, F), soc="Ascend310P", strictness="device", ordering=False)
+        with pytest.raises(
+            DeadlockFault,
+            match=f"block {cores - 1} waits in a loop.*; never started: {cores} and later, Ascend310P runs {cores} at a time",
+        ):
+            asc.launch(kernel, cores + 2, np.zeros(N, F), soc="Ascend310P", ordering=False)
+
+    def test_one_that_waits_for_the_others_barrier(self):
+        def kernel(flags):
+            if asc.GetBlockIdx():
+                asc.SyncAll()
+            while bind(flags).GetValue(0) == 0:
+                pass
+
+        with pytest.raises(DeadlockFault, match=r"block 0 waits in a loop.*block 1 waits in SyncAll"):
+            asc.launch(kernel, 2, np.zeros(N, F))
+
+    def test_an_exchange_that_never_succeeds(self):
+        def kernel(lock):
+            while asc.AtomicCas(bind(lock, np.int32), 0, 1) != 0:
+                pass
+
+        with pytest.raises(DeadlockFault, match="block 1 waits in a loop"):
+            asc.launch(kernel, 2, np.zeros(N, np.int32))
+
+    def test_what_changes_is_no_deadlock(self):
+        """A block counts up in memory, for longer than the limit; the others wait for the last number."""
+        turns = schedule.STILL // 8
+
+        def kernel(memory):
+            flags, index = bind(memory, np.int32), asc.GetBlockIdx()
+            for turn in range(turns if index == 0 else 0):
+                flags.SetValue(0, turn + 1)
+                asc.DataCacheCleanAndInvalid(flags)
+                for _ in range(9):
+                    flags.GetValue(0)
+            while index and flags.GetValue(0) < turns:
+                pass
+
+        asc.launch(kernel, 3, np.zeros(N, np.int32), strictness="device", ordering=False)
 
 
 def test_a_block_may_wait_by_atomics():

@@ -94,6 +94,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
             core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
+        core.writes(there, here)
         _move_out(local, here, there)
         if spare:
             region.data[first:] = memory[: region.data.size - first]

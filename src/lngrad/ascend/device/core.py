@@ -54,7 +54,7 @@ from lngrad.typing import Array, Dtype
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
 TEMPORARY = "the framework's temporary buffer"
-POLLS = 8  # reads of the same bytes, or of up to four such places, in succession: then other blocks have their turn
+POLLS, PLACES = 8, 256  # reads of one of so many places, and of no new one: then other blocks have their turn
 RECENT = 256  # instructions that the picture of a race shows
 
 
@@ -149,7 +149,11 @@ class Core:
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
-        self.polled, self.again = [(0, 0)], 0  # places of global memory read last, and reads in succession of them
+        self.polled, self.fresh = (
+            dict[tuple[int, int], int](),
+            0,
+        )  # by place of global memory: reads, counted on from `fresh`
+        self.held = 0  # the sum of the bytes of the Unified Buffer when others had their turn
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
         self.warnings: dict[tuple[str, str], str] = {}  # by place and API
@@ -495,12 +499,28 @@ class Core:
             raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
 
     def reads(self, place: tuple[int, int]) -> None:
-        """Note a read of bytes of global memory; behind some of the same ones other blocks have their turn."""
-        self.again = self.again + 1 if place in self.polled else 0
-        self.polled = self.polled if self.again else [place, *self.polled[:3]]
-        if self.again == POLLS and self.schedule is not None:
-            self.again = 0
-            self.schedule.give_way(self.index)
+        """Note a read of bytes of global memory; behind eight of the same ones, and of no new ones, others have their turn."""
+        known = self.polled
+        if place not in known:
+            if len(known) == PLACES:
+                known.clear()
+            known[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
+            if self.schedule is not None:
+                self.schedule.still = 0
+            return
+        known[place] = reads = max(known[place], self.fresh) + 1
+        if reads == self.fresh + POLLS and self.schedule is not None:
+            self.fresh, holds = reads, int(self.ub.data.view(np.uint64).sum())
+            if holds != self.held and self.schedule.still:  # a block that computes
+                self.schedule.still = 0
+            self.held = holds
+            what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
+            self.schedule.give_way(self.index, what, POLLS * len(known))
+
+    def writes(self, there: Array, values: Array | float) -> None:
+        """Note that bytes of global memory change: blocks that poll memory may go on."""
+        if self.schedule is not None and self.schedule.still and bool((there != values).any()):
+            self.schedule.still = 0
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:
         """Check and keep an access of the scalar unit to global memory."""

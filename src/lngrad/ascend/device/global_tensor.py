@@ -128,7 +128,10 @@ class GlobalTensor:
 
     def SetValue(self, offset: int, value: float) -> None:
         """Set one element. C prototype: ``void SetValue(const uint64_t offset, PrimType value)``."""
-        self._scalar("SetValue", offset, writing=True)[0] = value
+        place = self._scalar("SetValue", offset, writing=True)
+        if (core := current_core.get()) is not None:
+            core.writes(place, value)
+        place[0] = value
 
     def _scalar(self, api: str, offset: int, writing: bool) -> Array:
         region, start, stop = self.window(api, offset, 1)

@@ -16,6 +16,7 @@ from lngrad.ascend.faults import DeadlockFault
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
 _READY: Barrier = ("is always up", 0)
+STILL = 1 << 17  # reads of blocks that poll memory, without a change in between: more than kernels that go on make
 
 
 class Signal(NamedTuple):
@@ -51,6 +52,7 @@ class BlockSchedule:
         self._passed: Counter[Barrier] = Counter()
         self._reasons: dict[int, tuple[Barrier, str]] = {}  # what a waiting block waits for
         self._failure: BaseException | None = None
+        self.still = 0  # reads of blocks that poll memory, since something has changed
 
     def run_all(self) -> None:
         """Run every block to its end. Raises what a kernel raised first, or DeadlockFault if no block can go on."""
@@ -64,12 +66,14 @@ class BlockSchedule:
         """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
         number = self._sets[flag, index]
         self._sets[flag, index] += 1
+        self.still = 0
         self._snapshots[flag, number][index] = snapshot
 
     def signal(self, clock: PipeClock, flag: Signal) -> None:
         """Note that a block has raised a flag for another one, and what it knows to be finished."""
         number = self._sets[flag, -1]
         self._sets[flag, -1] += 1
+        self.still = 0
         known = clock.others or [[-1] * len(clock.now) for _ in self._states]
         known = [snapshot.copy() for snapshot in known]
         known[clock.index] = clock.release_all()
@@ -107,11 +111,19 @@ class BlockSchedule:
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
 
-    def give_way(self, index: int) -> None:
-        """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there."""
-        self._states[index], self._reasons[index] = WAITING, (_READY, "a loop that reads global memory")
+    def give_way(self, index: int, what: str, reads: int) -> None:
+        """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there.
+
+        Raises:
+            DeadlockFault: All blocks that run do so, and nothing has changed for long.
+        """
+        self._states[index], self._reasons[index] = WAITING, (_READY, what)
         live = sum(state not in (NEW, ENDED) for state in self._states)  # no more than cores: a device would hang
         following = self._next(index, starting=live < self._soc.vector_cores)
+        self.still += reads
+        if self.still > max(STILL, STILL // 8 * live):
+            self._states[index] = RUNNING
+            raise self._deadlock(index)
         if following not in (index, None):
             self._switch(index, following)
         self._states[index] = RUNNING
@@ -150,7 +162,7 @@ class BlockSchedule:
     def _drive(self, index: int) -> None:
         """Run a block to its end, and then others that have not started, or let one that waits go on."""
         while True:
-            self._states[index] = RUNNING
+            self._states[index], self.still = RUNNING, 0
             try:
                 self._run(index)
             except BaseException as error:
@@ -186,4 +198,7 @@ class BlockSchedule:
         ]
         ended = ", ".join(str(block) for block, state in enumerate(self._states) if state is ENDED)
         tail = f"; ended: {ended}" if ended else ""
+        if NEW in self._states:
+            first, cores = self._states.index(NEW), self._soc.vector_cores
+            tail += f"; never started: {first} and later, {self._soc.name} runs {cores} at a time"
         return DeadlockFault(f"deadlock: {'; '.join(waiting)}{tail}. A device would wait for ever [ErrorSync3]")

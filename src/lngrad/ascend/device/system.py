@@ -121,6 +121,7 @@ def AtomicAdd(gm: GlobalTensor, value: float) -> np.generic:
     C prototype: ``template <typename T> T AtomicAdd(__gm__ T* address, T value)``
     """
     old, place = _atomic_place("AtomicAdd", gm)
+    running("AtomicAdd").writes(place, old + place.dtype.type(value))
     place[0] += place.dtype.type(value)
     return old
 
@@ -132,6 +133,7 @@ def AtomicCas(gm: GlobalTensor, expected: float, value: float) -> np.generic:
     """
     old, place = _atomic_place("AtomicCas", gm)
     if old == place.dtype.type(expected):
+        running("AtomicCas").writes(place, value)
         place[0] = value
     return old
 

@@ -11,7 +11,15 @@ from lngrad.ascend import ascendc
 from lngrad.ascend.ascendc import launch
 from lngrad.ascend.device.queues import TBuf, TBufPool, TPipe
 from lngrad.ascend.device.unified_buffer import TPosition
-from lngrad.ascend.faults import CapacityFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad.ascend.faults import (
+    CapacityFault,
+    DeviceFault,
+    LeakFault,
+    LifetimeFault,
+    PoisonFault,
+    QueueFault,
+    RaceFault,
+)
 from lngrad.testing import check_same_bits
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
@@ -89,7 +97,8 @@ extern "C" __global__ __aicore__ void bound(GM_ADDR x, GM_ADDR y)
 POOLS = """
 #define FLAG(event) SetFlag<HardEvent::event>(0), WaitFlag<HardEvent::event>(0)
 constexpr uint32_t BYTES = 65536, N = 64;
-enum { SHARED, AGAIN, NESTED, ANEW, NO_RESET, STALE, HELD, LEAK, LONG, MANY, LARGER, OLD, NO_MEMORY, GIVEN_BACK };
+enum { SHARED, AGAIN, NESTED, ANEW, NO_RESET, STALE, HELD, LEAK, LONG, MANY, LARGER, OLD, NO_MEMORY, GIVEN_BACK,
+       OUTER, OUTER_LEAK, OUTER_RACE, SCOPE, GONE, TENSOR_GONE };
 using In = TQue<TPosition::VECIN, 1>;
 using Out = TQue<TPosition::VECOUT, 1>;
 
@@ -119,11 +128,11 @@ struct Stages {
         in.FreeTensor(a);
         b = out.DeQue<float>();
         DataCopy(y[at], b, N);
-        if (mode != LEAK) out.FreeTensor(b);
+        if (mode != LEAK && mode != OUTER_LEAK) out.FreeTensor(b);
     }
     __aicore__ inline void run()
     {
-        if (mode == NESTED) {
+        if (mode == NESTED || (mode >= OUTER && mode < SCOPE)) {
             pipe.InitBufPool(whole, 2 * BYTES + 4096);
             whole.InitBufPool(first, 2 * BYTES - 31); // rounded up
             whole.InitBufPool(second, 2 * BYTES, first);
@@ -141,7 +150,9 @@ struct Stages {
         }
         for (int32_t turn = 0; turn < (mode == AGAIN ? 3 : 1); ++turn) {
             stage(in1, out1, 2.0f + turn, 0);
-            if (mode != NO_RESET) first.Reset();
+            if (mode >= OUTER) whole.Reset();
+            else if (mode != NO_RESET) first.Reset();
+            if (mode == OUTER) PipeBarrier<PIPE_ALL>();
             if (mode != AGAIN) {
                 TBufPool<TPosition::VECCALC, 2>& pool = mode == ANEW || mode == OLD ? first : second;
                 if (mode == OLD) pipe.InitBufPool(first, 2 * BYTES, second);
@@ -151,6 +162,27 @@ struct Stages {
             stage(mode == OLD ? in1 : in2, out2, 3.0f + turn, N);
             second.Reset();
         }
+    }
+    __aicore__ inline void scoped() // the first pool's C++ object ends before the second's buffers are used
+    {
+        TBuf<> buf;
+        LocalTensor<float> tensor;
+        pipe.InitBufPool(second, 2 * BYTES);
+        {
+            TBufPool<TPosition::VECIN, 3> local;
+            pipe.InitBufPool(local, 2 * BYTES, second);
+            local.InitBuffer(in1, 1, BYTES);
+            local.InitBuffer(out1, 1, BYTES - 32);
+            local.InitBuffer(buf, 32);
+            tensor = buf.Get<float>();
+            Duplicate(tensor, 1.0f, 8);
+            stage(in1, out1, 2.0f, 0);
+        }
+        second.InitBuffer(in2, 1, BYTES);
+        second.InitBuffer(out2, 1, BYTES);
+        if (mode == TENSOR_GONE) Duplicate(tensor, 1.0f, 8);
+        stage(mode == GONE ? in1 : in2, out2, 3.0f, N);
+        second.Reset();
     }
     __aicore__ inline void temporary() // what the first stage has written is read in the second, or written there again
     {
@@ -178,10 +210,11 @@ extern "C" __global__ __aicore__ void pools(GM_ADDR x, GM_ADDR y, GM_ADDR mode)
     GlobalTensor<int32_t> number;
     number.SetGlobalBuffer((__gm__ int32_t*)mode, 1);
     stages.mode = number.GetValue(0);
-    stages.mode == STALE || stages.mode == HELD ? stages.temporary() : stages.run();
+    if (stages.mode >= SCOPE) stages.scoped();
+    else stages.mode == STALE || stages.mode == HELD ? stages.temporary() : stages.run();
 }
 """
-POOL_MODES = POOLS.partition("enum { ")[2].partition(" }")[0].split(", ")
+POOL_MODES = POOLS.partition("enum { ")[2].partition(" }")[0].replace(",", " ").split()
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +260,10 @@ def test_a_bound_queue_orders_no_other_pipes(tmp_path):
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])
-@pytest.mark.parametrize("mode", ["SHARED", "AGAIN", "NESTED"])
+@pytest.mark.parametrize("mode", ["SHARED", "AGAIN", "NESTED", "OUTER", "SCOPE"])
 def test_pools_share_memory_in_turn(pools, mode, soc):
-    """Two stages in the same 128 KiB; without a new InitBuffer after Reset (AGAIN); in a pool of a pool (NESTED)."""
+    """Two stages in the same 128 KiB; without a new InitBuffer after Reset (AGAIN); in a pool of a pool (NESTED), whose Reset
+    ends the inner ones, without their flags (OUTER); in a pool that leaves its C++ scope (SCOPE)."""
     report = pools(mode, soc=soc)
     assert not report.remarks()
     assert report.blocks[0].peak_ub_bytes == 2 * 65536 + (4096 + 32) * (mode == "NESTED")
@@ -269,8 +303,30 @@ def test_a_pool_s_buffers_are_none_of_the_64_of_a_kernel():
         ("OLD", QueueFault, "AllocTensor: the VECIN queue .* has no memory"),
         ("NO_MEMORY", CapacityFault, "InitBufPool comes first"),
         ("GIVEN_BACK", CapacityFault, "InitBufPool comes first"),
+        ("OUTER_LEAK", LeakFault, "TBufPool.Reset: 1 tensors were not freed"),
+        ("OUTER_RACE", RaceFault, "DataCopy writes 256 bytes .* that Muls reads, .*::V_MTE2"),
+        ("GONE", QueueFault, "AllocTensor: the VECIN queue .* has no memory"),
+        ("TENSOR_GONE", LifetimeFault, "was freed and must not be used any more"),
     ],
 )
 def test_what_breaks_a_rule_of_pools_is_refused(pools, mode, fault, text):
     with pytest.raises(fault, match=text):
         pools(mode)
+
+
+def test_a_pool_of_the_cube_s_memory_is_refused(tmp_path):
+    (tmp_path / "cube.cpp").write_text(
+        HEAD
+        + """
+extern "C" __global__ __aicore__ void cube(GM_ADDR y)
+{
+    TPipe pipe;
+    TBufPool<TPosition::A1> pool;
+    TBuf<> buf;
+    pipe.InitBufPool(pool, 1024);
+    pool.InitBuffer(buf, 1024);
+}
+"""
+    )
+    with pytest.raises(DeviceFault, match="InitBufPool: expected a position of the vector core, VECIN"):
+        launch(ascendc.compile(tmp_path / "cube.cpp", "cube"), 1, np.zeros(8, np.float32))

@@ -129,6 +129,11 @@ def _init_buffer(c: KernelCall) -> int:
     return c.session.new_owner(buffer)
 
 
+def _init_pool(c: KernelCall) -> None:
+    position_of("InitBufPool", c.n[4])
+    c.session.owner("InitBufPool", TBufPool, c.n[0] - 1).take(c.pipe(1), c.n[2], c.pipe(3))
+
+
 def _local_set(c: KernelCall) -> None:
     tensor = c.local("SetValue")
     tensor.SetValue(c.n[0], c.value(tensor.dtype, 1))
@@ -227,11 +232,11 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.TILING_KEY: lambda c: c.core.tiling_key,
     Op.USER_WORKSPACE: lambda c: c.n[0],
     Op.PIPE_NEW: lambda c: 0 if TPipe(c.core) else 1,  # the kernel's copies of it are the same one
-    Op.PIPE_RESET: lambda c: c.pipe().Reset(),
+    Op.PIPE_RESET: lambda c: c.pipe().Reset() if len(c.n) == 1 else c.pipe().Destroy(),
     Op.PIPE_INIT_QUEUE: _init_queue,
     Op.PIPE_INIT_BUFFER: _init_buffer,
     Op.POOL_NEW: lambda c: c.session.new_owner(TBufPool(c.core, c.n[0])) + 1,
-    Op.POOL_INIT: lambda c: c.session.owner("InitBufPool", TBufPool, c.n[0] - 1).take(c.pipe(1), c.n[2], c.pipe(3)),
+    Op.POOL_INIT: _init_pool,
     Op.EVENT_ALLOC: lambda c: c.pipe().AllocEventID(EVENTS[c.n[1]]),
     Op.EVENT_RELEASE: lambda c: c.pipe().ReleaseEventID(EVENTS[c.n[1]], c.n[2]),
     Op.EVENT_FETCH: lambda c: c.pipe().FetchEventID(EVENTS[c.n[1]]),

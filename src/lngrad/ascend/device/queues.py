@@ -409,6 +409,8 @@ class TBufPool(TPipe):
         self.core, self.limit = core, min(limit, BUFFERS_PER_POOL)
         self.queues, self.slots, self.ended, self.in_use = list[TQue | TBuf](), list[Allocation](), False, False
         self.start = self.next_free = self.stop = 0
+        self.owner: TPipe | None = None
+        self.inner = list[TBufPool]()
 
     def take(self, owner: TPipe, length: int, shared: TPipe) -> None:
         """Take memory of the TPipe or of a pool, or share that of a pool (InitBufPool). CapacityFault: there is less."""
@@ -421,6 +423,9 @@ class TBufPool(TPipe):
             self.core.tolerate(CapacityFault(f"InitBufPool: {length} bytes do not fit, there are {stop - start}"))
         if not isinstance(shared, TBufPool):
             (owner if isinstance(owner, TBufPool) else ub).next_free = stop = end
+        if isinstance(owner, TBufPool):
+            owner.inner.append(self)
+        self.owner = owner
         self.start, self.next_free, self.stop, self.ended = start, start, stop, True
         self.ub.on_release.append(self._give_back)
 
@@ -433,10 +438,7 @@ class TBufPool(TPipe):
     def InitBuffer(self, que: TQue | TBuf, *sizes: int) -> bool:
         """Do what TPipe's does, in this pool. CapacityFault: its bytes, or its number of buffers, are used up."""
         if self.ended:  # new buffers take the place of those of before
-            self.ub.allocations = [a for a in self.ub.allocations if a not in self.slots]
-            for old in self.queues:
-                old.unbind()
-            self.queues, self.slots, self.ended = [], [], False
+            self._forget()
         self.ub.next_free, outer = self.next_free, self.ub.next_free
         super().InitBuffer(que, *sizes)
         self.ub.next_free, self.next_free = outer, self.ub.next_free
@@ -458,16 +460,35 @@ class TBufPool(TPipe):
         # Who looks for the owner of a byte finds these.
         self.ub.allocations.sort(key=lambda a: a.pool is None or not a.pool.in_use)
 
-    def Reset(self) -> None:
-        """End what is under way: no buffer has a value. For new ones InitBufPool comes first, except on 950. LeakFault."""
+    def Reset(self, outer: bool = False) -> None:
+        """End what is under way, in inner pools too: no buffer has a value. For new ones InitBufPool comes first, except on
+        950. ``outer``: of a pool around this one, which waits for its own flags alone. LeakFault.
+        """
+        self.inner = [one for one in dict.fromkeys(self.inner) if one.owner is self]
+        for inner in self.inner:
+            inner.Reset(outer=True)
         self.core.check_leaks(self.slots, "TBufPool.Reset")
         for slot in (a for a in self.slots if a in self.ub.allocations):
-            _wait(self.core, slot)
+            if not outer:
+                _wait(self.core, slot)
             if slot.state is BUFFER:
                 self.ub.new_handle(slot)
             self.ub.forget(slot.start, slot.start + slot.size, "was not written since TBufPool.Reset", self.core.site)
-        self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
-        self.next_free, self.ended, self.in_use = self.start, True, False
+        if not outer:
+            self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
+            self.next_free, self.ended = self.start, True
+        self.in_use = False
+
+    def Destroy(self) -> None:
+        """Reset it, and take its buffers' memory: its C++ object is at the end of its scope."""
+        self.Reset()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.ub.allocations = [a for a in self.ub.allocations if a not in self.slots]
+        for old in self.queues:
+            old.unbind()
+        self.queues, self.slots, self.ended = [], [], False
 
 
 def _check_position_limit(core: Core, position: TPosition) -> None:

@@ -188,11 +188,11 @@ public:
         owns_ = false;
         return *this;
     }
-    explicit TPipe(int32_t handle) : handle_(handle) {}
+    explicit TPipe(int32_t handle, bool owns = false) : handle_(handle), owns_(owns) {}
     ~TPipe() noexcept(false)
     {
         if (running_pipe == this) running_pipe = nullptr;
-        if (owns_ && std::uncaught_exceptions() == 0) Reset();
+        if (owns_ && std::uncaught_exceptions() == 0) lngrad::perform(Op::PIPE_RESET, Where::here(), handle_, true);
     }
     void Init() {}
     void Destroy(Where where = Where::here())
@@ -217,7 +217,7 @@ public:
     template <typename Pool>
     bool InitBufPool(Pool& pool, uint32_t len, const TPipe& share = TPipe(0), Where where = Where::here())
     {
-        return lngrad::perform(Op::POOL_INIT, where, pool.handle_, handle_, len, share.handle_), true;
+        return lngrad::perform(Op::POOL_INIT, where, pool.handle_, handle_, len, share.handle_, Pool::poolPos), true;
     }
 
     template <HardEvent event>
@@ -249,7 +249,8 @@ private:
 
 template <TPosition pos, uint32_t bufIDSize = 4>
 struct TBufPool : TPipe {
-    TBufPool(Where where = Where::here()) : TPipe(int32_t(lngrad::perform(Op::POOL_NEW, where, bufIDSize).result)) {}
+    static constexpr TPosition poolPos = pos;
+    TBufPool(Where where = Where::here()) : TPipe(int32_t(lngrad::perform(Op::POOL_NEW, where, bufIDSize).result), true) {}
 };
 
 inline TPipe* GetTPipePtr() { return running_pipe; }

@@ -25,7 +25,7 @@ KERNEL = r"""
 #include <fcntl.h>
 #include <stdexcept>
 #include <unistd.h>
-using namespace AscendC;
+using namespace AscendC; const __gm__ float TABLE[4] = {1, 2, 3, 4};
 static int deep(int n) { volatile char big[4096]; big[0] = char(n); return deep(n + 1) + big[0]; }
 extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
 {
@@ -43,6 +43,7 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
     if (TILING_KEY_IS(7)) throw std::out_of_range("too far");
     if (TILING_KEY_IS(8)) { for (int i = 0; i < 65; ++i) ((float*)y)[i] = i; }
     if (TILING_KEY_IS(9)) _exit(0);
+    if (TILING_KEY_IS(10)) const_cast<volatile float*>(TABLE)[0] = value;
     out.SetValue(0, value);
 }
 """
@@ -56,6 +57,7 @@ ENDS = {
     6: "k: it called exit",
     7: "block 0: k: it threw an exception: too far",
     8: f"k: {HEAP}",  # one element behind the output
+    10: "k: SIGSEGV: it wrote to memory of its own that is constant, as a const table is",
 }
 # TILING_KEY_IS is a call of the simulator, in the line that goes wrong.
 ENDS = {key: f"{text}; its last Ascend C call was at k.cpp:{15 + key}" for key, text in ENDS.items()}

@@ -540,6 +540,7 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
     TURN
 }
 """
+BEFORE = "32 bytes of global memory at 0x.* belong to no array of the launch; arrays.0. begins 32 bytes behind them"
 COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);"
 
 
@@ -548,9 +549,11 @@ COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);
     [
         (COPY % ("table", "out"), 0, None),
         ("out.SetValue(0, table.GetValue(0) + in.GetValue(0) - in.GetValue(1));", 0, None),
-        (COPY % ("in", "out"), -8, "DataCopy: 0 bytes of global memory at .* belong to no array of the launch"),
-        ("out.SetValue(0, in.GetValue(0));", -8, "GetValue: 0 bytes of global memory at .* belong to no array"),
-        ("in.SetValue(0, 1);", -8, "SetValue: 0 bytes of global memory at .* belong to no array"),
+        (COPY % ("in", "out"), -8, "DataCopy: " + BEFORE),
+        ("out.SetValue(0, in.GetValue(0));", -8, "GetValue: " + BEFORE),
+        ("in.SetValue(0, 1);", -8, "SetValue: " + BEFORE),
+        ("out.SetValue(0, in.GetValue(0));", 16, "GetValue: .*; arrays.0. ends 32 bytes before them"),
+        ("table.SetGlobalBuffer(nullptr); out.SetValue(0, table.GetValue(0));", 0, "the bytes .* at 0x0 .* is null"),
         ("out.SetValue(0, table.GetValue(8));", 0, "GetValue: the kernel's own memory has 8 elements from here on"),
         ("DataCopy(local, table, 16);", 0, "DataCopy: the kernel's own memory has 8 elements from here on"),
         ("table.SetValue(0, 1);", 0, "SetValue: the kernel's own memory is read-only"),
@@ -569,6 +572,32 @@ def test_a_kernel_reads_its_own_tables_and_nothing_else_around_its_arrays(turn, 
         with pytest.raises(BoundsFault, match=text):
             launch(kernel, 1, x, y)
         assert (y == 9).all()
+
+
+def test_a_kernel_s_own_memory_is_looked_up_once(tmp_path, monkeypatch):
+    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
+    turn = "float sum = 0; for (int i = 0; i < 80; ++i) sum += table.GetValue(i % 8); out.SetValue(0, sum);"
+    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": turn})
+    read, looked = Path.read_text, []
+    monkeypatch.setattr(Path, "read_text", lambda path, *rest: looked.append(path) or read(path, *rest))
+    y = np.zeros(8, np.float32)
+    launch(kernel, 1, y, y)
+    assert y[0] == 360
+    assert len(looked) == 1
+
+
+def test_a_read_only_array_is_not_written_through_a_pointer(tmp_path):
+    """Nothing sees the write itself; the bytes are put back."""
+    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
+    kernel = ascendc.compile(
+        tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": "((float*)x)[1] = ((float*)y)[1] = 7;"}
+    )
+    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    x.flags.writeable = False
+    with pytest.raises(BoundsFault, match=r"arrays\[0\] is read-only, and the kernel has written it through a pointer"):
+        launch(kernel, 1, x, y)
+    assert x.tolist() == list(range(8))
+    assert y[1] == 7
 
 
 def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):

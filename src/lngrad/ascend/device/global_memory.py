@@ -17,6 +17,8 @@ from lngrad.errors import ShapeError
 from lngrad.support.addresses import address_of
 from lngrad.typing import Address, Array, Bytes
 
+FAR = 1 << 30  # bytes: an array so far away explains nothing
+
 
 class GlobalRegion:
     """A contiguous array in global memory.
@@ -49,6 +51,7 @@ class GlobalRegions:
     def __init__(self, regions: list[GlobalRegion]) -> None:
         self._regions = sorted(regions, key=lambda region: region.start)
         self._starts = [region.start for region in self._regions]
+        self._mapped: list[tuple[Address, Address]] = []  # the kernel's own memory, once somebody has asked
 
     def find(self, api: str, address: int, nbytes: int, code: Address = 0, size: int = 0) -> GlobalRegion:
         """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
@@ -59,26 +62,45 @@ class GlobalRegions:
         for region in self._regions[place::-1] if place >= 0 else ():
             if address + nbytes <= region.stop:
                 return region
-        if constants := _constants(address, size or nbytes, code):
+        size = size or nbytes
+        if constants := self._constants(address, size, code):
             return constants
-        nearest = self._regions[place] if place >= 0 else None
-        where = f"; {nearest.name} ends {address + nbytes - nearest.stop} bytes before its end" if nearest else ""
         raise BoundsFault(
-            f"{api}: {nbytes} bytes of global memory at {address:#x} belong to no array of the launch{where} "
-            "[ErrorRead3, ErrorWrite2]"
+            f"{api}: {size or 'the'} bytes of global memory at {address:#x} belong to no array of the launch"
+            f"{self._nearest(address, address + nbytes)} [ErrorRead3, ErrorWrite2]"
         )
 
+    def _nearest(self, address: int, stop: int) -> str:
+        """What is told of the array that ends before some bytes, or begins behind them."""
+        near = []
+        for one in self._regions:
+            if one.start <= address < one.stop:
+                near.append((0, f"; {one.name} ends {stop - one.stop} bytes before their end"))
+            elif address >= one.stop:
+                near.append((address - one.stop, f"; {one.name} ends {address - one.stop} bytes before them"))
+            else:
+                near.append((one.start - address, f"; {one.name} begins {one.start - address} bytes behind them"))
+        distance, text = min(near, default=(FAR, ""))
+        return text if distance < FAR else "; the address is null" if not address else "; no array is near"
 
-def _constants(address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
-    """Return bytes of the file mapped at ``code``, where a kernel's `const __gm__` arrays lie; 0: all that follow."""
+    def _constants(self, address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
+        """Return bytes of the file mapped at ``code``, where a kernel's `const __gm__` arrays lie; 0: all that follow."""
+        for known in (True, False):
+            if not known:
+                self._mapped = _mapped(code)
+            for start, stop in self._mapped:
+                if start <= address < stop and address + nbytes <= stop:
+                    memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
+                    return GlobalRegion(memory, "the kernel's own memory", address)
+        return None
+
+
+def _mapped(code: Address) -> list[tuple[Address, Address]]:
+    """The readable memory of the file that has a kernel's code."""
     maps = re.findall(r"^(\w+)-(\w+) r\S+ \S+ (\S+ \d+ +/.*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
     places = [(int(start, 16), int(stop, 16), file) for start, stop, file in maps]
     own = next((file for start, stop, file in places if start <= code < stop), None)
-    for start, stop, file in places:
-        if file == own and start <= address < stop and address + nbytes <= stop:
-            memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
-            return GlobalRegion(memory, "the kernel's own memory", address)
-    return None
+    return [(start, stop) for start, stop, file in places if file == own]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ thread.
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +26,10 @@ from lngrad.ascend.device.races import GlobalOrder
 from lngrad.ascend.device.report import BlockReport, LaunchReport, site_text, timeline_svg
 from lngrad.ascend.device.schedule import BlockSchedule
 from lngrad.ascend.device.sync import check_flags
-from lngrad.ascend.faults import AscendWarning, DeviceFault
+from lngrad.ascend.faults import AscendWarning, BoundsFault, DeviceFault
 from lngrad.ascend.tiling.structs import TilingStruct
 from lngrad.errors import DtypeError, ShapeError
+from lngrad.support.addresses import address_of
 from lngrad.typing import Array
 
 
@@ -99,7 +101,14 @@ def launch(
         traces[index] = core.trace or Trace()
 
     schedule = BlockSchedule(block_num, target, run)
+    sealed = [(one, one.array.copy()) for one in addresses if not one.array.flags.writeable]
     schedule.run_all()
+    for one, before in sealed:
+        if one.array.tobytes() != before.tobytes():
+            ctypes.memmove(int(one), address_of(before), before.nbytes)
+            raise BoundsFault(
+                f"{one.name} is read-only, and the kernel has written it through a pointer of C++ [ErrorWrite2]"
+            )
     blocks = tuple(reports[index] for index in range(block_num))
     report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None
     if cycles:

@@ -8,11 +8,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <exception>
 #include <string>
 #include <unistd.h>
 
 #include "lngrad/call.h"
+
+#pragma weak dladdr // in a library of its own before glibc 2.34
 
 namespace lngrad {
 
@@ -72,10 +75,15 @@ constexpr Ending ENDINGS[] = {
     {SIGINT, "it was interrupted"},
 };
 
-inline void on_signal(int number)
+inline void on_signal(int number, siginfo_t* info, void*)
 {
+    // The page behind an array is of no file; a `const` table is of the kernel's own.
+    Dl_info file = {};
+    const bool constant = number == SIGSEGV && info->si_code == SEGV_ACCERR && dladdr && dladdr(info->si_addr, &file) != 0;
     for (const Ending& ending : ENDINGS) {
-        if (ending.number == number && blocks_inside > 0) tell(ending.text);
+        if (ending.number == number && blocks_inside > 0) {
+            tell(constant ? "SIGSEGV: it wrote to memory of its own that is constant, as a const table is" : ending.text);
+        }
     }
     std::signal(number, SIG_DFL);
     std::raise(number);
@@ -112,8 +120,8 @@ private:
         std::atexit(on_exit);
         for (const Ending& ending : ENDINGS) {
             struct sigaction known = {}, ours = {};
-            ours.sa_handler = on_signal;
-            ours.sa_flags = SA_ONSTACK | SA_NODEFER;
+            ours.sa_sigaction = on_signal;
+            ours.sa_flags = SA_ONSTACK | SA_NODEFER | SA_SIGINFO;
             if (sigaction(ending.number, nullptr, &known) == 0 && known.sa_handler == SIG_DFL) {
                 sigaction(ending.number, &ours, nullptr);
             }

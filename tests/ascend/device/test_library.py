@@ -312,13 +312,34 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
     few.write("test", "dst", 10)[...] = np.arange(10) % 3
     asc.CompareScalar(other, few, 1.0, CMPMODE.EQ, 64)
     halves = [one.ReinterpretCast(np.uint16) for one in (both, pattern, other)]
-    for compute in (lambda: asc.And(*halves, 16), lambda: asc.ShiftRight(halves[0], halves[1], 2, 16)):
+    signed = [one.ReinterpretCast(np.int16) for one in halves]
+    for compute in (
+        lambda: asc.And(*halves, 16),
+        lambda: asc.ShiftRight(halves[0], halves[1], 2, 16),
+        lambda: asc.Adds(*signed[:2], 1, 16),
+        lambda: asc.Adds(*(one.ReinterpretCast(np.float16) for one in halves[:2]), 0, 16),  # -0 becomes 0
+    ):
         compute()
         with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
             asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1))
     for compute in (lambda: asc.And(*halves, 16), lambda: asc.Not(*halves[::2], 16)):  # a bit that all sources have
         compute()
         asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 10, (1, 1, 8, 1))
+    asc.Adds(*signed[:2], 0, 16)  # a copy
+    assert asc.GatherMask(out, x, both.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1)) == 4
+
+
+def test_bytes_that_choose_know_no_bits():
+    """Byte 1 of a comparison has bits 8 to 11: as a byte of a mask it has no value, nor has what it chooses, as bits or not."""
+    pipe = asc.TPipe()
+    x, some, mask = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
+    some.write("test", "dst", 12)[...] = np.arange(12) % 3
+    asc.CompareScalar(mask, some, 1.0, CMPMODE.EQ, 64)
+    chosen = tensor(pipe, count=8, dtype=np.uint32)
+    call_library("Select", [chosen, x.ReinterpretCast(np.uint32), mask], (1, 8, 8, 1), 9)
+    assert holes(chosen).tolist() == [False] + [True] * 7
+    with pytest.raises(PoisonFault, match="GatherMask: src1Pattern"):
+        asc.GatherMask(tensor(pipe, count=64), x, chosen, True, 36, (1, 1, 8, 1))
 
 
 def test_none_at_all_is_moved_without_a_fault():

@@ -201,7 +201,7 @@ class Core:
                 self.ub.warn_stale(access.runs)
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
-            self._spread(plan, instruction)
+            self._spread(plan, instruction, scalar)
         if self.ub.padded:
             self._carry_padding(plan)
         self.running = plan
@@ -249,7 +249,7 @@ class Core:
             break
         return poisoned
 
-    def _spread(self, plan: PlannedInstruction, instruction: Instruction) -> None:
+    def _spread(self, plan: PlannedInstruction, instruction: Instruction, scalar: float) -> None:
         """Let dst have no value where it depends on bytes that have none; offsets must have one."""
         poison = self.ub.poison
         if plan.name == "Gather":
@@ -259,7 +259,7 @@ class Core:
                 for number in np.unique(poison[start:stop]).tolist():
                     origin = self.ub.origin(number)
                     origin.first = origin.first or instruction
-        plan.spread(poison)
+        plan.spread(poison, scalar)
 
     def _carry_padding(self, plan: PlannedInstruction) -> None:
         """Let dst hold padding where an elementwise instruction makes it of padding; whatever else is written is none."""
@@ -267,7 +267,7 @@ class Core:
         if OPERATIONS[plan.op].operands.elementwise and any(
             padding[start:stop].any() for access in plan.reads for start, stop in access.runs
         ):
-            plan.spread(padding)
+            plan.spread(padding, 1)
         else:
             self.ub.pad(plan.write.runs, 0)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from lngrad.ascend.device.local_tensor import LocalTensor
 from lngrad.ascend.device.pipes import V
+from lngrad.ascend.device.unified_buffer import MAX_ORIGINS
 from lngrad.ascend.faults import BoundsFault, DeviceFault
 from lngrad.errors import DtypeError
 from lngrad.typing import Array, Dtype
@@ -189,6 +190,11 @@ def _dropout(c: LibraryCall) -> None:
     c.write(0, c.rows(1, rows, columns, "src") / c.real * chosen[:, :columns], "dst")
 
 
+def _spoilt(origins: Array) -> Any:
+    """The origins of bytes that are read as numbers: no bit of such a byte has a value."""
+    return origins % MAX_ORIGINS
+
+
 def _select_bytes(c: LibraryCall) -> None:
     """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src.
 
@@ -198,7 +204,7 @@ def _select_bytes(c: LibraryCall) -> None:
     dst, read = c.tensors[0], []
     for tensor, role, width in ((c.tensors[1], "src", columns), (c.tensors[2], "mask", mask_columns)):
         values, origins = tensor.take(c.api, role, rows * width)
-        read += [one.reshape(rows, width)[:, :columns] for one in (values, origins.max(axis=1))]
+        read += [one.reshape(rows, width)[:, :columns] for one in (values, _spoilt(origins).max(axis=1))]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
     holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
@@ -272,7 +278,7 @@ def _sorted(pairs: Any, origins: Any, dtype: Dtype) -> tuple[Any, Any]:
     bytes in it. A score without a value may have any place, and with it every other one."""
     scores = pairs.view(dtype).reshape(*pairs.shape, -1)[..., 0].astype(np.float64)
     order = np.lexsort((-scores, ~np.isnan(scores)))
-    unknown = origins[..., : dtype.itemsize].max(axis=(-2, -1), keepdims=True, initial=0)
+    unknown = _spoilt(origins[..., : dtype.itemsize]).max(axis=(-2, -1), keepdims=True, initial=0)
     return order, np.maximum(np.take_along_axis(origins, order[..., None], -2), unknown)
 
 

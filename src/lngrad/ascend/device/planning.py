@@ -69,7 +69,8 @@ class PlannedInstruction:
         uses: The role and what is done to it (``Allocation.forbidden``) of dst, then of each source.
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
-        spread: Called with one number a byte of the Unified Buffer: gives those of dst the largest that they depend on.
+        spread: Called with one number a byte of the Unified Buffer, and the scalar: gives those of dst the largest that they
+            depend on.
         descriptor: As the kernel gave it.
         half: Whether its results are half.
         waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
@@ -83,7 +84,7 @@ class PlannedInstruction:
     reads: tuple[Access, ...]
     function: Callable[..., object]
     arguments: tuple[Any, ...] | None
-    spread: Callable[[Array], None]
+    spread: Callable[[Array, float], None]
     descriptor: Descriptor
     waits: bool = False
     half: bool = False
@@ -101,13 +102,17 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
-    bitwise = operation.name in ("And", "Or", "Not", "Copy", "DataCopy")  # bit by bit
-    kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1  # the bits known
+    whole = DTYPES[types_of(d.types)[0]].kind in "iu"
     sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
 
-    def spread(numbers: Array) -> None:
+    def spread(numbers: Array, scalar: float) -> None:
+        bitwise = operation.name in ("And", "Or", "Not", "Copy", "DataCopy")  # bit by bit
+        bitwise = bitwise or (operation.name == "Adds" and whole and scalar == 0)
+        kept = (
+            0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
+        )  # the bits known
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
             (start, stop), *_ = write.runs
             parts = [numbers[one.start : one.start + stop - start] for one in reads]

@@ -65,7 +65,6 @@ JUDGEMENTS: dict[tuple[str, str], str] = {
     ),
     ("lin_space", "must be a multiple of 32 bytes"): "upstream: DataCopy of 16 bytes, of which a device copies none",
     ("", "overlap inside a repeat"): "upstream: Copy between overlapping places",
-    ("", "of int4b_t whole pairs are simulated"): "ours: Cast of an odd number of int4b_t",
     ("", "mask must be 1 to 64, got 128"): "upstream: a mask of 128 for float, which a device wraps",
     ("moe_token_permute_with_routing_map_grad", "assertion failed"): "test: its tiling has a capacity of 0",
     ("hardtanh_grad", "Actual: false"): "test: its tiling has no tiles",

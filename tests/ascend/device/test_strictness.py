@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lngrad.ascend import ascendc as asc
-from lngrad.ascend.faults import AscendWarning, BoundsFault, DeviceFault, RaceFault, TilingError
+from lngrad.ascend.faults import AlignmentFault, AscendWarning, BoundsFault, DeviceFault, RaceFault, TilingError
 from lngrad.errors import DtypeError, ShapeError
 
 F = np.float32
@@ -83,6 +83,32 @@ def test_what_the_hardware_runs(kernel, code):
     asc.launch(kernel, 1, memory, strictness="device")
     expected = {content_survives: 4.0, without_the_queue: 2.0}.get(kernel, 1.0)
     assert (memory == expected).all()
+
+
+def test_a_device_copies_whole_blocks_of_a_count():
+    """Three copies of a block and a half, in, within and out; and one of half a block, which moves nothing."""
+
+    def kernel(x, y):
+        pipe, bufs = asc.TPipe(), (asc.TBuf(), asc.TBuf())
+        for buf in bufs:
+            pipe.InitBuffer(buf, 64)
+        one, two = (buf.Get(F) for buf in bufs)
+        for tensor in (one, two):
+            asc.Duplicate(tensor, 5.0, 16)
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopy(one, bind(x), 12)
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopy(two, one, 12)
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopy(bind(y), one[8:], 4)
+        asc.DataCopy(bind(y)[8], two, 12)
+
+    x, y = np.arange(16, dtype=F), np.full(24, 9, F)
+    report = asc.launch(kernel, 1, x, y, strictness="device")
+    assert y.tolist() == [9] * 8 + list(range(8)) + [9] * 8
+    assert sum("the length must be a multiple of 32 bytes, got 12 * 4 = 48" in one for one in report.remarks()) == 3
+    with pytest.raises(AlignmentFault, match=r"got 12 . 4 = 48"):
+        asc.launch(kernel, 1, x, y)
 
 
 def test_a_device_reads_what_was_never_written():

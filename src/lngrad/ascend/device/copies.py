@@ -306,7 +306,7 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
         void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count)
         (each also with ``const DataCopyParams&`` in place of the count)
 
-    CANN: a count that is not whole blocks is refused; a device rounds it down and leaves the rest out.
+    CANN: a count that is not whole blocks is refused; a device rounds it down, and so does "device".
 
     Raises:
         DeviceFault: Length, address, bounds, position, queue state, order, or bytes never written.
@@ -323,11 +323,11 @@ def DataCopy(dst: Tensor, src: Tensor, count: int | DataCopyParams) -> None:
     else:
         size = local.dtype.itemsize
         nbytes = count * size
-        if nbytes % BLOCK_BYTES:
-            raise AlignmentFault(
-                f"DataCopy: the length must be a multiple of {BLOCK_BYTES} bytes, got {count} * {size} = {nbytes}; "
-                "DataCopyPad moves other lengths"
-            )
+        if rest := nbytes % BLOCK_BYTES:
+            text = f"DataCopy: the length must be a multiple of {BLOCK_BYTES} bytes, got {count} * {size} = {nbytes}; "
+            local.core.tolerate(AlignmentFault(text + "DataCopyPad moves other lengths"))
+            nbytes -= rest
+            count = nbytes // size
         blocks = Blocks(1, nbytes, nbytes, nbytes)
     if remote is not None:
         copy_global(site, "DataCopy", local, remote, blocks, dst is local)

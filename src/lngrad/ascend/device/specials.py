@@ -293,23 +293,26 @@ def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     else:
         repeats = d.repeat
         sides = [(d.dst, (d.dst_block, d.dst_repeat)), (d.src0, (d.src0_block, d.src0_repeat))]
-    if lanes.size % 2 or (lanes[::2] % 2).any() or (lanes[1::2] != lanes[::2] + 1).any():
-        raise BoundsFault(f"Cast: of int4b_t whole pairs are simulated, got {lanes.size} elements")
     (wide, wide_strides), (narrow, narrow_strides) = sides if widening else sides[::-1]
     half = repeated(wide, 2, lanes, repeats, wide_strides)
-    pairs = repeated(narrow, 1, lanes[::2] // 2, repeats, narrow_strides)
-    memory, values, into = ub.typed[CPP_NAMES.index("half")], half.places // 2, pairs.places
+    byte, of = np.unique(lanes // 2, return_inverse=True)
+    pairs, shift = repeated(narrow, 1, byte, repeats, narrow_strides), (lanes % 2 * 4).astype(np.uint8)
+    memory, values, at = ub.typed[CPP_NAMES.index("half")], half.places // 2, pairs.places[:, of]
 
     def compute() -> None:
         if widening:
-            both = np.stack([ub.data[into] & 15, ub.data[into] >> 4], axis=-1).reshape(values.shape).astype(np.int8)
-            memory[values] = np.where(both > 7, both - 16, both)
-        else:
-            rounded = round_to(memory[values], DTYPES[INT4], CAST_MODES[d.extra % 256]).astype(np.int8).view(np.uint8)
-            ub.data[into] = rounded[:, 0::2] & 15 | rounded[:, 1::2] << 4
+            each = (ub.data[at] >> shift & 15).astype(np.int8)
+            memory[values] = np.where(each > 7, each - 16, each)
+            return
+        rounded = round_to(memory[values], DTYPES[INT4], CAST_MODES[d.extra % 256]).astype(np.int8).view(np.uint8) & 15
+        for half_of in (0, 4):  # the other one of a byte stays as it is
+            one = shift == half_of
+            ub.data[at[:, one]] = ub.data[at[:, one]] & (240 >> half_of) | rounded[:, one] << half_of
 
     def spread(parts: Sequence[Array]) -> Any:
-        return np.repeat(parts[0], 2, axis=1) if widening else parts[0].reshape(repeats, -1, 2).max(axis=2)
+        if widening:
+            return parts[0][:, of]
+        return np.stack([parts[0][:, of == one].max(axis=1) for one in range(byte.size)], axis=1)
 
     dst, src = (half, pairs) if widening else (pairs, half)
     return Special(dst, (src,), BLOCK_BYTES, compute, spread)

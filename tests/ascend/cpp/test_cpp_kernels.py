@@ -541,7 +541,7 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
     TURN
 }
 """
-BEFORE = "32 bytes of global memory at 0x.* belong to no array of the launch; arrays.0. begins 32 bytes behind them"
+BEFORE = "32 bytes of global memory at 0x.* belong to no array of the launch; arrays.0. begins 32 bytes further on"
 COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);"
 
 
@@ -553,7 +553,7 @@ COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);
         (COPY % ("in", "out"), -8, "DataCopy: " + BEFORE),
         ("out.SetValue(0, in.GetValue(0));", -8, "GetValue: " + BEFORE),
         ("in.SetValue(0, 1);", -8, "SetValue: " + BEFORE),
-        ("out.SetValue(0, in.GetValue(0));", 16, "GetValue: .*; arrays.0. ends 32 bytes before them"),
+        ("out.SetValue(0, in.GetValue(0));", 16, "GetValue: .*; arrays.0. ends 64 bytes before their end"),
         ("table.SetGlobalBuffer(nullptr); out.SetValue(0, table.GetValue(0));", 0, "the bytes .* at 0x0 .* is null"),
         ("out.SetValue(0, table.GetValue(8));", 0, "GetValue: the kernel's own memory has 8 elements from here on"),
         ("DataCopy(local, table, 16);", 0, "DataCopy: the kernel's own memory has 8 elements from here on"),

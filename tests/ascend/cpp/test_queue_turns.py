@@ -9,6 +9,7 @@ import pytest
 
 from lngrad.ascend import ascendc
 from lngrad.ascend.ascendc import launch
+from lngrad.ascend.cpp.compiling import CompileError
 from lngrad.ascend.device.queues import TBuf, TBufPool, TPipe
 from lngrad.ascend.device.unified_buffer import TPosition
 from lngrad.ascend.faults import (
@@ -330,3 +331,10 @@ extern "C" __global__ __aicore__ void cube(GM_ADDR y)
     )
     with pytest.raises(DeviceFault, match="InitBufPool: expected a position of the vector core, VECIN"):
         launch(ascendc.compile(tmp_path / "cube.cpp", "cube"), 1, np.zeros(8, np.float32))
+
+
+def test_a_pool_of_the_kernel_s_own_is_refused_by_name(tmp_path):
+    own = "struct Own { void Init() {} EXTERN_IMPL_BUFPOOL(Own, TPosition::VECCALC, 16); };\n"
+    (tmp_path / "own.cpp").write_text(HEAD + own + 'extern "C" __global__ __aicore__ void k(GM_ADDR y) {}\n')
+    with pytest.raises(CompileError, match="EXTERN_IMPL_BUFPOOL is not simulated"):
+        ascendc.compile(tmp_path / "own.cpp", "k")

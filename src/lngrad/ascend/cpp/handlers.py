@@ -130,7 +130,8 @@ def _init_buffer(c: KernelCall) -> int:
 
 
 def _init_pool(c: KernelCall) -> None:
-    position_of("InitBufPool", c.n[4])
+    for number in c.n[4:]:  # programs that were compiled before give none
+        position_of("InitBufPool", number)
     c.session.owner("InitBufPool", TBufPool, c.n[0] - 1).take(c.pipe(1), c.n[2], c.pipe(3))
 
 

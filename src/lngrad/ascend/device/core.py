@@ -149,11 +149,8 @@ class Core:
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
-        self.polled, self.fresh = (
-            dict[tuple[int, int], int](),
-            0,
-        )  # by place of global memory: reads, counted on from `fresh`
-        self.held = 0  # the sum of the bytes of the Unified Buffer when others had their turn
+        self.polled: dict[tuple[int, int], int] = {}  # reads of places of global memory, counted on from `fresh`
+        self.fresh = self.held = 0  # ; what the Unified Buffer held when others had their turn: the sum of its words
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
         self.warnings: dict[tuple[str, str], str] = {}  # by place and API
@@ -500,22 +497,22 @@ class Core:
 
     def reads(self, place: tuple[int, int]) -> None:
         """Note a read of bytes of global memory; behind eight of the same ones, and of no new ones, others have their turn."""
-        known = self.polled
+        known, schedule = self.polled, self.schedule
+        if schedule is None:
+            return
         if place not in known:
             if len(known) == PLACES:
                 known.clear()
             known[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
-            if self.schedule is not None:
-                self.schedule.still = 0
+            schedule.still = 0
             return
         known[place] = reads = max(known[place], self.fresh) + 1
-        if reads == self.fresh + POLLS and self.schedule is not None:
-            self.fresh, holds = reads, int(self.ub.data.view(np.uint64).sum())
-            if holds != self.held and self.schedule.still:  # a block that computes
-                self.schedule.still = 0
-            self.held = holds
-            what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
-            self.schedule.give_way(self.index, what, POLLS * len(known))
+        if reads == self.fresh + POLLS:
+            self.fresh, held, self.held = reads, self.held, int(self.ub.data.view(np.uint64).sum())
+            site = site_text(self.site or kernel_site())
+            schedule.give_way(
+                self.index, f"a loop that reads global memory at {site}", POLLS * len(known), held != self.held
+            )
 
     def writes(self, there: Array, values: Array | float) -> None:
         """Note that bytes of global memory change: blocks that poll memory may go on."""

@@ -17,8 +17,6 @@ from lngrad.errors import ShapeError
 from lngrad.support.addresses import address_of
 from lngrad.typing import Address, Array, Bytes
 
-FAR = 1 << 30  # bytes: an array so far away explains nothing
-
 
 class GlobalRegion:
     """A contiguous array in global memory.
@@ -55,43 +53,32 @@ class GlobalRegions:
 
     def find(self, api: str, address: int, nbytes: int, code: Address = 0, size: int = 0) -> GlobalRegion:
         """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
-        place = bisect_right(self._starts, address) - 1
-        if place >= 0 and address + nbytes <= self._regions[place].stop:
-            return self._regions[place]
         # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
-        for region in self._regions[place::-1] if place >= 0 else ():
-            if address + nbytes <= region.stop:
-                return region
+        for place in range(bisect_right(self._starts, address) - 1, -1, -1):
+            if address + nbytes <= self._regions[place].stop:
+                return self._regions[place]
         size = size or nbytes
         if constants := self._constants(address, size, code):
             return constants
+        near = min(self._regions, key=lambda one: max(one.start - address, address - one.stop), default=None)
+        if near is None or max(near.start - address, address - near.stop) >= 1 << 30:
+            where = "no array is near" if address else "the address is null"
+        elif address < near.start:
+            where = f"{near.name} begins {near.start - address} bytes further on"
+        else:
+            where = f"{near.name} ends {address + size - near.stop} bytes before their end"
         raise BoundsFault(
-            f"{api}: {size or 'the'} bytes of global memory at {address:#x} belong to no array of the launch"
-            f"{self._nearest(address, address + nbytes)} [ErrorRead3, ErrorWrite2]"
+            f"{api}: {size or 'the'} bytes of global memory at {address:#x} belong to no array of the launch; {where} "
+            "[ErrorRead3, ErrorWrite2]"
         )
-
-    def _nearest(self, address: int, stop: int) -> str:
-        """What is told of the array that ends before some bytes, or begins behind them."""
-        near = []
-        for one in self._regions:
-            if one.start <= address < one.stop:
-                near.append((0, f"; {one.name} ends {stop - one.stop} bytes before their end"))
-            elif address >= one.stop:
-                near.append((address - one.stop, f"; {one.name} ends {address - one.stop} bytes before them"))
-            else:
-                near.append((one.start - address, f"; {one.name} begins {one.start - address} bytes behind them"))
-        distance, text = min(near, default=(FAR, ""))
-        return text if distance < FAR else "; the address is null" if not address else "; no array is near"
 
     def _constants(self, address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
         """Return bytes of the file mapped at ``code``, where a kernel's `const __gm__` arrays lie; 0: all that follow."""
-        for known in (True, False):
-            if not known:
-                self._mapped = _mapped(code)
-            for start, stop in self._mapped:
-                if start <= address < stop and address + nbytes <= stop:
-                    memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
-                    return GlobalRegion(memory, "the kernel's own memory", address)
+        for look in (lambda: self._mapped, lambda: _mapped(code)):
+            self._mapped = look()
+            for stop in (stop for start, stop in self._mapped if start <= address < stop >= address + nbytes):
+                memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
+                return GlobalRegion(memory, "the kernel's own memory", address)
         return None
 
 

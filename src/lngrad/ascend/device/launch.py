@@ -106,9 +106,7 @@ def launch(
     for one, before in sealed:
         if one.array.tobytes() != before.tobytes():
             ctypes.memmove(int(one), address_of(before), before.nbytes)
-            raise BoundsFault(
-                f"{one.name} is read-only, and the kernel has written it through a pointer of C++ [ErrorWrite2]"
-            )
+            raise BoundsFault(f"{one.name} is read-only, and the kernel has written it through a pointer of C++")
     blocks = tuple(reports[index] for index in range(block_num))
     report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None
     if cycles:

@@ -190,11 +190,6 @@ def _dropout(c: LibraryCall) -> None:
     c.write(0, c.rows(1, rows, columns, "src") / c.real * chosen[:, :columns], "dst")
 
 
-def _spoilt(origins: Array) -> Any:
-    """The origins of bytes that are read as numbers: no bit of such a byte has a value."""
-    return origins % MAX_ORIGINS
-
-
 def _select_bytes(c: LibraryCall) -> None:
     """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src.
 
@@ -204,7 +199,7 @@ def _select_bytes(c: LibraryCall) -> None:
     dst, read = c.tensors[0], []
     for tensor, role, width in ((c.tensors[1], "src", columns), (c.tensors[2], "mask", mask_columns)):
         values, origins = tensor.take(c.api, role, rows * width)
-        read += [one.reshape(rows, width)[:, :columns] for one in (values, _spoilt(origins).max(axis=1))]
+        read += [one.reshape(rows, width)[:, :columns] for one in (values, origins.max(axis=1) % MAX_ORIGINS)]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
     holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
@@ -278,7 +273,7 @@ def _sorted(pairs: Any, origins: Any, dtype: Dtype) -> tuple[Any, Any]:
     bytes in it. A score without a value may have any place, and with it every other one."""
     scores = pairs.view(dtype).reshape(*pairs.shape, -1)[..., 0].astype(np.float64)
     order = np.lexsort((-scores, ~np.isnan(scores)))
-    unknown = _spoilt(origins[..., : dtype.itemsize]).max(axis=(-2, -1), keepdims=True, initial=0)
+    unknown = origins[..., : dtype.itemsize].max(axis=(-2, -1), keepdims=True, initial=0) % MAX_ORIGINS
     return order, np.maximum(np.take_along_axis(origins, order[..., None], -2), unknown)
 
 

@@ -38,6 +38,7 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 
 MAX_REPEATS = 255
+BIT_BY_BIT = ("And", "Or", "Not", "Copy", "DataCopy")
 Tolerate = Callable[[DeviceFault], None]
 # A function, and its arguments or None for the scalar.
 Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa: UP007  # evaluated, on Python 3.10 too
@@ -69,8 +70,7 @@ class PlannedInstruction:
         uses: The role and what is done to it (``Allocation.forbidden``) of dst, then of each source.
         write, reads: What it touches.
         function: Called with ``arguments``, or with the scalar where ``arguments`` is None.
-        spread: Called with one number a byte of the Unified Buffer, and the scalar: gives those of dst the largest that they
-            depend on.
+        spread: Called with a number a byte of the buffer, and the scalar: gives those of dst the largest they depend on.
         descriptor: As the kernel gave it.
         half: Whether its results are half.
         waits: Whether it ends with flags of its own, between the vector unit and the scalar unit.
@@ -108,11 +108,9 @@ def _planned(
         reads.append(Access("dst", write.start, write.runs))
 
     def spread(numbers: Array, scalar: float) -> None:
-        bitwise = operation.name in ("And", "Or", "Not", "Copy", "DataCopy")  # bit by bit
-        bitwise = bitwise or (operation.name == "Adds" and whole and scalar == 0)
-        kept = (
-            0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
-        )  # the bits known
+        copied = operation.name == "Adds" and whole and scalar == 0
+        bitwise = copied or operation.name in BIT_BY_BIT  # and the known bits of a byte stay known
+        kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
             (start, stop), *_ = write.runs
             parts = [numbers[one.start : one.start + stop - start] for one in reads]

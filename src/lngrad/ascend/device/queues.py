@@ -362,36 +362,27 @@ class TPipe:
         self.Reset()
 
     def AllocEventID(self, event: HardEvent) -> int:
-        """Take a free id of an event.
+        """Take a free id of an event. Raises SyncFault if all are taken.
 
         C prototype: ``template <HardEvent evt> TEventID AllocEventID()``
-
-        Raises:
-            SyncFault: All are taken.
         """
         identity = self.FetchEventID(event)
         self.core.events[event].add(identity)
         return identity
 
     def ReleaseEventID(self, event: HardEvent, id: int) -> None:
-        """Give an id back.
+        """Give an id back. Raises SyncFault if it was not taken.
 
         C prototype: ``template <HardEvent evt> void ReleaseEventID(TEventID id)``
-
-        Raises:
-            SyncFault: It was not taken.
         """
         if id not in self.core.events[event]:
             raise SyncFault(f"ReleaseEventID: id {id} of {HardEvent(event).name} was not taken by AllocEventID")
         self.core.events[event].remove(id)
 
     def FetchEventID(self, event: HardEvent) -> int:
-        """Return a free id without taking it.
+        """Return a free id without taking it. Raises SyncFault if all are taken.
 
         C prototype: ``TEventID FetchEventID(HardEvent evt)``
-
-        Raises:
-            SyncFault: All are taken.
         """
         limit = self.core.soc.tensors_per_position  # as many as a queue has events
         taken, free = self.core.events[event], 0
@@ -409,8 +400,7 @@ class TBufPool(TPipe):
         self.core, self.limit = core, min(limit, BUFFERS_PER_POOL)
         self.queues, self.slots, self.ended, self.in_use = list[TQue | TBuf](), list[Allocation](), False, False
         self.start = self.next_free = self.stop = 0
-        self.owner: TPipe | None = None
-        self.inner = list[TBufPool]()
+        self.around: tuple[TBufPool, ...] = (self,)  # it, and the pools that it lies in
 
     def take(self, owner: TPipe, length: int, shared: TPipe) -> None:
         """Take memory of the TPipe or of a pool, or share that of a pool (InitBufPool). CapacityFault: there is less."""
@@ -423,9 +413,7 @@ class TBufPool(TPipe):
             self.core.tolerate(CapacityFault(f"InitBufPool: {length} bytes do not fit, there are {stop - start}"))
         if not isinstance(shared, TBufPool):
             (owner if isinstance(owner, TBufPool) else ub).next_free = stop = end
-        if isinstance(owner, TBufPool):
-            owner.inner.append(self)
-        self.owner = owner
+        self.around = (self, *(owner.around if isinstance(owner, TBufPool) else ()))
         self.start, self.next_free, self.stop, self.ended = start, start, stop, True
         self.ub.on_release.append(self._give_back)
 
@@ -460,24 +448,21 @@ class TBufPool(TPipe):
         # Who looks for the owner of a byte finds these.
         self.ub.allocations.sort(key=lambda a: a.pool is None or not a.pool.in_use)
 
-    def Reset(self, outer: bool = False) -> None:
-        """End what is under way, in inner pools too: no buffer has a value. For new ones InitBufPool comes first, except on
-        950. ``outer``: of a pool around this one, which waits for its own flags alone. LeakFault.
+    def Reset(self) -> None:
+        """End what is under way, in inner pools too, whose flags it does not wait for: no buffer has a value. For new ones
+        InitBufPool comes first, except on 950. LeakFault.
         """
-        self.inner = [one for one in dict.fromkeys(self.inner) if one.owner is self]
-        for inner in self.inner:
-            inner.Reset(outer=True)
-        self.core.check_leaks(self.slots, "TBufPool.Reset")
-        for slot in (a for a in self.slots if a in self.ub.allocations):
-            if not outer:
+        within = [a for a in self.ub.allocations if a.pool is not None and self in a.pool.around]
+        self.core.check_leaks(within, "TBufPool.Reset")
+        for slot in within:
+            if slot.pool is self:
                 _wait(self.core, slot)
             if slot.state is BUFFER:
                 self.ub.new_handle(slot)
             self.ub.forget(slot.start, slot.start + slot.size, "was not written since TBufPool.Reset", self.core.site)
-        if not outer:
-            self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
-            self.next_free, self.ended = self.start, True
-        self.in_use = False
+            slot.pool.in_use = False
+        self.start, self.stop = (self.start, self.stop) if self.core.soc.regbase else (0, 0)
+        self.next_free, self.ended, self.in_use = self.start, True, False
 
     def Destroy(self) -> None:
         """Reset it, and take its buffers' memory: its C++ object is at the end of its scope."""
@@ -503,11 +488,7 @@ def _check_position_limit(core: Core, position: TPosition) -> None:
 
 
 def GetTPipePtr() -> TPipe:
-    """Return the TPipe of the running block. C prototype: ``TPipe* GetTPipePtr()``.
-
-    Raises:
-        DeviceFault: The kernel has made none.
-    """
+    """Return the TPipe of the running block. DeviceFault: the kernel has made none. C prototype: ``TPipe* GetTPipePtr()``."""
     core = running("GetTPipePtr")
     if not core.has_pipe:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")

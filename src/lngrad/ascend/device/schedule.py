@@ -66,14 +66,12 @@ class BlockSchedule:
         """Note that a block has set a flag, and what it had finished; the flag is up when all have."""
         number = self._sets[flag, index]
         self._sets[flag, index] += 1
-        self.still = 0
         self._snapshots[flag, number][index] = snapshot
 
     def signal(self, clock: PipeClock, flag: Signal) -> None:
         """Note that a block has raised a flag for another one, and what it knows to be finished."""
         number = self._sets[flag, -1]
         self._sets[flag, -1] += 1
-        self.still = 0
         known = clock.others or [[-1] * len(clock.now) for _ in self._states]
         known = [snapshot.copy() for snapshot in known]
         known[clock.index] = clock.release_all()
@@ -111,16 +109,15 @@ class BlockSchedule:
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
 
-    def give_way(self, index: int, what: str, reads: int) -> None:
+    def give_way(self, index: int, what: str, reads: int, computes: bool) -> None:
         """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there.
 
-        Raises:
-            DeadlockFault: All blocks that run do so, and nothing has changed for long.
+        Raises DeadlockFault if all blocks that run do so, none of them computes, and nothing has changed for long.
         """
         self._states[index], self._reasons[index] = WAITING, (_READY, what)
         live = sum(state not in (NEW, ENDED) for state in self._states)  # no more than cores: a device would hang
         following = self._next(index, starting=live < self._soc.vector_cores)
-        self.still += reads
+        self.still = 0 if computes else self.still + reads
         if self.still > max(STILL, STILL // 8 * live):
             self._states[index] = RUNNING
             raise self._deadlock(index)

@@ -295,7 +295,7 @@ def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         sides = [(d.dst, (d.dst_block, d.dst_repeat)), (d.src0, (d.src0_block, d.src0_repeat))]
     (wide, wide_strides), (narrow, narrow_strides) = sides if widening else sides[::-1]
     half = repeated(wide, 2, lanes, repeats, wide_strides)
-    byte, of = np.unique(lanes // 2, return_inverse=True)
+    byte, first, of = np.unique(lanes // 2, return_index=True, return_inverse=True)
     pairs, shift = repeated(narrow, 1, byte, repeats, narrow_strides), (lanes % 2 * 4).astype(np.uint8)
     memory, values, at = ub.typed[CPP_NAMES.index("half")], half.places // 2, pairs.places[:, of]
 
@@ -310,9 +310,7 @@ def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
             ub.data[at[:, one]] = ub.data[at[:, one]] & (240 >> half_of) | rounded[:, one] << half_of
 
     def spread(parts: Sequence[Array]) -> Any:
-        if widening:
-            return parts[0][:, of]
-        return np.stack([parts[0][:, of == one].max(axis=1) for one in range(byte.size)], axis=1)
+        return parts[0][:, of] if widening else np.maximum.reduceat(parts[0], first, axis=1)
 
     dst, src = (half, pairs) if widening else (pairs, half)
     return Special(dst, (src,), BLOCK_BYTES, compute, spread)

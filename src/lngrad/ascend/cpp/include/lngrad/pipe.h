@@ -141,25 +141,15 @@ template <Hardware hard = Hardware::UB>
 class LocalMemAllocator {
 public:
     uint32_t GetCurAddr() const { return head_; }
-    template <TPosition pos, class T>
-    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
+    template <TPosition pos, class T, uint32_t size = 0>
+    LocalTensor<T> Alloc(uint32_t tileSize = size, Where where = Where::here())
     {
         LocalTensor<T> tensor(pos, head_, tileSize, where);
         head_ += tileSize * sizeof(T) / LocalTensor<T>::per_byte;
         return tensor;
     }
-    template <TPosition pos, class T, uint32_t tileSize>
-    LocalTensor<T> Alloc(Where where = Where::here())
-    {
-        return Alloc<pos, T>(tileSize, where);
-    }
-    template <class T>
-    LocalTensor<T> Alloc(uint32_t tileSize, Where where = Where::here())
-    {
-        return Alloc<place, T>(tileSize, where);
-    }
-    template <class T, uint32_t tileSize>
-    LocalTensor<T> Alloc(Where where = Where::here())
+    template <class T, uint32_t size = 0>
+    LocalTensor<T> Alloc(uint32_t tileSize = size, Where where = Where::here())
     {
         return Alloc<place, T>(tileSize, where);
     }
@@ -252,6 +242,9 @@ struct TBufPool : TPipe {
     static constexpr TPosition poolPos = pos;
     TBufPool(Where where = Where::here()) : TPipe(int32_t(lngrad::perform(Op::POOL_NEW, where, bufIDSize).result), true) {}
 };
+
+// A kernel's own pool, with addresses of its choice.
+#define EXTERN_IMPL_BUFPOOL(...) static_assert(sizeof(#__VA_ARGS__) == 0, "lngrad: EXTERN_IMPL_BUFPOOL is not simulated")
 
 inline TPipe* GetTPipePtr() { return running_pipe; }
 

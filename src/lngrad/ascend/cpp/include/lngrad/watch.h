@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "lngrad/call.h"
-
 #pragma weak dladdr // in a library of its own before glibc 2.34
 
 namespace lngrad {
@@ -74,16 +73,14 @@ constexpr Ending ENDINGS[] = {
     {SIGXCPU, "it was stopped"},
     {SIGINT, "it was interrupted"},
 };
+constexpr const char* CONSTANT = "SIGSEGV: it wrote to memory of its own that is constant, as a const table is";
 
 inline void on_signal(int number, siginfo_t* info, void*)
 {
-    // The page behind an array is of no file; a `const` table is of the kernel's own.
-    Dl_info file = {};
-    const bool constant = number == SIGSEGV && info->si_code == SEGV_ACCERR && dladdr && dladdr(info->si_addr, &file) != 0;
+    Dl_info file = {}; // of a const table's memory; the page behind an array is of none
+    const bool constant = number == SIGSEGV && info->si_code == SEGV_ACCERR && dladdr && dladdr(info->si_addr, &file);
     for (const Ending& ending : ENDINGS) {
-        if (ending.number == number && blocks_inside > 0) {
-            tell(constant ? "SIGSEGV: it wrote to memory of its own that is constant, as a const table is" : ending.text);
-        }
+        if (ending.number == number && blocks_inside > 0) tell(constant ? CONSTANT : ending.text);
     }
     std::signal(number, SIG_DFL);
     std::raise(number);

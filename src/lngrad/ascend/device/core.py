@@ -509,10 +509,8 @@ class Core:
         known[place] = reads = max(known[place], self.fresh) + 1
         if reads == self.fresh + POLLS:
             self.fresh, held, self.held = reads, self.held, int(self.ub.data.view(np.uint64).sum())
-            site = site_text(self.site or kernel_site())
-            schedule.give_way(
-                self.index, f"a loop that reads global memory at {site}", POLLS * len(known), held != self.held
-            )
+            what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
+            schedule.give_way(self.index, what, POLLS * len(known), held != self.held)
 
     def writes(self, there: Array, values: Array | float) -> None:
         """Note that bytes of global memory change: blocks that poll memory may go on."""

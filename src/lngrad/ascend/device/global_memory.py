@@ -74,8 +74,8 @@ class GlobalRegions:
 
     def _constants(self, address: Address, nbytes: int, code: Address) -> GlobalRegion | None:
         """Return bytes of the file mapped at ``code``, where a kernel's `const __gm__` arrays lie; 0: all that follow."""
-        for look in (lambda: self._mapped, lambda: _mapped(code)):
-            self._mapped = look()
+        for again in (False, True):
+            self._mapped = _mapped(code) if again else self._mapped
             for stop in (stop for start, stop in self._mapped if start <= address < stop >= address + nbytes):
                 memory = np.frombuffer(ctypes.string_at(address, nbytes or stop - address), np.uint8)  # read-only
                 return GlobalRegion(memory, "the kernel's own memory", address)

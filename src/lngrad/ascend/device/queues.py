@@ -449,8 +449,9 @@ class TBufPool(TPipe):
         self.ub.allocations.sort(key=lambda a: a.pool is None or not a.pool.in_use)
 
     def Reset(self) -> None:
-        """End what is under way, in inner pools too, whose flags it does not wait for: no buffer has a value. For new ones
-        InitBufPool comes first, except on 950. LeakFault.
+        """End what is under way, in inner pools too, but wait for its own flags alone: no buffer has a value. LeakFault.
+
+        For new buffers InitBufPool comes first, except on 950.
         """
         within = [a for a in self.ub.allocations if a.pool is not None and self in a.pool.around]
         self.core.check_leaks(within, "TBufPool.Reset")

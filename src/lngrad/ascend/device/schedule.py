@@ -119,7 +119,6 @@ class BlockSchedule:
         following = self._next(index, starting=live < self._soc.vector_cores)
         self.still = 0 if computes else self.still + reads
         if self.still > max(STILL, STILL // 8 * live):
-            self._states[index] = RUNNING
             raise self._deadlock(index)
         if following not in (index, None):
             self._switch(index, following)

@@ -324,10 +324,6 @@ def _header(name: str) -> str:
     return f"aclnnop/{words.lower()}.h"
 
 
-def _tensor_type(name: re.Match[str]) -> str:
-    return f"{name[1]}{'' if name[2] else 'const '}aclTensor *"
-
-
 def _read(text: str) -> tuple[Function, ...]:
     return tuple(parse(prototype) for prototype in text.split(";") if prototype.strip())
 
@@ -339,7 +335,8 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
 }
 for _name, _parameters in OPERATORS.items():
-    _typed = re.sub(r"(^|, )(\*?)(?=\w+(,|$))", _tensor_type, " ".join(_parameters.split()))
+    _typed = re.sub(r"(^|, )(?=\w+(,|$))", r"\1const aclTensor *", " ".join(_parameters.split()))
+    _typed = re.sub(r"(^|, )\*(?=\w+(,|$))", r"\1aclTensor *", _typed)
     HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _typed))
 
 FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}

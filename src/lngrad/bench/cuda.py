@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -15,6 +14,7 @@ import torch
 import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.family import FamilyBench, steps
+from lngrad.bench.measure import seconds_a_call
 from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
@@ -94,13 +94,10 @@ class EventClock:
 
 def host_seconds(call: PreparedCall, repeats: int) -> float:
     """The host's time of a call: it goes on before the device is done."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    seconds = time.perf_counter() - start
+    seconds = seconds_a_call(call, repeats)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return seconds / repeats
+    return seconds
 
 
 def ours(job: Job, t: Arguments) -> PreparedCall:

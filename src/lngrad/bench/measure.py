@@ -53,11 +53,12 @@ class TurnClock:
         rest()
         call()
         if name not in self._repeats:
-            self._repeats[name] = max(1, int(self.turn / (_seconds(call, 1) + 1e-7)))
-        return _seconds(call, self._repeats[name])
+            self._repeats[name] = max(1, int(self.turn / (seconds_a_call(call, 1) + 1e-7)))
+        return seconds_a_call(call, self._repeats[name])
 
 
-def _seconds(call: PreparedCall, repeats: int) -> float:
+def seconds_a_call(call: PreparedCall, repeats: int) -> float:
+    """The mean of calls in a row."""
     start = time.perf_counter()
     for _ in range(repeats):
         call()

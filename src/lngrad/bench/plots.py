@@ -92,7 +92,11 @@ def _ratios(panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]]
     """One machine: a dot a case, above the line at 1 where it is won."""
     panel.axhline(1, color=_INK, linewidth=0.8)
     _dots(panel, found, shapes, lambda record: best(record)[1])
-    panel.set_title(_about(next(iter(found.values()))), loc="left", fontsize=8)
+    line = next(iter(found.values()))
+    machine, versions = line["machine"], line["versions"]
+    peers = ", ".join(f"{PEER_NAMES.get(peer, peer)} {versions.get(peer, '')}".strip() for peer in line["ratio"])
+    where = machine.get("device") or f"{machine_name(line)}, {threads_of(line)} threads"
+    panel.set_title(f"{where}, against {peers}", loc="left", fontsize=8)
     panel.set_yscale("log", base=2)
     panel.set_yticks([1, 2, 4, 8, 16, 32], ["1×", "2×", "4×", "8×", "16×", "32×"])
 
@@ -116,11 +120,3 @@ def _dots(
         ]
         if points:
             panel.plot(*zip(*points, strict=True), "o", color=colour, markersize=5, label=dtype)
-
-
-def _about(line: Record) -> str:
-    """Where a record was made, and against whom."""
-    versions = line["versions"]
-    peers = ", ".join(f"{PEER_NAMES.get(peer, peer)} {versions.get(peer, '')}".strip() for peer in line["ratio"])
-    machine = line["machine"]
-    return f"{machine.get('device') or f'{machine_name(line)}, {threads_of(line)} threads'}, against {peers}"

@@ -182,7 +182,10 @@ def record(scope: str, job: Job, timings: dict[str, Timing], contest: Contest, p
         **asdict(job),
         "threads": get_num_threads(),
         "rounds": ours.rounds,
-        "time_us": {name: _microseconds(timing) for name, timing in timings.items()},
+        "time_us": {
+            name: {kind: round(getattr(timing, kind) * 1e6, 2) for kind in ("minimum", "median", "p90")}
+            for name, timing in timings.items()
+        },
         "ratio": {name: round(timing.median / ours.median, 3) for name, timing in timings.items() if name != LNGRAD},
         "bytes": job.nbytes,
         "bandwidth": round(job.nbytes / ours.median / 1e9, 2),
@@ -202,14 +205,6 @@ def record(scope: str, job: Job, timings: dict[str, Timing], contest: Contest, p
     line["machine"] = machine() | ({"device": contest.device} if contest.device else {})
     line.update(contest.facts)
     return line
-
-
-def _microseconds(timing: Timing) -> dict[str, float]:
-    return {
-        "minimum": round(timing.minimum * 1e6, 2),
-        "median": round(timing.median * 1e6, 2),
-        "p90": round(timing.p90 * 1e6, 2),
-    }
 
 
 # --- The arrays of a job ------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, choice, escape, fail, need, new_table, one_of, say
+from lngrad.cli.terminal import REFUSED, UNFINISHED, choice, escape, fail, in_table, need, new_table, one_of, say
 from lngrad.core.machine import BUSY
 
 if TYPE_CHECKING:
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from lngrad.bench.cases import Settings
     from lngrad.bench.records import Record
     from lngrad.bench.runner import Bench
-
-
-def _norms() -> Iterable[str]:
-    from lngrad.bench.family import TIMED
-
-    return "layer_norm", *TIMED
 
 
 def bench(
@@ -60,7 +53,7 @@ def bench(
             "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, gated_rms_norm, rms_norm_of_gated, "
             "modulated_layer_norm, with the scopes forward,autograd,model and the peers layer_norm,separate,torch,override,"
             "llama,compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
-            _norms,
+            lambda: ("layer_norm", *in_table("bench.family", "TIMED")()),
         ),
     ] = "layer_norm",
     device: Annotated[str, choice("cpu or cuda.", lambda: ("cpu", "cuda"))] = "cpu",
@@ -118,9 +111,9 @@ def bench(
 
 def _bench_of(device: str, norm: str) -> Bench:
     if norm != "layer_norm":
-        from lngrad.bench.family import FamilyBench
+        from lngrad.bench.family import TIMED, FamilyBench
 
-        one_of("--norm", norm, _norms())
+        one_of("--norm", norm, ("layer_norm", *TIMED))
         if device == "cuda":
             from lngrad.bench.cuda import CudaFamilyBench
 
@@ -217,8 +210,7 @@ def _print_tables(console: Console, lines: list[Record]) -> None:
     for scope, number in dict.fromkeys((line["scope"], line["threads"]) for line in lines):
         chosen = [line for line in lines if (line["scope"], line["threads"]) == (scope, number)]
         console.print(_table(f"{scope}, {number} threads", chosen))
-    busy = [line["others"] for line in lines if line["others"] > BUSY]
-    if busy:
+    if busy := [line["others"] for line in lines if line["others"] > BUSY]:
         text = f"{len(busy)} of {len(lines)} jobs not measured: the machine is busy (others used up to {max(busy):.0%} of it,"
         console.print(f"{text} {BUSY:.0%} is the limit); --only-idle --json FILE --resume repeats them", style="yellow")
 

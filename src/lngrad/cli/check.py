@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from lngrad.cli.terminal import (
     file_option,
     given,
     impl_names,
+    in_table,
     known_norm,
     need,
     new_table,
@@ -93,7 +94,7 @@ def check(
         choice(
             "auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
             "llama; a case's own goes first.",
-            _standards,
+            lambda: ("auto", *in_table("check.standards", "STANDARDS")()),
         ),
     ] = "auto",
     norm: NormName = None,
@@ -275,12 +276,6 @@ def golden(
     with progress(Console(), "cases", len(chosen)) as advance:
         size = write_goldens(chosen, output, format, seed, max_bytes, lambda: advance(1))  # type: ignore[arg-type]  # checked
     say(f"{output}: {len(chosen)} cases, {size / 1e6:.1f} MB")
-
-
-def _standards() -> Iterable[str]:
-    from lngrad.check.standards import AUTO, STANDARDS
-
-    return AUTO, *STANDARDS
 
 
 def _run(

@@ -114,8 +114,7 @@ def _kernel_cache() -> str:
     kernels = [file for file in cache.FOLDER.iterdir() if not file.name.startswith(others)]
     files = [file for file in kernels if file.suffix in (cache.LIBRARY, cache.OBJECT)]
     text = f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e3:,.0f} kB"
-    broken = sum(kept(file) is None for file in files)
-    if broken:
+    if broken := sum(kept(file) is None for file in files):
         text += f"; {broken} not whole, compiled again when needed"
     objects = sum(file.suffix == cache.OBJECT for file in files)
     text += f"; {objects} loaded by Numba, for want of a linker" if objects else "; loaded without Numba"

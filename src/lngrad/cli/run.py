@@ -93,7 +93,11 @@ def run(
     if threads is not None:
         set_num_threads(threads)
     if soc is not None:
-        _use_soc(soc, backend)
+        if backend != "ascend_sim":
+            fail(f"--soc: expected --backend ascend_sim beside it, got {backend or 'no backend'}", REFUSED)
+        from lngrad.ascend.soc import use
+
+        use(soc)
     known_norm(norm, plain_norms)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):
@@ -120,14 +124,6 @@ def run(
         fail(f"{input}: {error}", REFUSED)
     results = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in wanted.items())
     say(f"{output}: {results} ({used}, {perf_counter() - start:.2f} s)")
-
-
-def _use_soc(name: str, backend: str | None) -> None:
-    from lngrad.ascend.soc import use
-
-    if backend != "ascend_sim":
-        fail(f"--soc: expected --backend ascend_sim beside it, got {backend or 'no backend'}", REFUSED)
-    use(name)
 
 
 def _mask(text: str) -> Mask:

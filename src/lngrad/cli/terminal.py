@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
@@ -128,6 +129,15 @@ def file_option(kind: str, help: str, **options: Any) -> Any:
     return Option(metavar=kind, help=help, show_default="none", **options)
 
 
+def in_table(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """Gives the keys of a table of lngrad's, whose module is loaded then alone."""
+    return lambda: iter(getattr(import_module(f"lngrad.{module}"), name))
+
+
+norm_names = in_table("check.case", "NORMS")  # of --norm
+plain_norms = in_table("check.case", "PLAIN")  # of --norm where there are neither gates nor samples
+
+
 def soc_names() -> Iterable[str]:
     """Of --soc."""
     from lngrad.ascend.soc import names
@@ -136,20 +146,6 @@ def soc_names() -> Iterable[str]:
 
 
 SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
-
-
-def norm_names() -> Iterable[str]:
-    """Of --norm."""
-    from lngrad.check.case import NORMS
-
-    return NORMS
-
-
-def plain_norms() -> Iterable[str]:
-    """Of --norm where there are neither gates nor samples."""
-    from lngrad.check.case import PLAIN
-
-    return PLAIN
 
 
 def impl_names() -> Iterable[str]:

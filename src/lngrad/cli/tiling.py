@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from lngrad.cli.terminal import FAILED, REFUSED, SocName, choice, fail, new_table, working
+from lngrad.cli.terminal import FAILED, REFUSED, SocName, choice, fail, in_table, new_table, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,14 +22,10 @@ PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and t
 COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
 
 
-def _apis() -> Iterable[str]:
-    from lngrad.ascend.tiling.lint import APIS
-
-    return APIS
-
-
 def tiling(
-    api: Annotated[str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", _apis)] = "LayerNormGrad",
+    api: Annotated[
+        str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", in_table("ascend.tiling.lint", "APIS"))
+    ] = "LayerNormGrad",
     shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
     dtype: Annotated[str, choice("half or float.", lambda: ("half", "float"))] = "float",
     soc: SocName = None,

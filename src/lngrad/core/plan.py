@@ -7,11 +7,11 @@ simulated device, which device it is. The number of threads changes how the work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -65,20 +65,13 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
             array[...] = math.nan if name == "rstd" else 0
 
 
-class _Module(Protocol):
-    """A backend. One with a row that says so decides by a context of its own, which its plan takes last."""
-
-    def plan(self, problem: Problem, threads: int, *context: Any) -> Plan: ...
-
-    def context(self) -> Hashable: ...
-
-
 @dataclass(frozen=True)
 class Backend:
     """One row of the table: where a backend lives, what must be installed, which devices it serves.
 
-    contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread, and is chosen by
-        name alone.
+    module: Has plan(problem, threads).
+    contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread: by its module's
+        context(), which plan takes last. It is chosen by name alone.
     family: It computes every operator and normalization, not layer normalization alone.
     prebuilt: A module whose why_not() is None where the package brings what would be compiled: then nothing need be installed.
     """
@@ -137,11 +130,11 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
     if threads is None:
         threads = get_num_threads()
     row = None if backend is None else BACKENDS.get(backend)
-    context = () if row is None or not row.contextual else (_module(row).context(),)
+    context = () if row is None or not row.contextual else (_imported(row.module).context(),)
     key = backend, threads, context
     plan: Plan | None = problem.plans.get(key)
     if plan is None:
-        plan = problem.plans.keep(key, _module(_choose(problem, backend)).plan(problem, threads, *context))
+        plan = problem.plans.keep(key, _imported(_choose(problem, backend).module).plan(problem, threads, *context))
     return plan
 
 
@@ -157,13 +150,11 @@ def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend not in BACKENDS:
         raise BackendUnavailable(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
     row = BACKENDS[backend]
-    reason = _missing(backend)
-    if reason is not None:
+    if (reason := _missing(backend)) is not None:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
     if not _serves(row, problem):
         raise BackendUnavailable(f"backend: {backend} serves {row.devices}, got arrays on {problem.device}")
-    reason = _not_computed(row, problem)
-    if reason is not None:
+    if (reason := _not_computed(row, problem)) is not None:
         raise BackendUnavailable(f"backend: {backend} {reason}")
     return row
 
@@ -177,11 +168,6 @@ def _not_computed(row: Backend, problem: Problem) -> str | None:
     if row.family or (problem.operator in (FORWARD, BACKWARD) and problem.normalization == LAYER_NORM):
         return None
     return "computes layer normalization alone, without offset, residual and dtotal"
-
-
-def _module(row: Backend) -> _Module:
-    module: _Module = _imported(row.module)
-    return module
 
 
 def _imported(module: str) -> Any:

@@ -44,8 +44,7 @@ class _Numba:
             self._taken[-1].acquire()
 
     def release(self) -> None:
-        lock = self._taken.pop()
-        if lock is not None:
+        if (lock := self._taken.pop()) is not None:
             lock.release()
 
 

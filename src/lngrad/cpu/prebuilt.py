@@ -37,8 +37,7 @@ def _made_of(name: str) -> str:
 @cache
 def library() -> tuple[Path, Processor] | str:
     """The library for this processor with what it was compiled for, or why there is none."""
-    forced = [name for name in _FORCED if name in SETTINGS]
-    if forced:
+    if forced := [name for name in _FORCED if name in SETTINGS]:
         return f"{forced[0]} is set"
     if not FOLDER.is_dir():
         return "this installation was not made from a wheel that has them"

@@ -126,12 +126,10 @@ def parse_json(text: str, where: object) -> Any:
     """
     with as_format_error(where, "is no JSON"):
         try:
-            return json.loads(text, parse_int=_integer)
+            return json.loads(
+                text, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits)
+            )
         except json.JSONDecodeError as error:
             raise FileFormatError(f"{where}: line {error.lineno}, column {error.colno}: {error.msg}") from None
         except RecursionError:
             raise FileFormatError(f"{where}: too many brackets inside each other") from None
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) <= MAX_DIGITS else float(text)

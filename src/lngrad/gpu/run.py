@@ -72,8 +72,10 @@ def run(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace
     operator, steps = plan.problem.operator, plan.steps
     split = len(operator.inputs)
     arrays, numbers = [*inputs[:split], *outputs], inputs[split:]
-    if steps.apart is not None and _takes_a_place(plan, arrays):
-        steps = steps.apart
+    if steps.apart is not None:
+        named = dict(zip((*operator.inputs, *operator.outputs), arrays, strict=True))
+        if named["dx"].data_ptr() in (named["dy"].data_ptr(), named["x"].data_ptr()):
+            steps = steps.apart
     with on_device(inputs[0]):
         if steps.copied:
             arrays = _contiguous(plan, steps, arrays)
@@ -82,12 +84,6 @@ def run(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace
             for target, output in zip(arrays[split:], outputs, strict=True):
                 if target is not output:
                     output.detach().copy_(target)
-
-
-def _takes_a_place(plan: Plan, arrays: list[Any]) -> bool:
-    """Whether dx is written where dy or x is read."""
-    named = dict(zip((*plan.problem.operator.inputs, *plan.problem.operator.outputs), arrays, strict=True))
-    return named["dx"].data_ptr() in (named["dy"].data_ptr(), named["x"].data_ptr())
 
 
 def _contiguous(plan: Plan, steps: Steps, arrays: list[Any]) -> list[Any]:
@@ -214,8 +210,7 @@ def pack(plan: Plan) -> Words | None:
         for launch in steps.launches:
             compiled = _compiled.get((launch.signature, *where)) or _compile(launch, where, values)
             words = [word for word in launch.pick(range(len(values))) if values[word] is not None]
-            reason = _foreign(compiled, len(words))
-            if reason:
+            if reason := _foreign(compiled, len(words)):
                 warnings.warn(f"lngrad: kernels are launched by Python, which takes longer: {reason}", stacklevel=2)
                 return None
             _packed[compiled.function] = compiled

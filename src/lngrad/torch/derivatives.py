@@ -160,7 +160,7 @@ def _gradients(
     return dx, dgamma, dbeta
 
 
-native.register("derivative", lambda *given: _gradients(*given[2:], normalization=Normalization.of(*given[:2])))
+native.register("derivative", lambda *given: _gradients(*[*given[2:], Normalization.of(*given[:2])]))
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -277,8 +277,7 @@ def _backward_tangents(
         of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
         of_inner = at.less_mean(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
         of_dx = of_rstd * inner + at.rstd * of_inner
-        of_dtotal = Switches(*of_switches).added
-        if of_dtotal is not None:
+        if (of_dtotal := Switches(*of_switches).added) is not None:
             of_dx = of_dx + of_dtotal.to(at.dtype)
         of_dx = of_dx.to(x.dtype)
     dtype = x.dtype if gamma is None else gamma.dtype

@@ -298,7 +298,7 @@ print("ok")
 
 @needs_c
 def test_an_environment_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolkit_module, "_python", lambda: "/no/such/venv/bin/python")
+    monkeypatch.setattr(toolkit_module, "PYTHON", "/no/such/venv/bin/python")
     write_toolkit(tmp_path / "toolkit")
     done = run(build(tmp_path / "toolkit", START + "int main(void) { start(); return 0; }", tmp_path))
     told = "lngrad: the Python environment that wrote this toolkit is gone: /no/such/venv/bin/python. "
@@ -311,7 +311,7 @@ def test_a_package_that_does_not_import(tmp_path: Path, monkeypatch: pytest.Monk
     package = tmp_path / "package" / "lngrad"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('half installed')")
-    monkeypatch.setattr(toolkit_module, "_package", lambda: str(package.parent))
+    monkeypatch.setattr(toolkit_module, "PACKAGE", str(package.parent))
     write_toolkit(tmp_path / "toolkit")
     done = run(build(tmp_path / "toolkit", START + "int main(void) { start(); return 0; }", tmp_path))
     assert (done.returncode, done.stdout) == (9, "lngrad: Python could not start: ImportError: half installed\n")
@@ -458,7 +458,7 @@ def test_host_memory_that_the_library_allocates(any_toolkit: Path, tmp_path: Pat
 @needs_c
 def test_inside_a_program_with_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python then answers from a process of its own: the program's interpreter stays as it is."""
-    monkeypatch.setattr(toolkit_module, "_version", lambda: "2.7.")
+    monkeypatch.setattr(toolkit_module, "VERSION", "2.7.")
     write_toolkit(tmp_path / "toolkit")
     program = """
 import ctypes, sys

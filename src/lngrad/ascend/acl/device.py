@@ -84,8 +84,8 @@ def aclInit(configPath: str | None = None) -> None:
 def aclFinalize() -> None:
     """Wait for all streams, then release them, all device memory and the device, however often aclInit was called."""
     with _state.lock:
-        if not _state.finalised:
-            _require_init("aclFinalize")
+        if not _state.finalised and not _state.initialised:
+            raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, "aclFinalize: expected aclInit to be called before")
         _finalize("aclFinalize")
 
 
@@ -98,11 +98,6 @@ def aclFinalizeReference() -> int:
         else:
             _finalize("aclFinalizeReference")
         return _state.initialised
-
-
-def _require_init(function: str) -> None:
-    if not _state.initialised:
-        raise StatusError(aclError.ACL_ERROR_UNINITIALIZE, f"{function}: expected aclInit to be called before")
 
 
 def _finalize(function: str) -> None:

@@ -312,16 +312,14 @@ def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
 @returns_aclError
 def aclrtSynchronizeEvent(event: aclrtEvent) -> None:
     """Wait until the stream has come to the event's mark, if it was ever recorded."""
-    mark = _living(event).mark
-    if mark is not None:
+    if (mark := _living(event).mark) is not None:
         mark.wait()
 
 
 @returns_aclError
 def aclrtStreamWaitEvent(stream: aclrtStream | None, event: aclrtEvent) -> None:
     """Have a stream wait for an event's mark before it goes on."""
-    mark = _living(event).mark
-    if mark is not None:
+    if (mark := _living(event).mark) is not None:
         submit(stream, mark.wait)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import index
 from typing import NamedTuple, TypeVar
@@ -64,6 +64,7 @@ MAX_DIMS, MAX_ELEMENTS = 32, 1 << 59
 DATA_ALIGNMENT = 32  # of device addresses, as documented; host buffers need their element's alignment only
 
 Enumeration = TypeVar("Enumeration", bound=IntEnum)
+Got = TypeVar("Got")
 
 
 class TensorFacts(NamedTuple):
@@ -255,46 +256,30 @@ def _living(tensor: object) -> aclTensor:
     return check_handle(tensor, aclTensor, "tensor")
 
 
-@returns_value(aclnnStatus, ())
-def aclGetViewShape(tensor: aclTensor) -> Shape:
-    """Return (viewDims, ret)."""
-    return _living(tensor).facts.shape
+def _getter(
+    name: str, otherwise: Got, of: Callable[[aclTensor], Got], text: str
+) -> Callable[[aclTensor], tuple[Got, aclnnStatus]]:
+    """The interface of this name, which returns (what `of` gives, or `otherwise` after an error; ret)."""
+
+    @returns_value(aclnnStatus, otherwise)
+    def call(tensor: aclTensor) -> Got:
+        return of(_living(tensor))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Return ({text}, ret)."
+    return call
 
 
-@returns_value(aclnnStatus, ())
-def aclGetStorageShape(tensor: aclTensor) -> Shape:
-    """Return (storageDims, ret)."""
-    return _living(tensor).storage_dims
-
-
-@returns_value(aclnnStatus, ())
-def aclGetViewStrides(tensor: aclTensor) -> Shape:
-    """Return (strides in elements, ret)."""
-    return _living(tensor).facts.strides
-
-
-@returns_value(aclnnStatus, 0)
-def aclGetViewOffset(tensor: aclTensor) -> int:
-    """Return (offset in elements, ret)."""
-    return _living(tensor).offset
-
-
-@returns_value(aclnnStatus, aclFormat.ACL_FORMAT_UNDEFINED)
-def aclGetFormat(tensor: aclTensor) -> aclFormat:
-    """Return (format, ret)."""
-    return _living(tensor).format
-
-
-@returns_value(aclnnStatus, aclDataType.ACL_DT_UNDEFINED)
-def aclGetDataType(tensor: aclTensor) -> aclDataType:
-    """Return (dataType, ret)."""
-    return _living(tensor).facts.dtype
-
-
-@returns_value(aclnnStatus, None)
-def aclGetRawTensorAddr(tensor: aclTensor) -> object:
-    """Return (the storage's address or buffer as given, ret)."""
-    return _living(tensor).data
+_NO_SIZES: Shape = ()
+aclGetViewShape = _getter("aclGetViewShape", _NO_SIZES, lambda tensor: tensor.facts.shape, "viewDims")
+aclGetStorageShape = _getter("aclGetStorageShape", _NO_SIZES, lambda tensor: tensor.storage_dims, "storageDims")
+aclGetViewStrides = _getter("aclGetViewStrides", _NO_SIZES, lambda tensor: tensor.facts.strides, "strides in elements")
+aclGetViewOffset = _getter("aclGetViewOffset", 0, lambda tensor: tensor.offset, "offset in elements")
+aclGetFormat = _getter("aclGetFormat", aclFormat.ACL_FORMAT_UNDEFINED, lambda tensor: tensor.format, "format")
+aclGetDataType = _getter("aclGetDataType", aclDataType.ACL_DT_UNDEFINED, lambda tensor: tensor.facts.dtype, "dataType")
+aclGetRawTensorAddr = _getter(
+    "aclGetRawTensorAddr", None, lambda tensor: tensor.data, "the storage's address or buffer as given"
+)
 
 
 @returns_aclnnStatus

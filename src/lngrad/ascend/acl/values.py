@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import index
+from typing import Any, TypeVar
 
 from lngrad.ascend.acl.enums import aclDataType, aclnnStatus
 from lngrad.ascend.acl.interface import (
@@ -22,6 +23,8 @@ from lngrad.ascend.acl.interface import (
     returns_value,
 )
 from lngrad.ascend.acl.tensor import aclTensor, enumerator
+
+Values = TypeVar("Values", bound=ValueArray[Any])
 
 
 class aclScalar(Handle):
@@ -129,31 +132,18 @@ aclDestroyTensorList = _destroyer("aclDestroyTensorList", aclTensorList, f"a lis
 aclDestroyScalarList = _destroyer("aclDestroyScalarList", aclScalarList, f"a list and the scalars {_ALL}")
 
 
-@returns_value(aclnnStatus, 0)
-def aclGetIntArraySize(array: aclIntArray) -> int:
-    """Return (size, ret)."""
-    return len(check_handle(array, aclIntArray, "array").values)
+def _size_of(name: str, kind: type[Values], what: str) -> Callable[[Values], tuple[int, aclnnStatus]]:
+    @returns_value(aclnnStatus, 0)
+    def call(array: Values) -> int:
+        """Return (size, ret)."""
+        return len(check_handle(array, kind, what).values)
+
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
-@returns_value(aclnnStatus, 0)
-def aclGetFloatArraySize(array: aclFloatArray) -> int:
-    """Return (size, ret)."""
-    return len(check_handle(array, aclFloatArray, "array").values)
-
-
-@returns_value(aclnnStatus, 0)
-def aclGetBoolArraySize(array: aclBoolArray) -> int:
-    """Return (size, ret)."""
-    return len(check_handle(array, aclBoolArray, "array").values)
-
-
-@returns_value(aclnnStatus, 0)
-def aclGetTensorListSize(tensorList: aclTensorList) -> int:
-    """Return (size, ret)."""
-    return len(check_handle(tensorList, aclTensorList, "tensorList").values)
-
-
-@returns_value(aclnnStatus, 0)
-def aclGetScalarListSize(scalarList: aclScalarList) -> int:
-    """Return (size, ret)."""
-    return len(check_handle(scalarList, aclScalarList, "scalarList").values)
+aclGetIntArraySize = _size_of("aclGetIntArraySize", aclIntArray, "array")
+aclGetFloatArraySize = _size_of("aclGetFloatArraySize", aclFloatArray, "array")
+aclGetBoolArraySize = _size_of("aclGetBoolArraySize", aclBoolArray, "array")
+aclGetTensorListSize = _size_of("aclGetTensorListSize", aclTensorList, "tensorList")
+aclGetScalarListSize = _size_of("aclGetScalarListSize", aclScalarList, "scalarList")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
@@ -207,8 +207,12 @@ class Decision:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 if copy.by is None:
                     np.multiply(source, factor, out=output, dtype=np.float64, casting="unsafe")
-                else:
-                    _copy_by(copy.by, output, source, others)
+                    continue
+                # In float64 and block by block; others are broadcast, and 0 where there is none.
+                operands = (np.zeros((), np.float64) if one is None else one for one in others)
+                with _blocks("writeonly", output, source.reshape(output.shape), *operands) as blocks:
+                    for made, *parts in blocks:
+                        made[...] = copy.by(*parts)
 
     def _add_terms(self, x: Array, arrays: Arrays) -> None:
         """x = alpha·x + the terms, rounded once to float32, in the workspace and block by block."""
@@ -218,14 +222,6 @@ class Decision:
                 total *= self.alpha
                 for one in added:
                     total += one
-
-
-def _copy_by(by: Callable[..., Array], output: Array, source: Array, others: OrNone) -> None:
-    """output = by(source, *others), in float64 and block by block; others are broadcast, and 0 where there is none."""
-    operands = (np.zeros((), np.float64) if one is None else one for one in others)
-    with _blocks("writeonly", output, source.reshape(output.shape), *operands) as blocks:
-        for made, *read in blocks:
-            made[...] = by(*read)
 
 
 def _blocks(mode: str, output: Array, *operands: Array) -> Any:
@@ -245,17 +241,15 @@ _decisions: BoundedCache[Hashable, Decision | StatusError] = BoundedCache(MAX_DE
 def decide(operator: AclnnOperator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
     key = operator, values, target, threads
-    known = _decisions.get(key)
-    return known or _decisions.keep(key, _decided(AclnnCall(operator, values, target), threads))
-
-
-def _decided(call: AclnnCall, threads: int) -> Decision | StatusError:
+    if known := _decisions.get(key):
+        return known
+    call = AclnnCall(operator, values, target)
     try:
-        for check in call.operator.checks:
+        for check in operator.checks:
             check(call)
-        return _planned(call, threads)
+        return _decisions.keep(key, _planned(call, threads))
     except StatusError as error:
-        return error.with_traceback(None)  # it is kept, its frames are not
+        return _decisions.keep(key, error.with_traceback(None))  # its frames are not kept
 
 
 def _planned(call: AclnnCall, threads: int) -> Decision:

@@ -241,8 +241,7 @@ def _rebind(
         raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
     if addr is None:
         raise null_argument("addr: expected an address, got a null pointer")
-    view = tensor.view_of("addr", addr)
-    if view is not None:
+    if (view := tensor.view_of("addr", addr)) is not None:
         known.rebound[name] = view
 
 

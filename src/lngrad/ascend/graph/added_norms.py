@@ -161,8 +161,7 @@ class AddedNormOp:
         return values
 
     def _settings(self, given: dict[str, Any]) -> dict[str, Any]:
-        unknown = [name for name in given if name not in self.attributes]
-        if unknown:
+        if unknown := [name for name in given if name not in self.attributes]:
             raise TypeError(f"{self.name}: expected {', '.join(self.attributes) or 'no attributes'}, got {unknown[0]}")
         return self.attributes | given
 

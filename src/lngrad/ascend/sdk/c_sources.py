@@ -8,7 +8,6 @@ side, so that a header can't say anything else.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from enum import IntEnum
 
 from lngrad.ascend import acl, aclnn
@@ -30,7 +29,10 @@ _RUNTIME_ERRORS = [  # of rt_error_codes.h, which are macros there
 
 def headers() -> dict[str, str]:
     """Return the text of every header by its path under ``include``."""
-    tables = {path: _prototypes(functions) for path, functions in HEADERS.items()}
+    tables = {
+        path: "\n".join(f"/** {_summary(one)} */\n{one.prototype};\n" for one in functions)
+        for path, functions in HEADERS.items()
+    }
     includes = {
         "acl/acl_base_rt.h": ["<stdbool.h>", "<stddef.h>", "<stdint.h>", '"error_codes/rt_error_codes.h"'],
         "acl/acl_base.h": ['"acl_base_rt.h"'],
@@ -68,10 +70,6 @@ def _header(path: str, includes: list[str], before: str, prototypes: str) -> str
     parts.append("#endif\n")
     note = f"/* {path}: written by `lngrad sdk`; declares what lngrad's toolkit folder for host programs has. */\n"
     return note + "\n".join(part for part in parts if part)
-
-
-def _prototypes(functions: Iterable[Function]) -> str:
-    return "\n".join(f"/** {_summary(one)} */\n{one.prototype};\n" for one in functions)
 
 
 def _summary(function: Function) -> str:
@@ -137,8 +135,7 @@ def _definition(number: int, function: Function) -> str:
         f"    lngrad_frame frame = {{{fields}}};",
         f"    lngrad_call(&frame, {FAILURES.get(function.result, 0)});",
     ]
-    writes = _writes(function)
-    if writes:
+    if writes := _writes(function):
         lines += ["    if (frame.results[0] == 0) {", *writes, "    }"]
     lines += [f"    return {_result(function)};", "}", ""]
     return "\n".join(lines)

@@ -111,7 +111,8 @@ def run_operator(
     if not is_toolkit(toolkit):
         write_toolkit(toolkit, Settings(soc=soc))
     kernels = _staged(folder.resolve(), scratch)
-    flags = [*_FLAGS, *_soc_flags(soc), *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
+    macros = [f"-D{name}={value}" for name, value in socs.get(soc).macros.items()] + [f'-DUT_SOC_VERSION="{soc}"']
+    flags = [*_FLAGS, *macros, *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
     hosts = _hosts(folder)
     call = call.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(tests.resolve()))
     flags += [*_own_options(call, kernels, tests, hosts), *options]
@@ -164,10 +165,6 @@ def _staged(folder: Path, scratch: Path) -> Path:
             shutil.copytree(kernel, root / name)
             (root.parent / name).symlink_to(kernel.parent, target_is_directory=True)  # "../../name/op_kernel"
     return root / folder.name
-
-
-def _soc_flags(soc: str) -> list[str]:
-    return [*(f"-D{name}={value}" for name, value in socs.get(soc).macros.items()), f'-DUT_SOC_VERSION="{soc}"']
 
 
 def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:

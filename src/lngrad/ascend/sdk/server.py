@@ -141,8 +141,6 @@ class _Thread(HostMemory):
         elif number >= 0:
             reply = dispatcher.call(number, words, self)
         text = packed_text(reply.text)
-        results, values = (
-            pack(reply.results).ljust(8 * RESULT_WORDS, b"\0"),
-            pack(reply.values).ljust(8 * LIST_WORDS, b"\0"),
-        )
+        results = pack(reply.results).ljust(8 * RESULT_WORDS, b"\0")
+        values = pack(reply.values).ljust(8 * LIST_WORDS, b"\0")
         self._connection.sendall(_REQUEST.pack(DONE, 0, len(text)) + results + values + text)

@@ -33,6 +33,8 @@ LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math"
 INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
+PYTHON, VERSION = sys.executable, f"{sys.version_info.major}.{sys.version_info.minor}."
+PACKAGE = str(Path(__file__).resolve().parents[3])  # the folder that has it
 SOURCES = ("interpreter.c", "kernels.c", "server.c", "shim.h")  # written by hand
 
 
@@ -117,23 +119,11 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
         "src/entry_points.c": entry_points(),
-        "src/environment.h": texts.environment_header(_python(), _libpython(), _version(), _package(), settings),
+        "src/environment.h": texts.environment_header(PYTHON, _libpython(), VERSION, PACKAGE, settings),
         "share/cmake/lngrad-cann/lngrad-cann-config.cmake": texts.cmake_package(LIBRARIES, LIBRARY, INCLUDE_FOLDERS),
         "set_env.sh": texts.set_env(),
         "README.md": texts.readme(folder, settings),
     }
-
-
-def _python() -> str:
-    return sys.executable
-
-
-def _version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}."
-
-
-def _package() -> str:
-    return str(Path(__file__).resolve().parents[3])
 
 
 def _libpython() -> str:

@@ -16,7 +16,6 @@ from lngrad.ascend.device.numerics import REPEAT_BYTES, REPEAT_FLOATS, lane_sums
 from lngrad.ascend.device.report import warn_at_kernel
 from lngrad.ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad.ascend.faults import BoundsFault, TilingError
-from lngrad.ascend.soc import Soc
 from lngrad.ascend.tile.layernormgrad_kernels import (
     FLOAT,
     NONE,
@@ -67,24 +66,6 @@ class LayerNormConfig:
     isNoGamma: bool = False
     isOnlyOutput: bool = False
     isOutputRstd: bool = True
-
-
-def _check_rstd_form(
-    para: LayerNormPara | None, tiling: LayerNormSeparateTiling, config: LayerNormConfig, soc: Soc
-) -> LayerNormPara:
-    """Return the sizes of a call of the rstd form; refuse what does not fit the tiling or the SoC."""
-    if para is None:
-        raise TilingError("LayerNorm: the rstd form needs para, got None")
-    A, R = para.aLength, para.rLength
-    if tiling.rLength != R or 0 < tiling.aLength < A:
-        raise TilingError(
-            f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
-        )
-    if config.isOnlyOutput:
-        raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
-    if not config.isOutputRstd and not soc.regbase:
-        raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
-    return para
 
 
 def variance_form_common(t: ForwardTensors, epsilon: float, tiling: LayerNormTiling, reuse: bool, exact: bool) -> None:
@@ -339,8 +320,17 @@ def _call_with_rstd(
 ) -> None:
     output, mean, rstd, x, gamma, beta = tensors
     soc, T = output.core.soc, output.dtype
-    sizes = _check_rstd_form(para, tiling, config, soc)
-    A, row = sizes.aLength, sizes.rLengthWithPadding
+    if para is None:
+        raise TilingError("LayerNorm: the rstd form needs para, got None")
+    A, R, row = para.aLength, para.rLength, para.rLengthWithPadding
+    if tiling.rLength != R or 0 < tiling.aLength < A:
+        raise TilingError(
+            f"LayerNorm: para [{A}, {R}] does not fit the tiling, made for [{tiling.aLength}, {tiling.rLength}]"
+        )
+    if config.isOnlyOutput:
+        raise TilingError("LayerNorm: isOnlyOutput=true is not supported, by upstream neither")
+    if not config.isOutputRstd and not soc.regbase:
+        raise TilingError(f"LayerNorm: isOutputRstd=false needs a SoC of architecture 3510, not {soc.name}")
     operands = {
         "output": (output, A * row), "outputMean": (mean, A), "outputRstd": (rstd, A), "inputX": (x, A * row),
     }  # fmt: skip
@@ -352,4 +342,4 @@ def _call_with_rstd(
         raise DtypeError(
             f"LayerNorm: gamma and beta must both be {T} or both float, got {gamma.dtype} and {beta.dtype}"
         )
-    call.run(lambda t: rstd_form(t, epsilon, sizes, tiling, config))
+    call.run(lambda t: rstd_form(t, epsilon, para, tiling, config))

@@ -154,7 +154,9 @@ class Memory:
                         cursor, shape, array.dtype.name, case.layouts.get(_OF_CASE.get(name, name), "plain")
                     )
                     cursor += -(-room(shape, array.itemsize, places[name].layout) // _LINE) * _LINE
-                self._grow(cursor)
+                if cursor > self._bytes.size:
+                    os.ftruncate(self._file, cursor)
+                    self._bytes = np.frombuffer(mmap.mmap(self._file, cursor), np.uint8)
                 self._bytes[:cursor] = _AROUND
             for name, array in arrays.items():
                 target = self._view(places[name])
@@ -168,11 +170,6 @@ class Memory:
 
     def _view(self, place: Place) -> Array:
         return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
-
-    def _grow(self, nbytes: int) -> None:
-        if nbytes > self._bytes.size:
-            os.ftruncate(self._file, nbytes)
-            self._bytes = np.frombuffer(mmap.mmap(self._file, nbytes), np.uint8)
 
     def close(self) -> None:
         """Give the memory back once nobody has it mapped."""

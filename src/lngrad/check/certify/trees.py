@@ -180,8 +180,7 @@ def words(tree: Tree, what: str) -> str:
         n = size_of(tree)
         if n == 1:
             break
-        order = _comb(tree)
-        if order is not None:
+        if (order := _comb(tree)) is not None:
             backwards = order[2:] == sorted(order, reverse=True)[2:] and n > 2  # the first two have no order
             steps.append(f"{n} {unit} in sequence{', from the last to the first' if backwards else ''}")
             break
@@ -192,8 +191,7 @@ def words(tree: Tree, what: str) -> str:
             steps.append(f"{n} {unit} by halves: each half added to the other, place by place")
             break
         blocks: list[list[int]] = []
-        parts = _pairwise_parts(tree, blocks)
-        if parts is not None:
+        if (parts := _pairwise_parts(tree, blocks)) is not None:
             size, last = len(blocks[0]), len(blocks[-1])
             steps.append(f"{len(blocks)} parts of {size} {unit} pairwise{f' (others {last})' if last < size else ''}")
             tree, unit = parts, "of these"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.case import NORMS
 from lngrad.check.implementations.hub import layer
 from lngrad.check.implementations.implementation import (
     Arguments,
@@ -33,7 +33,7 @@ from lngrad.check.implementations.implementation import (
 from lngrad.check.implementations.libraries import jax_float64, set_torch_threads, statistics_of_x, xla_flushes
 from lngrad.check.implementations.ours import on_device
 from lngrad.check.implementations.users import imported, on_host, users_function
-from lngrad.check.inputs import DrawnInputs, true_grads
+from lngrad.check.inputs import true_grads
 from lngrad.core import reference
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
@@ -138,7 +138,7 @@ def _implementation(
         text, computes = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), NORMS
     else:
         if isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
-            takes = (*takes, _one_axis)
+            takes = (*takes, lambda case, _: "it normalizes one axis" if len(case.normalized) > 1 else None)
         if "weight" in way.roles and not isinstance(_tried(library, way, (2, 3), own=(2, 1)), Exception):
             of_one = {name: one.normalization._replace(modulated=False) for name, one in NORMS.items()}
             computes = [name for name, one in NORMS.items() if one._replace(normalization=of_one[name]).name in norms]
@@ -150,10 +150,6 @@ def _implementation(
         set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
         signature=Signature(norms, text, *has, eps, way.written, library.name, has_total),
     )  # fmt: skip
-
-
-def _one_axis(case: CheckCase, given: DrawnInputs) -> str | None:
-    return "it normalizes one axis" if len(case.normalized) > 1 else None
 
 
 def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:

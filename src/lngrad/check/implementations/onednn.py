@@ -105,8 +105,7 @@ class _OneDnn:
             raise OneDnnError(f"set_num_threads: {text}: taskset limits them")
 
     def call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self.library, name)(*arguments)
-        if status:
+        if status := getattr(self.library, name)(*arguments):
             text = STATUS[status] if status < len(STATUS) else f"status {status}"
             raise OneDnnError(f"{name.removeprefix('dnnl_')}: {text}")
 

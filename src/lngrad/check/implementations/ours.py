@@ -39,37 +39,25 @@ def public_functions(backend: str) -> Implementation:
     """lngrad.layer_norm and lngrad.layer_norm_backward with one backend."""
 
     def forward(a: Arguments) -> Any:
-        options = {
-            "eps": a.eps,
-            "offset": a.normalization.offset,
-            "residual": a.residual,
-            "out": a.out,
-            "backend": backend,
-        }
-        options["alpha"] = a.normalization.alpha
+        options = {name: getattr(a, name) for name in ("eps", "offset", "alpha", "residual", "out")}
         if a.normalization.centred:
-            return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, **options)
-        options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate}
+            return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, backend=backend, **options)
+        options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate, "backend": backend}
         return lngrad.rms_norm(a.x, a.normalized_shape, a.gamma, **options)
 
     def backward(a: Arguments) -> Grads:
         parameters = a.parameters()[: 2 if a.gate is None else 1]
         out: Any = a.out or (a.grads(None, *parameters, *[None] * (2 - len(parameters))) if a.output_dtypes else None)
-        options = {"normalized_shape": a.normalized_shape, "offset": a.normalization.offset, "dtotal": a.dtotal}
-        options |= {"backend": backend}
+        options = {name: getattr(a, name) for name in ("normalized_shape", "offset", "dtotal", "output_mask")}
+        options |= {"out": out, "backend": backend}
         if a.normalization.centred:
-            return lngrad.layer_norm_backward(
-                a.dy, a.x, a.mean, a.rstd, a.gamma, output_mask=a.output_mask, out=out, **options
-            )
-        if a.gate is not None:
+            return lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma, **options)
+        if a.gate is None:
+            options |= {"output_mask": a.output_mask[:2], "out": None if out is None else RmsGrads(*out[:2])}
+        else:
             options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate}
-            options |= {"output_mask": a.output_mask, "out": out}
-            results: Any = lngrad.rms_norm_backward(a.dy, a.x, a.rstd, a.gamma, **options)
-            return a.grads(*results)
-        rms = None if out is None else RmsGrads(*out[:2])
-        return Grads(*lngrad.rms_norm_backward(
-            a.dy, a.x, a.rstd, a.gamma, output_mask=a.output_mask[:2], out=rms, **options
-        ), None)  # fmt: skip
+        results: Any = lngrad.rms_norm_backward(a.dy, a.x, a.rstd, a.gamma, **options)
+        return a.grads(*results, *[None] * (3 - len(results)))
 
     return Implementation(
         backend, unprepared(backward), unprepared(forward), NORMS, takes=(dx_as_x,), package="lngrad",

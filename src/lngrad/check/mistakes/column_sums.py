@@ -195,10 +195,8 @@ def of_other_rows(fit: Fit) -> Explanation | None:
     for which in (("mean", "rstd"), ("rstd",), ("mean",), ("dy",), ("x",))[3 * (fit.name == "dbeta") :]:
         for text, rows in maps:
             if part.explains(_of_rows(part, which, rows)) and fit.explains(_of_rows(fit, which, rows)):
-                what, why = (
-                    " and ".join(which),
-                    "the index of the row in its tile lacks the tile's start, or is not the row's",
-                )
+                what = " and ".join(which)
+                why = "the index of the row in its tile lacks the tile's start, or is not the row's"
                 name = f"{'statistics' if len(which) > 1 else what} of other rows in {fit.name}"
                 formula = f"Σ_rows {_summed(fit.name)} **with another row's {what}**"
                 return fit.explanation(name, f"{fit.name} takes the {what} {text}: {why}.", formula)

@@ -178,14 +178,9 @@ _TAKES = ("it takes dxhat once", "subtract the row mean of dxhat once",
 
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
     """In words: the factor before the bracket, what the terms share, each term, and the coefficients."""
-    shared = _shared_factor(best.candidate)
+    made = [term.of for term in best.candidate.terms] if "of" in best.candidate.shared else []
+    shared = next((of for of in made if made.count(of) > 1), "dxhat")  # of at least two of the three terms
     return [*_scale(best), *_shared(best, shared, terms), *_each_term(best, shared, terms), *_coefficients(best, terms)]
-
-
-def _shared_factor(one: Candidate) -> str:
-    """What at least two of the three terms are made of."""
-    made = [term.of for term in one.terms]
-    return next((of for of in made if made.count(of) > 1), "dxhat") if "of" in one.shared else "dxhat"
 
 
 def _scale(best: _Found) -> Iterator[Difference]:

@@ -40,23 +40,17 @@ def explained(text: str) -> str:
     Raises:
         ValueError: There is none of this name.
     """
-    return "\n\n".join(_explained(*_find(name)) for name in text.split("; "))
+    return "\n\n".join(map(_explained, text.split("; ")))
 
 
-def _find(text: str) -> tuple[Family, str, str]:
-    """The family, and the name and sentence of one of its mistakes."""
+def _explained(text: str) -> str:
     name = AT_A_PLACE.sub("", text.strip())
-    family = next((one for one in FAMILIES if name.upper() == one.code or name == one.name), None)
-    if family is None and name in MISTAKES:
-        return MISTAKES[name].family, name, MISTAKES[name].sentence
-    if family is None:
+    found = next((one for one in FAMILIES if name.upper() == one.code or name == one.name), None)
+    if found is None and name not in MISTAKES:
         raise ValueError(f"expected the name or code of a known mistake, such as {nearest(name)}, got {text!r}")
-    first, mistake = next(family.mistakes())
-    return family, first, mistake.sentence
-
-
-def _explained(family: Family, name: str, sentence: str) -> str:
-    said = [f"{family.code}  {name}", f"What: {sentence}", f"Why it matters: {WHY[family.code[3]]}"]
+    name, mistake = next(found.mistakes()) if found else (name, MISTAKES[name])
+    family = found or mistake.family
+    said = [f"{family.code}  {name}", f"What: {mistake.sentence}", f"Why it matters: {WHY[family.code[3]]}"]
     if family.example:
         wrong, right = kernels(family, name)
         said += [f"Formula: {formula(family, name)}", "", "With it:", "", wrong, "", "Mended:", "", right]

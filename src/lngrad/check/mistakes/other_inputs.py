@@ -67,9 +67,11 @@ def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Differ
     if t.N < MIN_ELEMENTS or not fit.is_finite or not (t.rstd > 0).all():
         return
     most = _max_left(fit)
-    for name, others, dx in (("rstd", _other_rstds, _dx_with_rstd), ("mean", _other_means, _dx_with_mean)):
+    for name, others in (("rstd", _other_rstds), ("mean", _other_means)):
         for values, difference in others(fit):
-            if fit.squares_left(dx(t, values[:, None])) <= most:
+            one = values[:, None]
+            dx = _dx_with_rstd(t, one) if name == "rstd" else _dx_with_xhat_off(t, (one - t.mean) * t.rstd)
+            if fit.squares_left(dx) <= most:
                 changed: dict[str, Any] = {name: values.reshape(getattr(inputs, name).shape)}
                 yield replace(inputs, **changed), difference
 
@@ -88,10 +90,6 @@ def _max_left(fit: Fit) -> float:
 
 def _dx_with_rstd(t: Terms, rstd: Array) -> Array:
     return t.with_xhat((t.x - t.mean) * rstd, rstd)["dx"]
-
-
-def _dx_with_mean(t: Terms, mean: Array) -> Array:
-    return _dx_with_xhat_off(t, (mean - t.mean) * t.rstd)
 
 
 def _dx_with_xhat_off(t: Terms, e: Array) -> Array:

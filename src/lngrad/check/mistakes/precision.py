@@ -178,8 +178,7 @@ def flushed_results(call: ExactCase, *names: str) -> Changes:
 def flushed_inputs(call: ExactCase) -> Changes:
     made = {}
     for name in ("dy", "x", "gamma"):
-        array = getattr(call.inputs, name)
-        if array is not None:
+        if (array := getattr(call.inputs, name)) is not None:
             one = wide(array)
             made[name] = _flushed(one, np.asarray(array).dtype.name)
             if (made[name] == one).all():

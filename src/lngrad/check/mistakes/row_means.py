@@ -43,8 +43,7 @@ def partial_means(fit: Fit) -> Explanation | None:
             return fit.explains(t.dx(*((A[one] @ w)[:, None] if one in which else None for one in (0, 1))))
 
         of_these, b = (np.concatenate([both[one] for one in which]) for both in (A, means))
-        weights = recover_weights(of_these, b, fits)
-        if weights is not None:
+        if (weights := recover_weights(of_these, b, fits)) is not None:
             found = weighted(sum_name, "column", weights)
             name = f"part of the columns in the {label.rpartition(' ')[0]}"
             return fit.explanation(name, f"the {label} not every column once: {found.text}.", _marked(t, which), found)

@@ -44,13 +44,11 @@ def recover_weights(A: Array, b: Array, fits: Fits, few: bool = False) -> Array 
     Returns:
         The simplest weights that fit and are not all the same; None if there are none.
     """
-    others = _but_for_a_few(A, b) if few else ()
+    others = _tiled(A, b)
     if few:
-        others = chain(_one_many_times(A, b), _tiled(A, b), others)
-    else:
-        others = _tiled(A, b)
-        if len(A) < MIN_SUMS:
-            return next((weights for weights in others if fits(weights)), None)
+        others = chain(_one_many_times(A, b), others, _but_for_a_few(A, b))
+    elif len(A) < MIN_SUMS:
+        return next(filter(fits, others), None)
     for weights in chain(_prefixes(A, b), _periodic(A, b), _of_blocks(A, b), others):
         if not (weights == weights[0]).all() and fits(weights):
             return weights
@@ -170,12 +168,9 @@ def describe_weights(weights: Array, what: str) -> str:
         return f"only {which_places(~odd, what)} of {total} are counted{why}"
     first, last = np.flatnonzero(odd)[[0, -1]]
     tile, is_run = total - int(first), number == last - first + 1
-    is_of_a_tile = values == {2.0} and is_run and tile in TILES and last + 1 == total - total % tile
-    why = (
-        ": what the tile before left lies behind the end of the last one, or the last one begins early"
-        if is_of_a_tile
-        else ""
-    )
+    why = ""
+    if values == {2.0} and is_run and tile in TILES and last + 1 == total - total % tile:
+        why = ": what the tile before left lies behind the end of the last one, or the last one begins early"
     return f"{which_places(odd, what)} of {total} {'is' if number == 1 else 'are'} {verb}{why}"
 
 

@@ -19,8 +19,7 @@ def describe(name: str, got: Array, golden: Array, share: Array) -> str:
     off = share > 1
     rows, columns = (partial(_lines, axis=axis) for axis in (0, 1))
     for rule in (_not_finite, _other_infinity, _never_written, _factor, rows, columns, _near_zero):
-        found = rule(got, golden, off)
-        if found:
+        if found := rule(got, golden, off):
             return f"{name}: {found}"
     return f"{name}: {off.mean():.1%} of the elements are off, spread over rows and columns {NO_PATTERN}"
 

@@ -64,7 +64,7 @@ def write_report(
         id=id,
         changed=changed,
         formula=lambda one: Markup(formula_html(one)),
-        right=lambda one: Markup(right_html(one)),
+        right=lambda one: Markup(f"{_named(one.output)} = {_typeset(one.right)}"),
         strip=lambda one: Markup(strip(one)),
     )
     write_text(path, text)
@@ -161,11 +161,6 @@ def formula_html(formula: Formula) -> str:
     """What an output obeys; what differs from the right formula is marked."""
     parts = "".join(f"<mark>{_typeset(text)}</mark>" if changed else _typeset(text) for text, changed in formula.parts)
     return f"{_named(formula.output)} = {parts}"
-
-
-def right_html(formula: Formula) -> str:
-    """What that output should be."""
-    return f"{_named(formula.output)} = {_typeset(formula.right)}"
 
 
 def strip(weights: Weights) -> str:

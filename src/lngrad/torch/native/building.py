@@ -33,8 +33,7 @@ def state() -> str:
     """In one line, whether there is a library, and if not, why."""
     if native.is_off():
         return f"switched off by {native.SWITCH}=0"
-    library = native.find()
-    if library is not None:
+    if (library := native.find()) is not None:
         return f"compiled in the package ({library})" if library.parent == native.PREBUILT else str(library)
     missing = _missing()
     return f"none: {missing}; small calls of torch go through Python" if missing else "not built: lngrad info --warm"
@@ -63,8 +62,7 @@ def build() -> Path:
         BuildError: There is no compiler or no Python.h, or the compiler refuses the sources.
         OSError, RuntimeError: The cache folder can't be written.
     """
-    missing = _missing()
-    if missing:
+    if missing := _missing():
         raise BuildError(f"native code: {missing}")
     folder = trusted_folder()
     if folder is None:

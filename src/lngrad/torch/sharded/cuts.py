@@ -109,8 +109,7 @@ class Cut:
     def agreed(self, by_lanes: Callable[[], _Result | None], by_slices: Callable[[], _Result | None]) -> _Result:
         """What one of two ways comes to, which gather; the one that no cut segment forbids, and once more if it was another."""
         while True:
-            result = (by_slices if self.trees is None else by_lanes)()
-            if result is not None:
+            if (result := (by_slices if self.trees is None else by_lanes)()) is not None:
                 return result
 
     def whole_sums(self, lanes: Callable[[int, int], Any | None], like: Any, what: str) -> Any | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -76,12 +76,14 @@ def files(tmp_path) -> Path:
     return tmp_path
 
 
-def shows_what_is_wrong(script: str, wrong: str, right: str) -> None:
-    """It ends with an error of dx, and with the right forward in the wrong one's place it ends well."""
-    done = subprocess.run([sys.executable, "-c", script], cwd=KERNELS, capture_output=True, text=True, check=False)
-    assert "AssertionError: dx" in done.stderr
-    mended = script.replace(f"import {wrong} as", f"import {right} as")
-    subprocess.run([sys.executable, "-c", mended], cwd=KERNELS, check=True)
+def shows_what_is_wrong(folder: Path, script: str, wrong: str, right: str) -> None:
+    """It ends with an error of dx, as in the process of its own before, and with the right forward in that one's place well."""
+    assert script.count(f"import {wrong} as") == 1
+    (folder / "script.py").write_text(script)
+    with pytest.raises(AssertionError, match=r"^dx"):
+        runpy.run_path(str(folder / "script.py"))
+    (folder / "script.py").write_text(script.replace(f"import {wrong} as", f"import {right} as"))
+    runpy.run_path(str(folder / "script.py"))
 
 
 def run_of(name: str, files: Path | None = None, **options) -> Run:
@@ -115,8 +117,9 @@ FORMS = [
 
 
 # One of each kind of name, and of what crosses the pipe, is tried and called in a process of its own, which imports torch.
-AT_HAND = {"forwards:plain", "torch.nn:LayerNorm", "torch.nn.functional:rms_norm", "forwards:deep_norm",
-           "forwards:after_the_sum", "forwards:gated"}  # fmt: skip
+AT_HAND = {"forwards:norm", "forwards:plain", "lngrad.jax:modulated_layer_norm", "torch.nn:LayerNorm",
+           "torch.nn.functional:rms_norm", "forwards:deep_norm", "forwards:after_the_sum", "forwards:gated",
+           "forwards:OfGated"}  # fmt: skip
 
 
 @pytest.mark.parametrize(("right", "norm", "text", "wrong"), FORMS, ids=lambda one: str(one).rpartition("/")[2])
@@ -142,7 +145,7 @@ def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wr
 
 
 def test_what_a_backward_raises_is_said_with_its_place():
-    found = run_of("forwards:raising", filter="=tail", fuzz=0)
+    found = run_at_hand("forwards:raising", filter="=tail", fuzz=0)
     assert found.mistakes[0].name == "backward raises"
     assert re.search(r"its backward raises KeyError: 'rstd' \(forwards.py:\d+\)$", found.results[0].reason)
 
@@ -194,13 +197,13 @@ def test_a_script_shows_the_mistake_of_a_function_of_autograd(tmp_path):
     mistake = next(one for one in found.mistakes if one.reproduction)
     assert mistake.name
     assert "lngrad" not in mistake.reproduction
-    shows_what_is_wrong(mistake.reproduction, "WrongFunction", "Function")
+    shows_what_is_wrong(tmp_path, mistake.reproduction, "WrongFunction", "Function")
 
 
-def test_a_script_of_a_forward_in_jax_differentiates_it():
+def test_a_script_of_a_forward_in_jax_differentiates_it(tmp_path):
     pytest.importorskip("jax")
     (mistake,) = run_of("jax_forwards:wrong_norm", filter="=small").mistakes
-    shows_what_is_wrong(mistake.reproduction, "wrong_norm", "norm")
+    shows_what_is_wrong(tmp_path, mistake.reproduction, "wrong_norm", "norm")
 
 
 def test_a_backward_may_call_gamma_its_weight():

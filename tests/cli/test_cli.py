@@ -30,6 +30,7 @@ from lngrad.support.dtypes import DTYPES
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 
 CASE = Case((3, 50), (24,))
+SAME_PATHS = True
 
 
 def cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -555,11 +556,15 @@ def test_info_tells_what_the_last_run_left_to_aten(tmp_path, monkeypatch, capsys
 
 def test_info_says_why_there_is_no_kernel_cache(tmp_path):
     (tmp_path / "file").write_text("")
-    text = cli("info", XDG_CACHE_HOME=str(tmp_path / "file")).stdout
-    assert "kernels are compiled anew in every process" in text
-    result = cli("info", "--warm", XDG_CACHE_HOME=str(tmp_path / "file"))
-    assert result.returncode == 2
-    assert "the kernels can't be kept" in result.stderr
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file")}
+    program = "import sys; sys.modules['torch'] = None; from lngrad.cli.main import main; main()"  # a second to import
+    plain, warm = (
+        subprocess.run([sys.executable, "-c", program, "info", *more], capture_output=True, text=True, env=environment)
+        for more in ([], ["--warm"])
+    )
+    assert "kernels are compiled anew in every process" in plain.stdout
+    assert warm.returncode == 2
+    assert "the kernels can't be kept" in warm.stderr
 
 
 def test_warm_knows_every_kernel():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,17 @@ from lngrad.cli.commands import app
 QUIET = (
     "from lngrad.cli import bench; bench.BUSY = 9; from lngrad.cli.main import main; main()"  # whatever runs beside it
 )
+# Commands that come a line each, in one process, which imports torch once.
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from lngrad.cli import bench
+from lngrad.cli.commands import app
+bench.BUSY = 9
+for line in sys.stdin:
+    done = CliRunner().invoke(app, json.loads(line))
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)
+"""
 
 
 def lngrad(*arguments, timeout=240):
@@ -21,11 +33,25 @@ def lngrad(*arguments, timeout=240):
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-def test_bench_writes_records_and_a_picture(tmp_path):
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """`lngrad bench` with these arguments."""
     pytest.importorskip("torch")
+    command = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+            process.stdin.write(json.dumps(["bench", *map(str, arguments)]) + "\n")
+            process.stdin.flush()
+            return subprocess.CompletedProcess(arguments, *json.loads(process.stdout.readline()))
+
+        yield run
+        process.stdin.close()
+
+
+def test_bench_writes_records_and_a_picture(tmp_path, bench):
     records, picture = tmp_path / "records.jsonl", tmp_path / "picture.svg"
-    result = lngrad(
-        "bench", "--quick", "--rounds", 2, "--cases", "70x300,64x40", "--scopes", "kernel,forward,overhead",
+    result = bench("--quick", "--rounds", 2, "--cases", "70x300,64x40", "--scopes", "kernel,forward,overhead",
         "--dtypes", "float32", "--json", records, "--plot", picture,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -45,11 +71,9 @@ def test_bench_writes_records_and_a_picture(tmp_path):
     assert "70 × 300" in result.stdout
 
 
-def test_bench_times_the_family_beside_what_people_write(tmp_path):
-    pytest.importorskip("torch")
+def test_bench_times_the_family_beside_what_people_write(tmp_path, bench):
     records = tmp_path / "records.jsonl"
-    result = lngrad(
-        "bench", "--norm", "add_rms_norm", "--quick", "--cases", "70x300", "--dtypes", "bfloat16", "--json", records,
+    result = bench("--norm", "add_rms_norm", "--quick", "--cases", "70x300", "--dtypes", "bfloat16", "--json", records,
         "--peers", "separate,torch,llama",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -59,17 +83,15 @@ def test_bench_times_the_family_beside_what_people_write(tmp_path):
         ("autograd", "both", "add_rms_norm"),
     ]
     assert all(set(line["ratio"]) == {"separate", "torch", "llama"} for line in lines)
-    refused = lngrad("bench", "--norm", "deep_norm")
+    refused = bench("--norm", "deep_norm")
     assert refused.returncode == 2
     assert "--norm: expected one of layer_norm, rms_norm, " in refused.stderr
 
 
-def test_bench_times_gated_and_modulated_norms(tmp_path):
-    pytest.importorskip("torch")
+def test_bench_times_gated_and_modulated_norms(tmp_path, bench):
     for norm in ("gated_rms_norm", "rms_norm_of_gated", "modulated_layer_norm"):
         records = tmp_path / norm
-        result = lngrad(
-            "bench", "--norm", norm, "--quick", "--cases", "64x72", "--dtypes", "bfloat16", "--json", records,
+        result = bench("--norm", norm, "--quick", "--cases", "64x72", "--dtypes", "bfloat16", "--json", records,
             "--peers", "layer_norm,separate,torch,override,llama",
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
@@ -81,11 +103,9 @@ def test_bench_times_gated_and_modulated_norms(tmp_path):
         assert "layer_norm: it has neither a gate nor scales of samples" in " ".join(result.stdout.split())
 
 
-def test_bench_times_modules_forward_and_backward(tmp_path):
-    pytest.importorskip("torch")
+def test_bench_times_modules_forward_and_backward(tmp_path, bench):
     records = tmp_path / "records.jsonl"
-    result = lngrad(
-        "bench", "--quick", "--cases", "70x300", "--scopes", "override,autograd,model", "--dtypes", "float32,bfloat16",
+    result = bench("--quick", "--cases", "70x300", "--scopes", "override,autograd,model", "--dtypes", "float32,bfloat16",
         "--json", records,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -300,9 +301,12 @@ def stamps(**changes):
     return cache.stamps(texts, compiler)
 
 
+unchanged = functools.cache(stamps)
+
+
 def stale(**changes):
     """The kernels that a change makes stale."""
-    before, after = stamps(), stamps(**changes)
+    before, after = unchanged(), stamps(**changes)
     return {name for name in before if before[name] != after[name]}
 
 
@@ -328,13 +332,14 @@ def test_an_edit_stales_what_reaches_it_and_nothing_else():
     rows = stale(backward_rows=("return (subtract_mean(d * g, mean_dxhat)", "return (subtract_mean(g * d, mean_dxhat)"))
     assert {"rows", "rows_dx", "columns", "tiny_rows", "slice_dx"} <= rows
     assert not rows & {"forward_rows", "combine", "widen", "gather", "slice_moments", "work"}
-    assert stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE")) >= {"run_chain", "join"}
-    assert "rows" not in stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE"))
+    slots = stale(jobs=("SLOT_BYTES = CACHE_LINE", "SLOT_BYTES = 2 * CACHE_LINE"))
+    assert {"run_chain", "join"} <= slots
+    assert "rows" not in slots
     assert stale(jobs=("class Chain:", "class Chains:")) == set()
-    assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(stamps())
+    assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(unchanged())
     assert {"rows", "tiny_rows"} <= stale(backward=("types.int32: tiny_rows", "types.int32: sum_dy"))
     assert {"rows", "forward_rows"} <= stale(arithmetic=('operator.truediv, "fdiv"', 'operator.truediv, "fmul"'))
-    everything = set(stamps())
+    everything = set(unchanged())
     for change in ({"compiling": ("opt=3", "opt=2")}, {"simd": ('"float16": np.int16(0)', '"float16": np.int32(0)')}):
         assert stale(**change) == everything
 

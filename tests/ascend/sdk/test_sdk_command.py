@@ -1,4 +1,4 @@
-"""The command `lngrad sdk`, by subprocess."""
+"""The command `lngrad sdk`, by subprocess; what it refuses, in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from programs import needs_c
+
+from lngrad.cli import commands, terminal
 
 PROGRAM = """
 #include <stdio.h>
@@ -67,22 +69,24 @@ def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> No
         (("new", "--soc", "Ascend1"), "lngrad: --soc: expected one of "),
     ],
 )
-def test_refuses_in_one_line(arguments: tuple[str, ...], text: str) -> None:
-    done = lngrad("sdk", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith(text)
-    assert done.stderr.count("\n") == 1
+def test_refuses_in_one_line(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = terminal.exit_code(commands.app, "sdk", *arguments), capsys.readouterr().err
+    assert code == 2
+    assert said.startswith(text)
+    assert said.count("\n") == 1
 
 
 @needs_c
 @pytest.mark.parametrize(
     ("name", "text"), [("main.py", "main.py: expected a file that ends in .c"), ("absent.c", "absent.c: no such file")]
 )
-def test_run_refuses_what_is_no_program(name: str, text: str, toolkit: Path, source: Path) -> None:
+def test_run_refuses_what_is_no_program(
+    name: str, text: str, toolkit: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (source.parent / "main.py").touch()
-    done = lngrad("sdk", toolkit, "--run", source.parent / name)
-    assert done.returncode == 2
-    assert text in done.stderr
+    code = terminal.exit_code(commands.app, "sdk", str(toolkit), "--run", str(source.parent / name))
+    assert code == 2
+    assert text in capsys.readouterr().err
 
 
 @needs_c
@@ -147,11 +151,14 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(tmp_path: Path) -> None:
         "--tiling {asc}", "--workspace 64", "--shape x=1", "--attr x=1", "--dtype float16", "--tiling-key 1", "--force",
     ],
 )  # fmt: skip
-def test_kernel_run_refuses_what_a_whole_program_has_itself(words: str, tmp_path: Path) -> None:
+def test_kernel_run_refuses_what_a_whole_program_has_itself(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "twice.asc").write_text(WHOLE)
-    done = lngrad("kernel", "run", tmp_path / "twice.asc", *words.format(asc=tmp_path / "twice.asc").split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
+    given = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
+    assert terminal.exit_code(commands.app, "kernel", "run", *given) == 2
+    expected = f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
+    assert capsys.readouterr() == ("", expected)
 
 
 DETACHES = """

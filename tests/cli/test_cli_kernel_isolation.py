@@ -147,9 +147,9 @@ def test_a_program_whose_kernel_takes_it_down(folder, capfd):
         assert (done.returncode, done.stdout, done.stderr) == (code, *told)
     output, code = _interrupted([str(program), "1"], folder)
     assert (code, output) == (-signal.SIGINT, f"lngrad: k: it was interrupted{AT}\n")
-    assert run_program(source, ["1"], toolkit, Settings(), time_limit=4) == 124
+    assert run_program(source, ["1"], toolkit, Settings(), time_limit=2) == 124
     stopped = f"lngrad: k: it was stopped{AT}\n"
     assert capfd.readouterr().err in (
-        f"lngrad: {source}: not done within 4 s (--time-limit)\n{stopped}",
-        f"{stopped}lngrad: {source}: not done within 4 s (--time-limit)\n",
+        f"lngrad: {source}: not done within 2 s (--time-limit)\n{stopped}",
+        f"{stopped}lngrad: {source}: not done within 2 s (--time-limit)\n",
     )

@@ -134,10 +134,6 @@ def in_table(module: str, name: str) -> Callable[[], Iterable[str]]:
     return lambda: iter(getattr(import_module(f"lngrad.{module}"), name))
 
 
-norm_names = in_table("check.case", "NORMS")  # of --norm
-plain_norms = in_table("check.case", "PLAIN")  # of --norm where there are neither gates nor samples
-
-
 def soc_names() -> Iterable[str]:
     """Of --soc."""
     from lngrad.ascend.soc import names
@@ -146,6 +142,20 @@ def soc_names() -> Iterable[str]:
 
 
 SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
+
+
+def norm_names() -> Iterable[str]:
+    """Of --norm."""
+    from lngrad.check.case import NORMS
+
+    return NORMS
+
+
+def plain_norms() -> Iterable[str]:
+    """Of --norm where there are neither gates nor samples."""
+    from lngrad.check.case import PLAIN
+
+    return PLAIN
 
 
 def impl_names() -> Iterable[str]:

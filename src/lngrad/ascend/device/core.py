@@ -149,8 +149,8 @@ class Core:
         self.tiling_key = 0
         self.schedule: BlockSchedule | None = None
         self.regions: GlobalRegions | None = None
-        self.polled: dict[tuple[int, int], int] = {}  # reads of places of global memory, counted on from `fresh`
-        self.fresh = self.held = 0  # ; what the Unified Buffer held when others had their turn: the sum of its words
+        self.polled: dict[tuple[int, int], int] = {}  # how often places of global memory were read, from `fresh` on
+        self.fresh = self.held = 0  # held: the sum of the Unified Buffer's words when others had their turn
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
         self.warnings: dict[tuple[str, str], str] = {}  # by place and API

@@ -16,7 +16,7 @@ from lngrad.ascend.faults import DeadlockFault
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
 _READY: Barrier = ("is always up", 0)
-STILL = 1 << 17  # reads of blocks that poll memory, without a change in between: more than kernels that go on make
+STILL = 1 << 19  # reads of blocks that poll memory, without a change in between: more than kernels that go on make
 
 
 class Signal(NamedTuple):
@@ -118,7 +118,7 @@ class BlockSchedule:
         live = sum(state not in (NEW, ENDED) for state in self._states)  # no more than cores: a device would hang
         following = self._next(index, starting=live < self._soc.vector_cores)
         self.still = 0 if computes else self.still + reads
-        if self.still > max(STILL, STILL // 8 * live):
+        if self.still > max(STILL, STILL // 16 * live):
             raise self._deadlock(index)
         if following not in (index, None):
             self._switch(index, following)

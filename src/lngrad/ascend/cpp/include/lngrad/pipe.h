@@ -243,7 +243,6 @@ struct TBufPool : TPipe {
     TBufPool(Where where = Where::here()) : TPipe(int32_t(lngrad::perform(Op::POOL_NEW, where, bufIDSize).result), true) {}
 };
 
-// A kernel's own pool, with addresses of its choice.
 #define EXTERN_IMPL_BUFPOOL(...) static_assert(sizeof(#__VA_ARGS__) == 0, "lngrad: EXTERN_IMPL_BUFPOOL is not simulated")
 
 inline TPipe* GetTPipePtr() { return running_pipe; }

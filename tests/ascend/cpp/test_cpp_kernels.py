@@ -599,6 +599,10 @@ def test_a_read_only_array_is_not_written_through_a_pointer(tmp_path):
         launch(kernel, 1, x, y)
     assert x.tolist() == list(range(8))
     assert y[1] == 7
+    view = y.view()
+    view.flags.writeable = False
+    launch(kernel, 1, view, y)  # one memory, which may be written
+    assert view[1] == 7
 
 
 def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):

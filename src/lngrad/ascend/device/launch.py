@@ -86,7 +86,8 @@ def launch(
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
     rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
-    order, regions = GlobalOrder(), GlobalRegions([*(GlobalRegion(a.array, a.name) for a in addresses), *memory])
+    order, own = GlobalOrder(), [GlobalRegion(a.array, a.name) for a in addresses]
+    regions = GlobalRegions([*own, *memory])
     reports: dict[int, BlockReport] = {}
     kept: dict[int, Core] = {}
     traces: dict[int, Trace] = {}
@@ -101,7 +102,8 @@ def launch(
         traces[index] = core.trace or Trace()
 
     schedule = BlockSchedule(block_num, target, run)
-    sealed = [(one, one.array.copy()) for one in addresses if not one.array.flags.writeable]
+    free = [one.data for one in (*own, *memory) if one.data.flags.writeable]
+    sealed = [(a, a.array.copy()) for a in addresses if not any(np.may_share_memory(a.array, other) for other in free)]
     schedule.run_all()
     for one, before in sealed:
         if one.array.tobytes() != before.tobytes():
@@ -121,8 +123,7 @@ def launch(
         arrows = [arrow for core in kept.values() for arrow in core.arrows]
         logs = [(f"block {index}", kept[index].log) for index in range(block_num)]
         report = replace(report, timeline=timeline_svg(logs, arrows, spans))
-    padded = _padded(order, [GlobalRegion(a.array, a.name) for a in addresses if a.name != "workspace"], memory)
-    report = replace(report, padded=padded)
+    report = replace(report, padded=_padded(order, [one for one in own if one.name != "workspace"], memory))
     for text in report.warnings():
         warnings.warn(text, AscendWarning, stacklevel=2)
     return report

@@ -153,15 +153,12 @@ class TQue(_Buffered):
         return True
 
     def DeQue(self, dtype: DTypeLike | None = None) -> LocalTensor:
-        """Take the tensor that has waited longest.
+        """Take the tensor that has waited longest. Raises QueueFault if nothing waits.
 
         C prototype: ``template <typename T> LocalTensor<T> DeQue()``
 
         Args:
             dtype: T; default: the type with which the tensor was put in.
-
-        Raises:
-            QueueFault: Nothing waits.
         """
         core = self._bound("DeQue")
         if not self._waiting:

@@ -53,10 +53,13 @@ class GlobalRegions:
 
     def find(self, api: str, address: int, nbytes: int, code: Address = 0, size: int = 0) -> GlobalRegion:
         """Return the region that [address, address + nbytes) lies in. BoundsFault says how far away the nearest one is."""
+        place = bisect_right(self._starts, address) - 1
+        if place >= 0 and address + nbytes <= self._regions[place].stop:
+            return self._regions[place]
         # Two arrays of a launch may be views of one memory, so that the nearest start is not the only one.
-        for place in range(bisect_right(self._starts, address) - 1, -1, -1):
-            if address + nbytes <= self._regions[place].stop:
-                return self._regions[place]
+        for region in reversed(self._regions[: place + 1]):
+            if address + nbytes <= region.stop:
+                return region
         size = size or nbytes
         if constants := self._constants(address, size, code):
             return constants

@@ -251,12 +251,9 @@ class TBuf(_Buffered):
         return tensor
 
     def GetWithOffset(self, dtype: DTypeLike, size: int, bufOffset: int) -> LocalTensor:
-        """Return ``size`` elements from byte ``bufOffset`` on.
+        """Return ``size`` elements from byte ``bufOffset`` on. BoundsFault: past the end ("device": of the Unified Buffer).
 
         C prototype: ``template <typename T> LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)``
-
-        Raises:
-            BoundsFault: They reach past the end ("device": of the Unified Buffer).
         """
         T = element_type("GetWithOffset", dtype)
         core, slot = self._bound("GetWithOffset"), self._slots[0]

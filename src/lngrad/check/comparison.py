@@ -194,10 +194,8 @@ class _Output:
             self.broken = "expected a result, got None"
         elif got.shape != shape:
             self.broken, same = f"expected shape {shape}, got {got.shape}", got.size == math.prod(shape)
-            self.form = (
-                "another shape",
-                f"{self.name} has {'the right' if same else 'another'} number of elements: give it {shape}.",
-            )
+            text = f"{self.name} has {'the right' if same else 'another'} number of elements: give it {shape}."
+            self.form = "another shape", text
         elif got.dtype.name != self.dtype:
             self.broken = f"expected {self.dtype}, got {got.dtype}"
             is_narrow = got.dtype.itemsize < numpy_dtype(self.dtype).itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,9 +129,14 @@ def file_option(kind: str, help: str, **options: Any) -> Any:
     return Option(metavar=kind, help=help, show_default="none", **options)
 
 
-def in_table(module: str, name: str) -> Callable[[], Iterable[str]]:
-    """Gives the keys of a table of lngrad's, whose module is loaded then alone."""
-    return lambda: iter(getattr(import_module(f"lngrad.{module}"), name))
+def in_table(module: str, name: str) -> Iterable[str]:
+    """The keys of a table of lngrad's, whose module is loaded then alone."""
+    table: Iterable[str] = getattr(import_module(f"lngrad.{module}"), name)
+    return table
+
+
+norm_names = partial(in_table, "check.case", "NORMS")  # of --norm
+plain_norms = partial(in_table, "check.case", "PLAIN")  # of --norm where there are neither gates nor samples
 
 
 def soc_names() -> Iterable[str]:
@@ -142,20 +147,6 @@ def soc_names() -> Iterable[str]:
 
 
 SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
-
-
-def norm_names() -> Iterable[str]:
-    """Of --norm."""
-    from lngrad.check.case import NORMS
-
-    return NORMS
-
-
-def plain_norms() -> Iterable[str]:
-    """Of --norm where there are neither gates nor samples."""
-    from lngrad.check.case import PLAIN
-
-    return PLAIN
 
 
 def impl_names() -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +25,7 @@ COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"
 
 def tiling(
     api: Annotated[
-        str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", in_table("ascend.tiling.lint", "APIS"))
+        str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", partial(in_table, "ascend.tiling.lint", "APIS"))
     ] = "LayerNormGrad",
     shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
     dtype: Annotated[str, choice("half or float.", lambda: ("half", "float"))] = "float",

@@ -25,10 +25,7 @@ STREAM_ALIGNMENT = 64  # bytes that an address must be a multiple of, for a stor
 # Columns whose share of a row sum is kept in vectors. Segments are added by the binary tree of their number.
 SEGMENT = 512
 SCRATCH_TENSORS = 5  # whose rows a thread may have packed; a backward with a gate has three more, of products
-LANES_BYTES, LANES_COLUMN_BYTES = (
-    5120,
-    384,
-)  # of a thread's scratch where lanes are rows: 40 vectors, and 3 for each column
+LANES_BYTES, LANES_COLUMN_BYTES = 5120, 384  # of a thread's scratch where lanes are rows: 40 vectors, 3 for each column
 BLOCK_SEGMENTS = 8  # that one thread takes of a long row, where threads share rows
 FORWARD_ROWS = 4 * LANES  # that the forward takes together
 BACKWARD_ROWS = 2 * LANES  # that the backward takes together

@@ -101,11 +101,8 @@ def whole(path: Path, *, replace: bool, sync: bool = True, check: Callable[[Path
         except (FileFormatError, FileExistsError) as reason:
             kept = path.with_name(f"{path.stem}.{token}{path.suffix}")
             temporary.rename(kept)
-            words = (
-                str(reason)
-                if isinstance(reason, FileFormatError)
-                else f"{path}: appeared meanwhile, and is not replaced"
-            )
+            is_told = isinstance(reason, FileFormatError)
+            words = str(reason) if is_told else f"{path}: appeared meanwhile, and is not replaced"
             raise FileFormatError(f"{words}; the content is in {kept.name}") from None
     except BaseException:
         with suppress(OSError):

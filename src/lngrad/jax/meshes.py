@@ -253,10 +253,8 @@ class _Slice:
             calls.serve(tuple(attribute.tolist()), inputs, results)
 
 
-_NAMES = (
-    *("place", "dy", "x", "mean", "rstd", "gamma", "beta", "dtotal", "sums", "squares"),
-    *("lanes", "y", "dx", "dgamma", "dbeta"),
-)
+_NAMES = ("place", "dy", "x", "mean", "rstd", "gamma", "beta", "dtotal", "sums", "squares",
+          "lanes", "y", "dx", "dgamma", "dbeta")  # fmt: skip
 _STEPS: tuple[Callable[[_Slice], None], ...] = (
     _Slice.first_sums,
     _Slice.centred_sums,

@@ -40,9 +40,7 @@ from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.typing import Dtype, Mask
 
 Four: TypeAlias = tuple[Any, Any, Any, Any]  # arrays, or None
-AxisName: TypeAlias = (
-    "str | tuple[str, ...] | None"  # the axis of a mesh that rows are cut along, the first as the slowest
-)
+AxisName: TypeAlias = "str | tuple[str, ...] | None"  # of a mesh, that rows are cut along; the first is the slowest
 
 
 def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:

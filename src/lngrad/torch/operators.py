@@ -39,7 +39,7 @@ from lngrad.typing import Mask, Shape, Tensor
 for give_way in vars(torch.ops.lngrad).pop("give_way", ()):
     give_way()
 library = torch.library.Library("lngrad", "DEF")
-_SCHEMAS = (
+SCHEMAS = (
     "layer_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor? beta, float eps) -> (Tensor, Tensor, Tensor)",
     "layer_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
@@ -53,9 +53,9 @@ _SCHEMAS = (
     "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
     "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)",
 )
-for schema in _SCHEMAS:
+for schema in SCHEMAS:
     library.define(schema)
-ALL = {name: getattr(torch.ops.lngrad, name).default for name, _, _ in (schema.partition("(") for schema in _SCHEMAS)}
+ALL = {name: getattr(torch.ops.lngrad, name).default for name in (one.partition("(")[0] for one in SCHEMAS)}
 for name, one in ALL.items():
     native.register(name, one)
 layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward = ALL.values()

@@ -119,6 +119,16 @@ def returns_pointer(function: Callable[P, Result]) -> Callable[P, Result | None]
     return call
 
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def named(function: Function, name: str, text: str) -> Function:
+    """One of several functions that are made alike, under its name, with its documentation."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return function
+
+
 Value = TypeVar("Value")
 
 

@@ -16,6 +16,7 @@ from lngrad.ascend.acl.interface import (
     check_handle,
     destroy,
     invalid_argument,
+    named,
     returns_aclnnStatus,
     returns_pointer,
     returns_value,
@@ -265,9 +266,7 @@ def _getter(
     def call(tensor: aclTensor) -> Got:
         return of(_living(tensor))
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Return ({text}, ret)."
-    return call
+    return named(call, name, f"Return ({text}, ret).")
 
 
 _NO_SIZES: Shape = ()

@@ -17,6 +17,7 @@ from lngrad.ascend.acl.interface import (
     check_handle,
     destroy,
     invalid_argument,
+    named,
     null_argument,
     returns_aclnnStatus,
     returns_pointer,
@@ -117,9 +118,7 @@ def _destroyer(name: str, kind: type[Handle], text: str) -> Callable[[Handle | N
     def call(array: Handle | None) -> None:
         destroy(array, kind, "array")
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Destroy {text}."
-    return call
+    return named(call, name, f"Destroy {text}.")
 
 
 _AGAIN, _ALL = "a null pointer is fine, a second time is not", "in it, which need not, and can't, be destroyed again"
@@ -135,11 +134,9 @@ aclDestroyScalarList = _destroyer("aclDestroyScalarList", aclScalarList, f"a lis
 def _size_of(name: str, kind: type[Values], what: str) -> Callable[[Values], tuple[int, aclnnStatus]]:
     @returns_value(aclnnStatus, 0)
     def call(array: Values) -> int:
-        """Return (size, ret)."""
         return len(check_handle(array, kind, what).values)
 
-    call.__name__ = call.__qualname__ = name
-    return call
+    return named(call, name, "Return (size, ret).")
 
 
 aclGetIntArraySize = _size_of("aclGetIntArraySize", aclIntArray, "array")

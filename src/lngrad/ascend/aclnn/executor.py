@@ -14,6 +14,7 @@ from lngrad.ascend.acl.interface import (
     Handle,
     StatusError,
     invalid_argument,
+    named,
     null_argument,
     report,
     returns_aclnnStatus,
@@ -80,10 +81,7 @@ def phase1(operator: AclnnOperator, *arguments: object) -> Phase1:
 
 def phase2(name: str) -> Phase2:
     """The second phase of an operator under its name. All run whatever the executor has."""
-    call = returns_aclnnStatus(run)
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = "Run an executor on a stream; as aclnnLayerNormBackward."
-    return call
+    return named(returns_aclnnStatus(run), name, "Run an executor on a stream; as aclnnLayerNormBackward.")
 
 
 def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, stream: aclrtStream | None) -> None:
@@ -202,9 +200,7 @@ def _refused(name: str, where: str) -> Callable[[aclOpExecutor | None, int, int,
         function = _repeatable(executor).decision.operator.name
         raise invalid_argument(f"tensors: expected the list that phase 1 was given, but {function} takes none")
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Refused: the functions here have no list of tensors{where}."
-    return call
+    return named(call, name, f"Refused: the functions here have no list of tensors{where}.")
 
 
 aclSetDynamicInputTensorAddr = _refused("aclSetDynamicInputTensorAddr", " among their inputs")

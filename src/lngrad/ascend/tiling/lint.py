@@ -215,9 +215,8 @@ class _Call:
             starts = (tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos)
             names = ("tempTensorB", "tempTensorC") if self.reuse else ("tempTensorA", "tempTensorB", "tempTensorC")
             chunks = tuple(_buffer(name, start, one) for name, start in zip(names, starts, strict=False))
-            return (
-                chunks if self.type_size == 4 else (_buffer("mean", 0, rows), _buffer("variance", rows, rows), *chunks)
-            )
+            statistics = () if self.type_size == 4 else (_buffer("mean", 0, rows), _buffer("variance", rows, rows))
+            return (*statistics, *chunks)
         return ()
 
     def safe_bytes(self) -> int:

@@ -83,14 +83,9 @@ class TilingStruct:
         layout, size, _ = _layout(cls)
         if len(data) < size:
             raise TilingError(f"tiling: {cls.__name__} takes {size} bytes, got a buffer of {len(data)} bytes")
-        return cls(
-            **{
-                entry.name: struct.unpack_from(entry.code, data, entry.start)[0]
-                if entry.code
-                else entry.kind.from_bytes(data[entry.start :])
-                for entry in layout
-            }
-        )
+        plain = {one.name: struct.unpack_from(one.code, data, one.start)[0] for one in layout if one.code}
+        nested = {one.name: one.kind.from_bytes(data[one.start :]) for one in layout if not one.code}
+        return cls(**plain, **nested)
 
 
 def _layout(cls: Any) -> tuple[tuple[_Field, ...], int, int]:

@@ -173,7 +173,7 @@ def test_a_header_beside_a_test_is_no_second_test(operator, one_toolkit, monkeyp
     monkeypatch.setenv("COLUMNS", "200")
     test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
     test.with_suffix(".h").write_text("#pragma once\n")
-    test.write_text('#include "test_twice.h"\n' + test.read_text())
+    test.write_text('#include "test_twice.h"\nint once = 1;\n' + test.read_text())
     assert states(folder, gtest)[0]["suite.right"] == "passed"
 
 

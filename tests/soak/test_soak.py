@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
 import pkgutil
 import random
+import re
 import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +21,12 @@ from soak import __main__ as command
 from soak.call import ENTRIES, LAYOUTS, PLAIN, SPECIALS, Guarded, installed
 
 
-def test_random_calls_of_the_core():
-    report = soak(calls=2_000, seed=20, entry_points=("numba_cpu", "numpy_cpu"))
-    assert not report.violations, report.programs()
-    assert report.calls == 2_000
-    assert set(report.refusals) == {"OverlapError: an output in part of x's memory", "ShapeError: x without dimensions"}
+def test_random_calls_of_the_core(soaked):
+    done = soaked("--calls", 2_000, "--seed", 20, "--entry-points", "numba_cpu,numpy_cpu")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert re.match(r"2,000 calls in \d+ s, 0 violations$", done.stdout, re.MULTILINE)
+    refusals = set(re.findall(r"(?m)^ +[\d,]+ refused: (.*)$", done.stdout))
+    assert refusals == {"OverlapError: an output in part of x's memory", "ShapeError: x without dimensions"}
 
 
 def test_equal_seeds_draw_equal_calls_of_every_kind():
@@ -279,23 +279,18 @@ def test_progress_is_told(monkeypatch):
     assert told == ["compiling or loading kernels", "2 calls, 0 violations", "4 calls, 0 violations"]
 
 
-def test_the_command_line():
-    def ended(*options):
-        command, tests = [sys.executable, "-m", "soak", *options], str(Path(__file__).parents[1])
-        environment = {**os.environ, "PYTHONPATH": tests}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    result = ended("--calls", "20", "--entry-points", "numpy_cpu")
+def test_the_command_line(soaked):
+    result = soaked("--calls", "20", "--entry-points", "numpy_cpu")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("20 calls in")
     assert "0 violations" in result.stdout
-    result = ended("--entry-points", "numpy_cpu,nowhere")
+    result = soaked("--entry-points", "numpy_cpu,nowhere")
     assert result.returncode == 2
     assert (
         "--entry-points: expected some of numba_cpu, numpy_cpu, torch, override, jax, aclnn, got 'nowhere'"
         in result.stderr
     )
     for option, value in (("calls", "0"), ("calls", "-1"), ("seconds", "0")):  # nothing is checked, which is no success
-        result = ended(f"--{option}", value)
+        result = soaked(f"--{option}", value)
         assert result.returncode == 2
         assert f"{option}: expected a positive number, got " in result.stderr

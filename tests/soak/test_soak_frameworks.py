@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from soak import soak
+import pytest
 
 
 @pytest.mark.parametrize(
     ("entry_points", "calls"), [(("torch", "override"), 1_500), (("jax",), 300), (("aclnn",), 300)]
 )
-def test_random_calls_of_frameworks(entry_points, calls):
+def test_random_calls_of_frameworks(entry_points, calls, soaked):
     if entry_points[0] != "aclnn":
         pytest.importorskip(entry_points[0])
-    report = soak(calls=calls, seed=21, entry_points=entry_points)
-    assert not report.violations, report.programs()
-    assert report.calls == calls
+    done = soaked("--calls", calls, "--seed", 21, "--entry-points", ",".join(entry_points))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert re.match(rf"{calls:,} calls in \d+ s, 0 violations$", done.stdout, re.MULTILINE)

@@ -153,12 +153,15 @@ class TQue(_Buffered):
         return True
 
     def DeQue(self, dtype: DTypeLike | None = None) -> LocalTensor:
-        """Take the tensor that has waited longest. Raises QueueFault if nothing waits.
+        """Take the tensor that has waited longest.
 
         C prototype: ``template <typename T> LocalTensor<T> DeQue()``
 
         Args:
             dtype: T; default: the type with which the tensor was put in.
+
+        Raises:
+            QueueFault: Nothing waits.
         """
         core = self._bound("DeQue")
         if not self._waiting:
@@ -251,9 +254,12 @@ class TBuf(_Buffered):
         return tensor
 
     def GetWithOffset(self, dtype: DTypeLike, size: int, bufOffset: int) -> LocalTensor:
-        """Return ``size`` elements from byte ``bufOffset`` on. BoundsFault: past the end ("device": of the Unified Buffer).
+        """Return ``size`` elements from byte ``bufOffset`` on.
 
         C prototype: ``template <typename T> LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)``
+
+        Raises:
+            BoundsFault: They reach past the end ("device": of the Unified Buffer).
         """
         T = element_type("GetWithOffset", dtype)
         core, slot = self._bound("GetWithOffset"), self._slots[0]
@@ -356,27 +362,36 @@ class TPipe:
         self.Reset()
 
     def AllocEventID(self, event: HardEvent) -> int:
-        """Take a free id of an event. Raises SyncFault if all are taken.
+        """Take a free id of an event.
 
         C prototype: ``template <HardEvent evt> TEventID AllocEventID()``
+
+        Raises:
+            SyncFault: All are taken.
         """
         identity = self.FetchEventID(event)
         self.core.events[event].add(identity)
         return identity
 
     def ReleaseEventID(self, event: HardEvent, id: int) -> None:
-        """Give an id back. Raises SyncFault if it was not taken.
+        """Give an id back.
 
         C prototype: ``template <HardEvent evt> void ReleaseEventID(TEventID id)``
+
+        Raises:
+            SyncFault: It was not taken.
         """
         if id not in self.core.events[event]:
             raise SyncFault(f"ReleaseEventID: id {id} of {HardEvent(event).name} was not taken by AllocEventID")
         self.core.events[event].remove(id)
 
     def FetchEventID(self, event: HardEvent) -> int:
-        """Return a free id without taking it. Raises SyncFault if all are taken.
+        """Return a free id without taking it.
 
         C prototype: ``TEventID FetchEventID(HardEvent evt)``
+
+        Raises:
+            SyncFault: All are taken.
         """
         limit = self.core.soc.tensors_per_position  # as many as a queue has events
         taken, free = self.core.events[event], 0
@@ -483,7 +498,11 @@ def _check_position_limit(core: Core, position: TPosition) -> None:
 
 
 def GetTPipePtr() -> TPipe:
-    """Return the TPipe of the running block. DeviceFault: the kernel has made none. C prototype: ``TPipe* GetTPipePtr()``."""
+    """Return the TPipe of the running block. C prototype: ``TPipe* GetTPipePtr()``.
+
+    Raises:
+        DeviceFault: The kernel has made none.
+    """
     core = running("GetTPipePtr")
     if not core.has_pipe:
         raise DeviceFault("GetTPipePtr: the kernel has made no TPipe yet")

@@ -136,7 +136,14 @@ REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
 """
 
 
-@pytest.mark.parametrize("own", ["", "test", "header", "kernel", "copies"])
+OF_ANOTHER = {
+    "typedef": "typedef OfAnother TwiceTilingData;\n",
+    "alias": "using TwiceTilingData = OfAnother;\n",
+}
+OWN_MACRO = "#define GET_TILING_DATA(data, at) TwiceTilingData data = *(const __gm__ TwiceTilingData*)(at)\n"
+
+
+@pytest.mark.parametrize("own", ["", "test", "header", *OF_ANOTHER, "kernel", "copies"])
 def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(
     operator, one_toolkit, monkeypatch, own
 ):
@@ -155,9 +162,13 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
         (tests / "twice_tiling.h").write_text("#define COPY(p) TwiceTilingData tiling = *(TwiceTilingData*)(p);\n")
     if own == "header":
         (tests / "common.h").write_text(f"#pragma once\n{struct}")
+    if own in OF_ANOTHER:  # twice_tiling.h comes ahead of the test and of the kernel
+        of_another, macro = struct.replace("TwiceTilingData", "OfAnother"), OF_ANOTHER[own]
+        (tests / "twice_tiling.h").write_text(f"#pragma once\n#include <cstdint>\n{of_another}{macro}{OWN_MACRO}")
     if own != "kernel":
         before = {"test": struct, "header": '#include "common.h"\n'}.get(own, "")
-        test.write_text(f"{head}{before}static_assert(sizeof(TwiceTilingData) == 20);\nclass suite{tail}")
+        name = "OfAnother" if own in OF_ANOTHER else "TwiceTilingData"
+        test.write_text(f"{head}{before}static_assert(sizeof({name}) == 20);\nclass suite{tail}")
     text = kernel.read_text()
     at = text.index("using namespace AscendC;")
     kernel.write_text(

@@ -45,7 +45,11 @@ def texts_of(*places: Path) -> dict[Path, str]:
 def defines(text: str, struct: str) -> bool:
     """Whether a text has the definition of a struct."""
     text = _COMMENT.sub("", text)
-    return re.search(rf"\b(struct|class|BEGIN_TILING_DATA_DEF\()\s*{struct}\b(?!\s*[;&*>])", text) is not None
+    body, alias = (
+        rf"(struct|class|BEGIN_TILING_DATA_DEF\()\s*{struct}\b(?!\s*[;&*>])",
+        rf"typedef\s[^;{{}}]*\b{struct}\s*;",
+    )
+    return re.search(rf"\b({body}|{alias}|using\s+{struct}\s*=)", text) is not None
 
 
 def default_struct(hosts: Sequence[str], operator: str) -> str | None:

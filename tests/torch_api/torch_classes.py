@@ -273,6 +273,15 @@ LEFT = {
         lambda: form(lambda s, x: s.__dict__.update(last=x) or rms(x, s.eps) * s.weight, weight="p", eps=1e-6),
         "its forward sets last",
     ),
+    "kept in training": (
+        lambda: form(
+            lambda s, x: s.__dict__.update(last=x if s.training else None) or rms(x, s.eps) * s.weight,
+            weight="p",
+            eps=1e-6,
+            last=None,
+        ),
+        "its forward sets last",
+    ),
     "a list that grows": (
         lambda: form(lambda s, x: s.seen.append(x) or rms(x, s.eps) * s.weight, weight="p", eps=1e-6, seen=[]),
         "its forward sets seen",

@@ -250,8 +250,6 @@ class _Trial:
         # Of one axis of rows, groups of channels and much else is the same.
         if found is None or (max(ranks) < len(self.shape) + 2 and others - ranks):
             return _DIFFERENT if others else problem
-        if self.kept:
-            return f"its forward sets {', '.join(sorted(self.kept))}"
         if found.shape != self.shape:
             return "its weight is per head"
         if found.bias is not None and not found.centred:
@@ -314,6 +312,8 @@ class _Trial:
         accepted = {where for where in alone if self._accepts(formula, {where}, torch.float32, torch.float32)}
         if not accepted:
             return f"{_DIFFERENT} in training" if alone else "takes one rank in two layouts"
+        if self.kept:
+            return f"its forward sets {', '.join(sorted(self.kept))}"
         where = next(one for one in self.samples if one in accepted)
         if not self._same_derivatives(formula, where, self._gate(where)):
             return "has other derivatives"

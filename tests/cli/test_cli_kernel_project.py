@@ -143,6 +143,34 @@ def test_an_output_with_an_input_s_name_is_that_input(tmp_path, monkeypatch):
     check_same_bits(b, a)
 
 
+def test_an_optional_input_that_is_not_given_keeps_its_place(tmp_path, monkeypatch):
+    """Its address is null, and op_host finds none at its place in the definition; the next one stays where it is."""
+    monkeypatch.chdir(tmp_path)
+    changed = tmp_path / "AddCustom"
+    shutil.copytree(ADD, changed)
+    host, kernel = changed / "op_host" / "add_custom.cpp", changed / "op_kernel" / "add_custom.cpp"
+    begin, text = '        this->Input("y")', host.read_text()
+    definition = text[text.index(begin) + len(begin) :]
+    definition = definition[: definition.index(";") + 1].replace("REQUIRED", "OPTIONAL")
+    text = text.replace(begin, f'this->Input("bias"){definition} this->Input("mask"){definition}{begin}')
+    text = text.replace("context->GetInputShape(0)->", "context->GetOptionalInputShape(2)->")
+    host.write_text(text.replace("*scale == 1.0f &&", "*scale == 1.0f && !context->GetOptionalInputShape(1) &&"))
+    text = kernel.read_text().replace("op.Init(x,", "op.Init(bias ? nullptr : mask,")
+    kernel.write_text(
+        text.replace("void add_custom(GM_ADDR x,", "void add_custom(GM_ADDR x, GM_ADDR bias, GM_ADDR mask,")
+    )
+    x, mask = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
+    np.save("x.npy", x)
+    np.save("mask.npy", mask)
+    words = ["--project", changed, "--arg", "x=x.npy", "--arg", "mask=mask.npy", "--arg", "y=x.npy", "--force"]
+    result = run(*words, "--save", "z=z.npy")
+    assert result.exit_code == 0, result.output
+    check_same_bits(np.load("z.npy"), mask + x)
+    result = run(*words, "--save", "bias=b.npy")
+    assert result.exit_code == 2
+    assert "a NAME of x, mask, y, z, got 'bias'" in " ".join(result.output.split())
+
+
 def test_the_struct_of_an_op_host_header_alone(tmp_path, monkeypatch):
     """`--header op_host/x_tiling.h`, with the definition's dtypes by hand."""
     monkeypatch.chdir(tmp_path)

@@ -294,7 +294,9 @@ def _work(tasks: Connection, request: _Request) -> None:
             request = _planned(request)
         kernel = compile(**request.build)
         own: dict[int, Any] = {}  # what is one array stays one
-        arrays = {name: own.setdefault(id(array), guarded(array)) for name, array in request.arrays.items()}
+        arrays = {
+            name: own.setdefault(id(one), one if one is None else guarded(one)) for name, one in request.arrays.items()
+        }
         workspace = request.workspace and guarded(np.full(request.workspace, 0xFF, np.uint8))
         blocks = request.options.pop("blocks")
         tasks.send(None)
@@ -307,7 +309,7 @@ def _work(tasks: Connection, request: _Request) -> None:
         wanted = {name: arrays[name] for name in request.wanted}
         tasks.send(_Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
         own = {}
-        again = [own.setdefault(id(array), guarded(array)) for array in request.arrays.values()]
+        again = [own.setdefault(id(one), one if one is None else guarded(one)) for one in request.arrays.values()]
         quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2 and request.options["auto_sync"]
         tasks.send(_without_auto_sync(kernel, blocks, again, request) if quick and request.options["ordering"] else ())
     except DeviceFault as fault:
@@ -347,8 +349,9 @@ def _planned(request: _Request) -> _Request:
         socs.use(request.options["soc"])
     plan = Project(folder).plan(request.arrays, *words)
     for name in request.wanted:
-        if name not in plan.arrays:
-            raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {', '.join(plan.arrays)}, got {name!r}")
+        if plan.arrays.get(name) is None:
+            known = ", ".join(word for word, one in plan.arrays.items() if one is not None)
+            raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {known}, got {name!r}")
     asked = request.build
     build = {**plan.build, "include": asked["include"], "headers": [*plan.build["headers"], *asked["headers"]]}
     build["define"] = {**plan.build["define"], **asked["define"]}

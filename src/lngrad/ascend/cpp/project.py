@@ -33,10 +33,10 @@ _NOT_HOST = re.compile(r"op_api|aclnn|arch35|fallback|_graph_infer")
 
 
 class Launch(NamedTuple):
-    """Arguments of `kernel.compile`, arrays by name, options of `launch`, and bytes of workspace."""
+    """Arguments of `kernel.compile`, arrays by name (None: an optional input), options of `launch`, bytes of workspace."""
 
     build: dict[str, Any]
-    arrays: dict[str, Array]
+    arrays: dict[str, Array | None]
     options: dict[str, Any]
     workspace: int
 
@@ -118,7 +118,7 @@ class Project:
             if name not in arrays:
                 whole = (*map(int, shape), TYPES[int(code)].itemsize)
                 arrays[name] = np.full(whole, 0xFF, np.uint8).view(TYPES[int(code)])[..., 0]
-        ordered = {name: arrays[name] for name, *_ in self.inputs if name in arrays}
+        ordered = {name: arrays.get(name) for name, *_ in self.inputs}
         for name, *_ in self.outputs:  # one with an input's name is that input, as an argument of its own
             ordered[f"{name}_ref" if name in ordered else name] = arrays[name]
         blocks, key, workspace = (int(said[word][0][0]) for word in ("blocks", "key", "workspace"))
@@ -136,7 +136,7 @@ class Project:
                 if name not in known:
                     raise ShapeError(f"{kind}: expected a name of {', '.join(known) or 'none'}, got {name!r}")
 
-    def _build(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    def _build(self, arrays: Mapping[str, Array | None]) -> dict[str, Any]:
         kernel = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.operator).lower()
         sources = sorted((self.folder / "op_kernel").glob("*.cpp"))
         source = next((one for one in sources if one.stem == kernel), sources[0] if len(sources) == 1 else None)
@@ -145,6 +145,8 @@ class Project:
             raise CompileError(f"{self.folder}: expected op_kernel/{kernel}.cpp, got {found}")
         define: dict[str, str] = {}
         for name, array in arrays.items():
+            if array is None:
+                continue
             number = _number(name, array)
             define |= {f"DTYPE_{name.upper()}": _CPP[number], f"ORIG_DTYPE_{name.upper()}": _NAMES[number]}
         hosts = [*sorted((self.folder / "op_host").glob("*.*")), *sorted((self.folder / "op_kernel").glob("*.h"))]

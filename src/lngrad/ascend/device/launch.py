@@ -36,7 +36,7 @@ from lngrad.typing import Array
 def launch(
     kernel: Callable[..., None],
     block_num: int,
-    *arrays: Array,
+    *arrays: Array | None,
     workspace: int | Array | None = None,
     tiling: bytes | TilingStruct | None = None,
     tiling_key: int = 0,
@@ -55,7 +55,7 @@ def launch(
     Args:
         kernel: Called once a block as ``kernel(address, …[, workspace][, tiling])``.
         block_num: Blocks; more than the SoC has vector cores run in turns on a device.
-        arrays: Contiguous NumPy arrays; results are written into them.
+        arrays: Contiguous NumPy arrays; results are written into them. None is a null address, as of an optional input.
         workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when allocated here.
         tiling: A struct or its bytes; the kernel reads it with CopyTiling or GET_TILING_DATA.
         tiling_key: What TILING_KEY_IS compares with.
@@ -81,8 +81,8 @@ def launch(
         raise ShapeError(f"block_num: expected 1 to 65535, got {block_num}")
     if strictness not in ("checked", "device"):
         raise ShapeError(f"strictness: expected 'checked' or 'device', got {strictness!r}")
-    addresses = _addresses(arrays, workspace)
-    arguments: list[Any] = list(addresses)
+    arguments: list[Any] = _arguments(arrays, workspace)
+    addresses = [one for one in arguments if isinstance(one, GlobalAddress)]
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
     rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
@@ -143,15 +143,17 @@ def _padded(order: GlobalOrder, arrays: Sequence[GlobalRegion], memory: Sequence
     )
 
 
-def _addresses(arrays: tuple[Array, ...], workspace: int | Array | None) -> list[GlobalAddress]:
+def _arguments(arrays: tuple[Array | None, ...], workspace: int | Array | None) -> list[GlobalAddress | int]:
     for index, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray | None):
             raise DtypeError(f"arrays[{index}]: expected a NumPy array, got {type(array).__name__}")
-    addresses = [GlobalAddress(array, f"arrays[{index}]") for index, array in enumerate(arrays)]
+    places: list[GlobalAddress | int] = [
+        0 if array is None else GlobalAddress(array, f"arrays[{index}]") for index, array in enumerate(arrays)
+    ]
     if workspace is not None:
         memory = np.full(workspace, 0xFF, np.uint8) if isinstance(workspace, int) else workspace
-        addresses.append(GlobalAddress(memory, "workspace"))
-    return addresses
+        places.append(GlobalAddress(memory, "workspace"))
+    return places
 
 
 def _run_block(kernel: Callable[..., None], core: Core, arguments: list[Any]) -> None:

@@ -123,6 +123,7 @@ public:
 class TilingContext {
 public:
     std::vector<Tensor> inputs, outputs;
+    std::vector<std::string> names; // of the definition's inputs, if it is known: of optional ones some are not in `inputs`
     RuntimeAttrs attrs;
     TilingData raw;
     std::vector<std::size_t> workspaces;
@@ -131,14 +132,20 @@ public:
     uint64_t key = 0;
     const void* compiled = nullptr;
 
-#define LNGRAD_OPERAND(Kind, all) \
-    const StorageShape* Get##Kind##Shape(std::size_t i) const { return at(all, i); } \
-    const Tensor* Get##Kind##Tensor(std::size_t i) const { return at(all, i); } \
-    const Tensor* Get##Kind##Desc(std::size_t i) const { return at(all, i); }
-    LNGRAD_OPERAND(Input, inputs)
-    LNGRAD_OPERAND(OptionalInput, inputs)
-    LNGRAD_OPERAND(RequiredInput, inputs)
-    LNGRAD_OPERAND(Output, outputs)
+#define LNGRAD_OPERAND(Kind, operand) \
+    const StorageShape* Get##Kind##Shape(std::size_t i) const { return operand; } \
+    const Tensor* Get##Kind##Tensor(std::size_t i) const { return operand; } \
+    const Tensor* Get##Kind##Desc(std::size_t i) const { return operand; }
+    LNGRAD_OPERAND(Input, at(inputs, i))
+    LNGRAD_OPERAND(OptionalInput, defined(i))
+    LNGRAD_OPERAND(RequiredInput, defined(i))
+    LNGRAD_OPERAND(Output, at(outputs, i))
+    const Tensor* defined(std::size_t i) const // by its place in the definition
+    {
+        for (const Tensor& one : inputs)
+            if (i < names.size() && one.name == names[i]) return &one;
+        return names.empty() ? at(inputs, i) : nullptr;
+    }
     std::size_t GetComputeNodeInputNum() const { return inputs.size(); }
     std::size_t GetComputeNodeOutputNum() const { return outputs.size(); }
     const TilingContext* GetComputeNodeInfo() const { return this; }
@@ -181,7 +188,11 @@ using TilingParseContext = TilingContext;
 struct InferContext {
     TilingContext& of;
     const Shape* GetInputShape(std::size_t i) const { return i < of.inputs.size() ? &of.inputs[i].GetStorageShape() : nullptr; }
-    const Shape* GetOptionalInputShape(std::size_t i) const { return GetInputShape(i); }
+    const Shape* GetOptionalInputShape(std::size_t i) const
+    {
+        const StorageShape* found = of.GetOptionalInputShape(i);
+        return found ? &found->GetStorageShape() : nullptr;
+    }
     const Tensor* GetInputTensor(std::size_t i) const { return of.GetInputTensor(i); }
     Shape* GetOutputShape(std::size_t i) { return i < of.outputs.size() ? &of.outputs[i].MutableStorageShape() : nullptr; }
     const RuntimeAttrs* GetAttrs() const { return &of.attrs; }

@@ -69,6 +69,7 @@ inline std::string work(const std::string& request)
     }
     gert::TilingContext context;
     context.name = known.name;
+    for (const Parameter& one : known.inputs) context.names.push_back(one.name);
     std::istringstream lines(request);
     for (std::string line; std::getline(lines, line);) take(context, line);
     for (auto& [name, value] : known.attrs) context.attrs.values.push_back(value);

@@ -136,11 +136,11 @@ REGISTER_TILING_DATA_CLASS(Twice, TwiceTilingData)
 """
 
 
-OF_ANOTHER = {
-    "typedef": "typedef OfAnother TwiceTilingData;\n",
-    "alias": "using TwiceTilingData = OfAnother;\n",
+OF_ANOTHER = {  # the struct of a header of the test, and what makes it op_host's
+    "typedef": ("OfAnother", "typedef OfAnother TwiceTilingData;\n"),
+    "alias": ("OfAnother", "using TwiceTilingData = OfAnother;\n"),
+    "longer name": ("TwiceTilingDataOfOne", ""),
 }
-OWN_MACRO = "#define GET_TILING_DATA(data, at) TwiceTilingData data = *(const __gm__ TwiceTilingData*)(at)\n"
 
 
 @pytest.mark.parametrize("own", ["", "test", "header", *OF_ANOTHER, "kernel", "copies"])
@@ -156,6 +156,7 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
     host.parent.mkdir()
     host.write_text(CONSTANTS)
     struct = "struct TwiceTilingData { uint32_t mode; uint32_t pieces[4]; };\n"
+    name, same = OF_ANOTHER.get(own, ("TwiceTilingData", ""))
     test = tests / "test_twice.cpp"
     head, tail = test.read_text().split("class suite", 1)
     if own == "copies":  # a header of the test that uses the struct, and has none
@@ -163,16 +164,16 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
     if own == "header":
         (tests / "common.h").write_text(f"#pragma once\n{struct}")
     if own in OF_ANOTHER:  # twice_tiling.h comes ahead of the test and of the kernel
-        of_another, macro = struct.replace("TwiceTilingData", "OfAnother"), OF_ANOTHER[own]
-        (tests / "twice_tiling.h").write_text(f"#pragma once\n#include <cstdint>\n{of_another}{macro}{OWN_MACRO}")
+        of_another, macro = struct.replace("TwiceTilingData", name), f"{name} data = *(const __gm__ {name}*)(at)"
+        content = f"{of_another}{same}#define GET_TILING_DATA(data, at) {macro}\n"
+        (tests / "twice_tiling.h").write_text(f"#pragma once\n#include <cstdint>\n{content}")
     if own != "kernel":
         before = {"test": struct, "header": '#include "common.h"\n'}.get(own, "")
-        name = "OfAnother" if own in OF_ANOTHER else "TwiceTilingData"
         test.write_text(f"{head}{before}static_assert(sizeof({name}) == 20);\nclass suite{tail}")
     text = kernel.read_text()
     at = text.index("using namespace AscendC;")
     kernel.write_text(
-        f"{text[:at]}{struct if own == 'kernel' else ''}static_assert(sizeof(TwiceTilingData) == 20);\n{text[at:]}"
+        f"{text[:at]}{struct if own == 'kernel' else ''}static_assert(sizeof({name}) == 20);\n{text[at:]}"
     )
     found, output = states(folder, gtest)
     assert (found.get("suite.right"), found.get("suite.wild")) == ("passed", "crashed"), output

@@ -192,7 +192,8 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
 
     def whole(text: str) -> bool:
         """Whether a header needs nothing ahead of it: a namespace of the kernel, or op_host's struct."""
-        return "\nusing namespace" not in text and not (struct and struct in text and not defines(text, struct))
+        used = struct and re.search(rf"\b{struct}\b", text)
+        return "\nusing namespace" not in text and (not used or defines(text, struct))
 
     ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
     given = next((one for one in ours if one.is_file() and whole(one.read_text(errors="replace"))), None)

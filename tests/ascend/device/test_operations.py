@@ -220,6 +220,22 @@ def test_reduce_max_and_its_place():
         assert out.read("test", "src", 2).view(np.uint32)[1] == best(values[:192])
 
 
+@pytest.mark.parametrize("function", [asc.ReduceMax, asc.ReduceMin])
+def test_the_temporary_buffer_of_a_largest_element(function):
+    """Two elements of each whole repeat but on 950, by the page; a count on A2 has none for a sum alone."""
+    pipe = asc.TPipe()
+    out, source, work = tensor(pipe, count=8), tensor(pipe, np.ones(1100, np.float32)), tensor(pipe, count=40)
+    short, enough = (work[at:] for at in (8, 0))
+    short.SetSize(32)
+    asc.ReduceSum(out, source, short[24:], 1100)
+    function(out, source, short[24:], 64, calIndex=True)
+    function(out, source, short[24:], 319)
+    for form in ((1100,), (64, 17, 8)):
+        function(out, source, enough, *form)
+        with pytest.raises(BoundsFault, match=r"sharedTmpBuffer .* 8 too far"):
+            function(out, source, short, *form)
+
+
 def test_compare_and_select():
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-3, 3, 128).astype(np.float16) for _ in range(2))

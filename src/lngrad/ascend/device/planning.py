@@ -223,10 +223,8 @@ def _special_plan(
         check_place(name, names(role), geometry.start, geometry.stop, end, BLOCK_BYTES)
     check_place(name, names("dst"), d.dst, special.dst.stop, d.dst_end, special.align)
     size = special.dst.size
-    if operands is Operands.REDUCE and d.src1_end > d.src1 and (d.form != COUNT or ub.soc.arch != 2201):
-        # The count form of 2201 has its partial sums in registers.
-        stop = d.src1 + (-(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat) * size
-        check_place(name, names("sharedTmpBuffer"), d.src1, stop, d.src1_end, BLOCK_BYTES)
+    if operands is Operands.REDUCE and d.src1_end > d.src1 and (kept := _first_round(operation, d, size, ub.soc.arch)):
+        check_place(name, names("sharedTmpBuffer"), d.src1, d.src1 + kept * size, d.src1_end, BLOCK_BYTES)
     if operands is Operands.BRCB and special.dst.meets(special.sources[0]):
         raise OverlapFault(f"Brcb: {names('dst')} and {names('src')} overlap")
     accesses = [Access("dst", d.dst, special.dst.runs())]
@@ -236,6 +234,15 @@ def _special_plan(
     plan = _planned(operation, d, accesses, computation, lambda: ([special.dst, *special.sources], special.spread))
     plan.waits = operands is Operands.REDUCE and ub.soc.arch == 2201 and _has_flags(operation, d, size)
     return plan
+
+
+def _first_round(operation: Operation, d: Descriptor, size: int, arch: int) -> int:
+    """The elements that a reduction's first round leaves in its temporary buffer, by the pages of ReduceSum and ReduceMax."""
+    repeats = -(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat
+    if operation.arithmetic is np.add:
+        return 0 if d.form == COUNT and arch == 2201 else repeats  # 2201 has the partial sums of a count in registers
+    repeats = max(1, d.n * size // REPEAT_BYTES) if d.form == COUNT else repeats  # the tail comes later
+    return 0 if arch == 3510 or (d.extra and repeats == 1) else 2 * repeats  # the place of each largest one, too
 
 
 def _has_flags(operation: Operation, d: Descriptor, size: int) -> bool:

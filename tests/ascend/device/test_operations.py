@@ -19,7 +19,7 @@ from lngrad.ascend.device.descriptors import COUNT, MASK
 from lngrad.ascend.device.numerics import CODES, CPP_NAMES, DTYPES
 from lngrad.ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad.ascend.device.vector import mathematical
-from lngrad.ascend.faults import BoundsFault, OverlapFault
+from lngrad.ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from lngrad.errors import DtypeError
 
 # What each elementwise row computes, one element at a time, in exact numbers; dst is what it held before.
@@ -234,6 +234,29 @@ def test_the_temporary_buffer_of_a_largest_element(function):
         function(out, source, enough, *form)
         with pytest.raises(BoundsFault, match=r"sharedTmpBuffer .* 8 too far"):
             function(out, source, short, *form)
+
+
+def test_bits_in_a_tensor_of_words():
+    """A2's published Compare writes bytes, and only its checker looks at the type of dst; src has its types."""
+    x = np.random.default_rng(5).standard_normal(128).astype(np.float32)
+    y = np.zeros(4, np.uint32)
+
+    def kernel(source, result):
+        pipe = asc.TPipe()
+        words, values = tensor(pipe, np.zeros(8), dtype=np.uint32), tensor(pipe, x)
+        asc.CompareScalar(words, values, 0.0, asc.CMPMODE.GT, 128)
+        out = asc.GlobalTensor(np.uint32)
+        out.SetGlobalBuffer(result, 4)
+        with pytest.raises(DtypeError, match="CompareScalar: expected"):
+            asc.CompareScalar(words, values.ReinterpretCast(np.int64), 0.0, asc.CMPMODE.GT, 32)
+        asc.PipeBarrier(asc.PIPE_ALL)
+        asc.DataCopyPad(out, words, asc.DataCopyExtParams(1, 16, 0, 0, 0))
+
+    report = asc.launch(kernel, 1, x, y, strictness="device")
+    assert "CompareScalar: dst must be uint8_t or int8_t, got uint32_t" in str(report.remarks())
+    check_same_bits("bits", y.view(np.uint8), np.packbits(x > 0, bitorder="little"))
+    with pytest.raises(DeviceFault, match="CompareScalar: dst must be uint8_t or int8_t, got uint32_t"):
+        asc.launch(kernel, 1, x, y)
 
 
 def test_compare_and_select():

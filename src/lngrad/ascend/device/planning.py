@@ -180,6 +180,14 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
     codes = types_of(d.types)[: 1 + len(operands.sources)]
+    if (
+        operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
+        and ub.soc.arch == 2201
+        and DTYPES[codes[0]].itemsize > 1
+    ):
+        # A2's code writes bytes, whatever they are called; only its checker looks.
+        tolerate(DeviceFault(f"{name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
+        codes = (CPP_NAMES.index("uint8_t"), *codes[1:])
     _check_types(operation, codes, ub.soc.arch)
     packed = operands is Operands.CAST and INT4 in codes
     if d.form == COUNTER:
@@ -238,10 +246,9 @@ def _special_plan(
 
 def _first_round(operation: Operation, d: Descriptor, size: int, arch: int) -> int:
     """The elements that a reduction's first round leaves in its temporary buffer, by the pages of ReduceSum and ReduceMax."""
-    repeats = -(-d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat
-    if operation.arithmetic is np.add:
-        return 0 if d.form == COUNT and arch == 2201 else repeats  # 2201 has the partial sums of a count in registers
-    repeats = max(1, d.n * size // REPEAT_BYTES) if d.form == COUNT else repeats  # the tail comes later
+    if operation.arithmetic is np.add:  # 2201 has the partial sums of a count in registers
+        return d.repeat if d.form != COUNT else 0 if arch == 2201 else -(-d.n * size // REPEAT_BYTES)
+    repeats = max(1, d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat  # the tail comes later
     return 0 if arch == 3510 or (d.extra and repeats == 1) else 2 * repeats  # the place of each largest one, too
 
 

@@ -180,11 +180,8 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
     codes = types_of(d.types)[: 1 + len(operands.sources)]
-    if (
-        operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
-        and ub.soc.arch == 2201
-        and DTYPES[codes[0]].itemsize > 1
-    ):
+    compares = operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
+    if compares and ub.soc.arch == 2201 and DTYPES[codes[0]].itemsize > 1:
         # A2's code writes bytes, whatever they are called; only its checker looks.
         tolerate(DeviceFault(f"{name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
         codes = (CPP_NAMES.index("uint8_t"), *codes[1:])

@@ -192,8 +192,8 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
 
     def whole(text: str) -> bool:
         """Whether a header needs nothing ahead of it: a namespace of the kernel, or op_host's struct."""
-        used = struct and re.search(rf"\b{struct}\b", text)
-        return "\nusing namespace" not in text and (not used or defines(text, struct))
+        uses = struct and re.search(rf"\b{struct}\b", text) and not defines(text, struct)
+        return "\nusing namespace" not in text and not uses
 
     ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
     given = next((one for one in ours if one.is_file() and whole(one.read_text(errors="replace"))), None)

@@ -187,6 +187,16 @@ def _native_layer_norm_backward(
     return tuple(results)
 
 
+def _forward_call(x: Any, shape: Any, weight: Any, bias: Any, *_: Any) -> tuple[Any, ...]:
+    return (FORWARD, (x, weight, bias), shape, _ALL, LAYER_NORM), _parameter_dtype
+
+
+def _backward_call(
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any, *_: Any
+) -> tuple[Any, ...]:
+    return (BACKWARD, (dy, x, mean, rstd, weight), shape, mask, LAYER_NORM), _gradient_dtype, (bias,)
+
+
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
     if not (type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN) or derivatives.is_watched():
         return _in_pieces(
@@ -239,7 +249,5 @@ def _rms_norm_in_pieces(mode: Any, *arguments: Any, **settings: Any) -> Any:
 native.register("aten_forward", _native_layer_norm)
 native.register("aten_backward", _native_layer_norm_backward)
 native.register("aten_rms_norm", _rms_norm)
-native.register("prepare_aten_forward", calls.prepare(lambda x, shape, weight, bias, *_: (
-    (FORWARD, (x, weight, bias), shape, _ALL, LAYER_NORM), _parameter_dtype)))  # fmt: skip
-native.register("prepare_aten_backward", calls.prepare(lambda dy, x, shape, mean, rstd, weight, bias, mask, *_: (
-    (BACKWARD, (dy, x, mean, rstd, weight), shape, mask, LAYER_NORM), _gradient_dtype, (bias,))))  # fmt: skip
+native.register("prepare_aten_forward", calls.prepare(_forward_call))
+native.register("prepare_aten_backward", calls.prepare(_backward_call))

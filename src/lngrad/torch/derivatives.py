@@ -108,7 +108,6 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) ->
     ctx.shape, ctx.normalization, ctx.dtype = shape, switches.normalization, y.dtype  # x's; a total may be wider
     mean = mean if ctx.normalization.centred else None  # each saved tensor is two microseconds of a compiled step
     ctx.save_for_backward(x, mean, rstd, gamma)
-    ctx.save_for_forward(x, *output[1:3], gamma)
     ctx.beta_dtype = None if beta is None else beta.dtype
     ctx.set_materialize_grads(False)
 
@@ -160,14 +159,21 @@ def _gradients(
     return dx, dgamma, dbeta
 
 
-native.register("derivative", lambda *given: _gradients(*[*given[2:], Normalization.of(*given[:2])]))
+def _derivative(
+    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
+) -> Any:
+    """_gradients for the native code."""
+    given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
+    return _gradients(*given)
+
+
+native.register("derivative", _derivative)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     dy, x, shape, mean, rstd, gamma, mask, *rest = inputs
     switches = Switches(*rest)
     ctx.save_for_backward(dy, x, mean, rstd, gamma)
-    ctx.save_for_forward(dy, x, mean, rstd, gamma)
     ctx.shape, ctx.mask, ctx.normalization = shape, mask, switches.normalization
     ctx.dtotal_dtype = None if switches.added is None else switches.added.dtype
     ctx.set_materialize_grads(False)
@@ -223,13 +229,17 @@ def _backward_derivative(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
     return (*derivatives, of_dtotal, None, None)
 
 
+def _tangent_of_total(of_x: Tensor | None, of_residual: Tensor | None) -> Tensor | None:
+    return of_x if of_residual is None else of_residual if of_x is None else of_x + of_residual
+
+
 def _forward_tangents(
     ctx: Any, of_x: Tensor | None, _: None, of_gamma: Tensor | None, of_beta: Tensor | None, __: None, *of_switches: Any
 ) -> tuple[Tensor, ...]:
     """Tangents of y, mean and rstd, and of the total with switches."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    moved = [one for one in (of_x, Switches(*of_switches).added) if one is not None]
-    of_total = sum(moved[1:], moved[0]).to(x.dtype) if moved else None
+    of_total = _tangent_of_total(of_x, Switches(*of_switches).added)
+    of_total = None if of_total is None else of_total.to(x.dtype)
     of_y, of_mean, of_rstd = formulas.forward_tangents(
         TORCH, x, mean, rstd, gamma, of_total, of_gamma, of_beta, normalized=len(ctx.shape),
         normalization=ctx.normalization, dtype_y=ctx.dtype,
@@ -330,7 +340,12 @@ class _Forward(_Function):
         with _below_autograd():
             return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *switches)  # type: ignore[no-any-return]
 
-    setup_context = staticmethod(_save_forward)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _save_forward(ctx, inputs, output)
+        x, _, gamma, *_ = inputs
+        ctx.save_for_forward(output[3] if ctx.has_residual else x, *output[1:3], gamma)
+
     composed = staticmethod(composed_forward)
     backward = staticmethod(_forward_derivative)
     jvp = staticmethod(_forward_tangents)
@@ -345,7 +360,12 @@ class _Backward(_Function):
         with _below_autograd():
             return operator(dy, x, shape, mean, rstd, gamma, mask, *switches)  # type: ignore[no-any-return]
 
-    setup_context = staticmethod(_save_backward)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _save_backward(ctx, inputs, output)
+        dy, x, _, mean, rstd, gamma, *_ = inputs
+        ctx.save_for_forward(dy, x, mean, rstd, gamma)
+
     composed = staticmethod(composed_backward)
     backward = staticmethod(_backward_derivative)
     jvp = staticmethod(_backward_tangents)

@@ -131,16 +131,26 @@ aclDestroyTensorList = _destroyer("aclDestroyTensorList", aclTensorList, f"a lis
 aclDestroyScalarList = _destroyer("aclDestroyScalarList", aclScalarList, f"a list and the scalars {_ALL}")
 
 
-def _size_of(name: str, kind: type[Values], what: str) -> Callable[[Values], tuple[int, aclnnStatus]]:
+def _size_of(name: str, kind: type[Values]) -> Callable[[Values], tuple[int, aclnnStatus]]:
     @returns_value(aclnnStatus, 0)
     def call(array: Values) -> int:
-        return len(check_handle(array, kind, what).values)
+        return len(check_handle(array, kind, "array").values)
 
     return named(call, name, "Return (size, ret).")
 
 
-aclGetIntArraySize = _size_of("aclGetIntArraySize", aclIntArray, "array")
-aclGetFloatArraySize = _size_of("aclGetFloatArraySize", aclFloatArray, "array")
-aclGetBoolArraySize = _size_of("aclGetBoolArraySize", aclBoolArray, "array")
-aclGetTensorListSize = _size_of("aclGetTensorListSize", aclTensorList, "tensorList")
-aclGetScalarListSize = _size_of("aclGetScalarListSize", aclScalarList, "scalarList")
+aclGetIntArraySize = _size_of("aclGetIntArraySize", aclIntArray)
+aclGetFloatArraySize = _size_of("aclGetFloatArraySize", aclFloatArray)
+aclGetBoolArraySize = _size_of("aclGetBoolArraySize", aclBoolArray)
+
+
+@returns_value(aclnnStatus, 0)
+def aclGetTensorListSize(tensorList: aclTensorList) -> int:
+    """Return (size, ret)."""
+    return len(check_handle(tensorList, aclTensorList, "tensorList").values)
+
+
+@returns_value(aclnnStatus, 0)
+def aclGetScalarListSize(scalarList: aclScalarList) -> int:
+    """Return (size, ret)."""
+    return len(check_handle(scalarList, aclScalarList, "scalarList").values)

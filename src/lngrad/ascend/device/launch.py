@@ -103,11 +103,11 @@ def launch(
 
     schedule = BlockSchedule(block_num, target, run)
     free = [one.data for one in (*own, *memory) if one.data.flags.writeable]
-    sealed = [(a, a.array.copy()) for a in addresses if not any(np.may_share_memory(a.array, other) for other in free)]
+    sealed = [(one, one.data.copy()) for one in own if not any(np.may_share_memory(one.data, other) for other in free)]
     schedule.run_all()
     for one, before in sealed:
-        if one.array.tobytes() != before.tobytes():
-            ctypes.memmove(int(one), address_of(before), before.nbytes)
+        if (one.data != before).any():
+            ctypes.memmove(one.start, address_of(before), before.nbytes)
             raise BoundsFault(f"{one.name} is read-only, and the kernel has written it through a pointer of C++")
     blocks = tuple(reports[index] for index in range(block_num))
     report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None

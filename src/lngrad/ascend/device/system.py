@@ -121,8 +121,9 @@ def AtomicAdd(gm: GlobalTensor, value: float) -> np.generic:
     C prototype: ``template <typename T> T AtomicAdd(__gm__ T* address, T value)``
     """
     old, place = _atomic_place("AtomicAdd", gm)
-    running("AtomicAdd").writes(place, old + place.dtype.type(value))
-    place[0] += place.dtype.type(value)
+    new = old + place.dtype.type(value)
+    running("AtomicAdd").writes(place, new)
+    place[0] = new
     return old
 
 

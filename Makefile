@@ -10,11 +10,11 @@ JOBS ?= auto
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # A cross-section of the suite: every rule about arguments, the bits, the precision, each framework once.
-QUICK := tests/core/test_problem.py tests/core/test_golden_bits.py tests/core/test_reference.py tests/core/test_precision.py \
-  tests/meta/test_imports.py tests/meta/test_documents.py tests/core/test_backends.py \
-  tests/ascend/aclnn/test_aclnn.py tests/ascend/device tests/check/test_formats.py tests/core/test_threads.py
+QUICK := lngrad/tests/core/test_problem.py lngrad/tests/core/test_golden_bits.py lngrad/tests/core/test_reference.py lngrad/tests/core/test_precision.py \
+  tests/meta/test_imports.py tests/meta/test_documents.py lngrad/tests/core/test_backends.py \
+  lngrad-ascend/tests/aclnn/test_aclnn.py lngrad-ascend/tests/device lngrad/tests/check/test_formats.py lngrad/tests/core/test_threads.py
 
-.PHONY: demo quick quick-tests test slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
+.PHONY: demo quick quick-tests test test-lngrad test-ascend slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -29,13 +29,20 @@ test: $(VENV)/.dev
 	$(MAKE) -j2 lint types
 	$(PYTEST) --warm
 
+# One package's tests alone.
+test-lngrad: $(VENV)/.dev
+	$(PYTEST) --warm lngrad/tests
+
+test-ascend: $(VENV)/.dev
+	$(PYTEST) lngrad-ascend/tests
+
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
 # How long, and from which seed: make soak SOAK="--calls 20000 --seed 3"
 SOAK ?= --seconds 60
 soak: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
+	PYTHONPATH=lngrad/tests $(BIN)/python -m soak $(SOAK)
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/meta/test_wheel.py
@@ -77,22 +84,22 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_examples.py
 
 # What the demo needs: no torch.
-$(VENV)/.demo: pyproject.toml
+$(VENV)/.demo: lngrad/pyproject.toml lngrad-ascend/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e './lngrad[demo]' -e ./lngrad-ascend
 	touch $@
 
 # What tests and linters need. Torch comes first and pinned, so that nothing below asks for another build of it.
-$(VENV)/.dev: pyproject.toml constraints-dev.txt
+$(VENV)/.dev: pyproject.toml lngrad/pyproject.toml lngrad-ascend/pyproject.toml constraints-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --help | grep --quiet -e --group || $(BIN)/python -m pip install --quiet 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e ./lngrad -e ./lngrad-ascend --group dev
 	touch $@
 
 # What the documentation site needs.
 $(VENV)/.site: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e . --group site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e ./lngrad -e ./lngrad-ascend --group site
 	touch $@
 
 # What resolves the lowest and the highest versions of the matrix.

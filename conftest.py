@@ -41,6 +41,7 @@ from sybil import Document, Example, Region, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parent
+pytest_plugins = ["fixtures"]  # tests/fixtures.py
 
 # Several workers of pytest-xdist share the cores, and so do other programs. Threads of OpenMP and
 # OpenBLAS that wait actively for each other then wait for a core: a small Transformer's training
@@ -127,7 +128,7 @@ def run_those_above(item: pytest.Item) -> None:
 
 def shell(commands: str) -> subprocess.CompletedProcess[str]:
     """Run shell commands with this Python and this source, up to the first that fails."""
-    source = os.pathsep.join([".", str(ROOT / "src")])
+    source = os.pathsep.join([".", *(str(ROOT / package / "src") for package in ("lngrad", "lngrad-ascend"))])
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": source, "COLUMNS": "80"}
     programs = (
         'lngrad() { "$PYTHON" -m lngrad "$@"; }\npython() { "$PYTHON" "$@"; }\npip() { "$PYTHON" -m pip "$@"; }\n'

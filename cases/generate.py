@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from lngrad.ascend.graph.layer_norm_grad import DTYPE_ROWS
+from lngrad_ascend.graph.layer_norm_grad import DTYPE_ROWS
 
 # Leading dimensions | normalized ones: 1 to 8 dimensions, powers of two and their neighbours, tails of every tile.
 SHAPES = (

@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmark_page import page
 from benchmark_tables import gpu_table, overview, quack_table, ranges, shapes_table
 
-from lngrad.ascend.device.library import LIBRARY
-from lngrad.ascend.device.operations import OPERATIONS
 from lngrad.bench.plots import machine_name, plot
 from lngrad.bench.records import Record, newest, read
+from lngrad_ascend.device.library import LIBRARY
+from lngrad_ascend.device.operations import OPERATIONS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

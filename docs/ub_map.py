@@ -17,8 +17,8 @@ sys.path.insert(0, str(DOCS.parent / "examples"))
 
 import ascendc_chain as chain  # noqa: E402  # the examples are not a package
 
-from lngrad.ascend import tiling  # noqa: E402
-from lngrad.ascend.ascendc import TPipe, launch  # noqa: E402
+from lngrad_ascend import tiling  # noqa: E402
+from lngrad_ascend.ascendc import TPipe, launch  # noqa: E402
 
 WIDTH, ROW, LEFT, RIGHT = 900, 22, 190, 20
 COLOURS = {"VECIN": "#7fa7d6", "VECOUT": "#8fc28f", "VECCALC": "#d9c27a", "LCM": "#c9a0c9"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.ascend.acl import (
+from lngrad_ascend.acl import (
     ACL_FLOAT,
     ACL_FORMAT_ND,
     ACL_MEM_MALLOC_HUGE_FIRST,
@@ -36,7 +36,7 @@ from lngrad.ascend.acl import (
     aclrtSetDevice,
     aclrtSynchronizeStream,
 )
-from lngrad.ascend.aclnn import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
+from lngrad_ascend.aclnn import aclnnLayerNormBackward, aclnnLayerNormBackwardGetWorkspaceSize
 
 INPUTS = {
     "gradOut": [[2, 3], [4, 5]],

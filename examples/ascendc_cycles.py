@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.ascend.ascendc import (
+from lngrad_ascend.ascendc import (
     DataCopy,
     GetBlockIdx,
     GlobalTensor,

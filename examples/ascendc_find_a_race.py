@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lngrad.ascend import soc
-from lngrad.ascend.ascendc import (
+from lngrad_ascend import soc
+from lngrad_ascend.ascendc import (
     Adds,
     DataCopy,
     GlobalTensor,
@@ -26,7 +26,7 @@ from lngrad.ascend.ascendc import (
     float32,
     launch,
 )
-from lngrad.ascend.faults import RaceFault
+from lngrad_ascend.faults import RaceFault
 
 TILE, TILES = 256, 6
 

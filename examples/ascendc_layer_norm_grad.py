@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lngrad.ascend import soc, tiling
-from lngrad.ascend.ascendc import (
+from lngrad_ascend import soc, tiling
+from lngrad_ascend.ascendc import (
     CopyTiling,
     DataCopy,
     GlobalTensor,

@@ -12,8 +12,8 @@ import sys
 
 import numpy as np
 
-from lngrad.ascend import soc, tiling
-from lngrad.ascend.ascendc import (
+from lngrad_ascend import soc, tiling
+from lngrad_ascend.ascendc import (
     GET_TILING_DATA,
     DataCopy,
     GlobalTensor,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lngrad.ascend import ascendc
 from lngrad.core import reference
+from lngrad_ascend import ascendc
 
 SOURCE = Path(__file__).parent / "cpp" / "rows_backward.cpp"
 M, N, BLOCKS = 50, 64, 4

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-import lngrad.ascend.graph_torch  # noqa: F401 - defines torch.ops.lngrad; a loading program needs it as well
-from lngrad.ascend.graph_torch import layer_norm_grad, layer_norm_grad_v3
+import lngrad_ascend.graph_torch  # noqa: F401 - defines torch.ops.lngrad; a loading program needs it as well
 from lngrad.core.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, make_inputs
+from lngrad_ascend.graph_torch import layer_norm_grad, layer_norm_grad_v3
 
 EPSILON = 1e-5
 

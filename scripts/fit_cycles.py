@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.ascend import ascendc as c
-from lngrad.ascend import soc as socs
-from lngrad.ascend.device import cycle_figures as model
-from lngrad.ascend.device.core import Core, Rules, current_core
-from lngrad.ascend.device.cycles import Share, Trace, run_cores
-from lngrad.ascend.device.local_tensor import memory_at
-from lngrad.ascend.device.pipes import VECTOR, S
+from lngrad_ascend import ascendc as c
+from lngrad_ascend import soc as socs
+from lngrad_ascend.device import cycle_figures as model
+from lngrad_ascend.device.core import Core, Rules, current_core
+from lngrad_ascend.device.cycles import Share, Trace, run_cores
+from lngrad_ascend.device.local_tensor import memory_at
+from lngrad_ascend.device.pipes import VECTOR, S
 
 F32, F16, I32, I16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32), np.dtype(np.int16)
 WORDS = {F32: "f32", F16: "f16", I32: "i32", I16: "i16"}

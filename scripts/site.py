@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lngrad.ascend.prototypes import FUNCTIONS
+from lngrad_ascend.prototypes import FUNCTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"

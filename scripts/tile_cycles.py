@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.ascend import soc as socs
-from lngrad.ascend import tiling
-from lngrad.ascend.ascendc import LayerNormGrad, LayerNormGradBeta, TPosition, launch
-from lngrad.ascend.device.core import running
-from lngrad.ascend.device.local_tensor import LocalTensor, memory_at
-from lngrad.ascend.faults import DeviceFault, TilingError
+from lngrad_ascend import soc as socs
+from lngrad_ascend import tiling
+from lngrad_ascend.ascendc import LayerNormGrad, LayerNormGradBeta, TPosition, launch
+from lngrad_ascend.device.core import running
+from lngrad_ascend.device.local_tensor import LocalTensor, memory_at
+from lngrad_ascend.faults import DeviceFault, TilingError
 
 SHAPES = ((1, 8, 64), (2, 16, 64), (2, 32, 64), (1, 8, 256), (1, 16, 256), (1, 8, 512), (1, 4, 1024), (1, 1, 2048))
 DTYPES = (np.dtype(np.float16), np.dtype(np.float32))

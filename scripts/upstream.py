@@ -35,11 +35,11 @@ import typer
 from upstream_examples import Example, run_example, section, sources
 
 from lngrad import __version__
-from lngrad.ascend.sdk.operator_tests import MODES, Outcome, TestFile, run_operator, vector_tests
-from lngrad.ascend.sdk.program import compile_program
-from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
-from lngrad.ascend.soc import Settings
 from lngrad.errors import LngradError
+from lngrad_ascend.sdk.operator_tests import MODES, Outcome, TestFile, run_operator, vector_tests
+from lngrad_ascend.sdk.program import compile_program
+from lngrad_ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad_ascend.soc import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RECORDS = ROOT / "docs" / "upstream.md", ROOT / "benchmarks" / "results" / "upstream.csv"

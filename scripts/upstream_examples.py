@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from lngrad.ascend.cpp.compiling import without_chevrons
-from lngrad.ascend.sdk.operator_tests import MODES
-from lngrad.ascend.sdk.toolkit import cflags, libs, write_toolkit
-from lngrad.ascend.soc import Settings
 from lngrad.support.compilers import cxx_compiler
+from lngrad_ascend.cpp.compiling import without_chevrons
+from lngrad_ascend.sdk.operator_tests import MODES
+from lngrad_ascend.sdk.toolkit import cflags, libs, write_toolkit
+from lngrad_ascend.soc import Settings
 
 ROOM = "examples/01_simd_cpp_api"
 SOCS = {"2201": "Ascend910B1", "2002": "Ascend310P", "3510": "Ascend950"}  # by the architecture's number

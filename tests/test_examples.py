@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SOURCES = os.pathsep.join(str(ROOT / name / "src") for name in ("lngrad", "lngrad-ascend"))
 PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 NEEDS = {
@@ -40,7 +41,11 @@ def test_the_example_runs(name, tmp_path):
             pytest.skip(f"needs {module}")
     command = [sys.executable, str(ROOT / "examples" / name), *ARGUMENTS.get(name, [])]
     # One thread of OpenMP: beside another test, two that wait for each other took ten times as long.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": SOURCES,
+        "OMP_NUM_THREADS": "1",
+    }
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip(), "an example says what it found"

@@ -12,9 +12,9 @@ from typing_extensions import assert_type
 
 import lngrad
 from lngrad import Forward, ForwardWithTotal, Grads, RmsForward, RmsGrads
-from lngrad.ascend import graph, soc, tiling
 from lngrad.errors import LngradError, ShapeError
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
+from lngrad_ascend import graph, soc, tiling
 
 
 def train(x: npt.NDArray[np.float32], gamma: npt.NDArray[np.float32]) -> Grads:

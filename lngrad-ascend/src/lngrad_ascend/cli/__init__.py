@@ -1,0 +1,1 @@
+"""The commands of lngrad-ascend: `lngrad kernel`, `lngrad sdk` and `lngrad tiling`."""

@@ -1,0 +1,266 @@
+"""Who touched which bytes last, in the Unified Buffer and in global memory, and the fault of a race.
+
+A span is a range of bytes that was always accessed as a whole. A read or a write of another range cuts the spans at
+its ends; a write makes one span of what it covers. As kernels use the same few ranges again and again, an access
+finds its span at once, and its cost does not depend on its length.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from lngrad.typing import Bytes
+from lngrad_ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock, S
+from lngrad_ascend.device.report import NOBODY, Arrows, Instruction, race_svg, site_text
+from lngrad_ascend.faults import RaceFault
+
+NO_READS = (-1,) * 4
+LINE_BYTES = 64  # of the scalar unit's data cache
+
+
+class Span:
+    """A range of bytes of the Unified Buffer.
+
+    Attributes:
+        live: False once the span was cut or merged; its extent never changes.
+        valid: Whether the bytes have a value.
+        writer, write_epoch, writer_pipe: The last write.
+        read_epochs, readers: By pipe, the last read.
+    """
+
+    __slots__ = (
+        "live", "read_epochs", "readers", "start", "stop", "valid", "write_epoch", "writer", "writer_pipe",
+    )  # fmt: skip
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self.live = True
+        self.valid = False
+        self.writer, self.write_epoch, self.writer_pipe = NOBODY, -1, 0
+        self.read_epochs = [*NO_READS]
+        self.readers = [NOBODY] * 4
+
+    def cut(self, at: int) -> list[Span]:
+        """Return two pieces of this span with the same history."""
+        self.live, pieces = False, [Span(self.start, at), Span(at, self.stop)]
+        for piece in pieces:
+            piece.valid = self.valid
+            piece.writer, piece.write_epoch, piece.writer_pipe = self.writer, self.write_epoch, self.writer_pipe
+            piece.read_epochs, piece.readers = self.read_epochs.copy(), self.readers.copy()
+        return pieces
+
+
+T = TypeVar("T", Span, "GlobalSpan")
+
+
+class Spans(Generic[T]):
+    """All spans of a memory of ``size`` bytes, in order and without gaps."""
+
+    def __init__(self, kind: type[T], size: int) -> None:
+        self._kind: type[T] = kind
+        self._starts = [0]
+        self._spans: list[T] = [kind(0, size)]
+
+    def cover(self, start: int, stop: int) -> list[T]:
+        """Return the spans that make up [start, stop), cutting at its ends where needed."""
+        if start >= stop:
+            return []
+        starts, spans = self._starts, self._spans
+        first = bisect_right(starts, start) - 1
+        if spans[first].start != start:
+            self._cut(first, start)
+            first += 1
+        if spans[first].stop == stop:
+            return [spans[first]]
+        last = bisect_left(starts, stop)
+        if spans[last - 1].stop != stop:
+            self._cut(last - 1, stop)
+        return spans[first:last]
+
+    def merge(self, start: int, stop: int) -> T:
+        """Return one span for [start, stop), whose spans ``cover`` has cut; their history is lost."""
+        first = bisect_left(self._starts, start)
+        if self._spans[first].stop == stop:
+            return self._spans[first]
+        last = bisect_left(self._starts, stop)
+        for span in self._spans[first:last]:
+            span.live = False
+        whole = self._kind(start, stop)
+        self._starts[first:last] = [start]
+        self._spans[first:last] = [whole]
+        return whole
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._spans)
+
+    def _cut(self, index: int, at: int) -> None:
+        self._spans[index : index + 1] = self._spans[index].cut(at)
+        self._starts.insert(index + 1, at)
+
+
+ADDRESSES = 1 << 64
+Last = dict[tuple[int, int], tuple[int, Instruction]]  # (core, pipe) -> epoch, instruction
+
+
+class GlobalSpan:
+    """A range of global memory, and who touched it last.
+
+    Attributes:
+        writer, write_epoch: The last plain write; its core and pipe are in the instruction.
+        atomics: The atomic adds since then. They need no order among each other.
+        reads: The reads since then.
+        cached: The SetValue that wrote it, as long as the bytes may be in a data cache alone.
+        padding: Whether the bytes are what DataCopyPad filled a block up with.
+    """
+
+    __slots__ = ("atomics", "cached", "live", "padding", "reads", "start", "stop", "write_epoch", "writer")
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self.live = True
+        self.writer, self.write_epoch = NOBODY, -1
+        self.cached: Instruction | None = None
+        self.padding = False
+        self.atomics: Last | None = None
+        self.reads: Last | None = None
+
+    def cut(self, at: int) -> list[GlobalSpan]:
+        """Cut its end off, and return it and a piece with the same history."""
+        piece, self.stop = GlobalSpan(at, self.stop), at
+        piece.writer, piece.write_epoch = self.writer, self.write_epoch
+        piece.cached, piece.padding = self.cached, self.padding
+        piece.atomics, piece.reads = self.atomics and self.atomics.copy(), self.reads and self.reads.copy()
+        return [self, piece]
+
+
+class Conflict(NamedTuple):
+    """The earlier access of a race: what made it, whether it writes, the bytes in common, and whether a data cache has them."""
+
+    instruction: Instruction
+    writes: bool
+    nbytes: int
+    cached: bool = False
+
+
+class GlobalOrder:
+    """Who touched which global bytes during a launch. Addresses are those of the machine."""
+
+    def __init__(self) -> None:
+        self._spans = Spans(GlobalSpan, ADDRESSES)
+        self._lines: dict[tuple[int, int], tuple[int, Instruction]] = {}  # of an array -> the last SetValue
+
+    def note(
+        self, clock: PipeClock, place: tuple[int, int], instruction: Instruction, writing: bool, atomic: bool = False
+    ) -> Conflict | None:
+        """Check one access against all earlier ones, and keep it where it is in order.
+
+        Args:
+            clock: Of the core that makes it.
+            place: First address, address behind the last.
+            atomic: Whether it adds atomically.
+
+        Returns:
+            The access that nothing orders before this one, or None.
+        """
+        start, stop = place
+        pipe = instruction[1]
+        key, entry = (clock.index, pipe), (clock.now[pipe], instruction)
+        spans = self._spans.cover(start, stop)
+        for span in spans:
+            if span.write_epoch < 0 and not span.reads and not span.atomics:
+                continue  # nobody has touched it
+            earlier = [(*last, False) for last in span.reads.values()] if writing and span.reads else []
+            if not atomic and span.atomics:
+                earlier += [(*last, True) for last in span.atomics.values()]
+            if span.write_epoch >= 0:
+                earlier.append((span.write_epoch, span.writer, True))
+            for epoch, other, wrote in earlier:
+                if not clock.knows(pipe, other[2], other[1], epoch):
+                    return Conflict(other, wrote, min(span.stop, stop) - max(span.start, start))
+            if span.cached is not None and not writing and (pipe != S or span.cached[2] != clock.index):
+                return Conflict(span.cached, True, span.stop - span.start, cached=True)
+        if writing and not atomic:
+            whole = self._spans.merge(start, stop)
+            whole.writer, whole.write_epoch = instruction, entry[0]
+            whole.cached, whole.padding = instruction if pipe == S else None, False
+            whole.atomics = whole.reads = None
+        elif atomic:
+            for span in spans:
+                span.atomics = {**(span.atomics or {}), key: entry}
+        else:
+            for span in spans:
+                if span.reads is None:
+                    span.reads = {key: entry}
+                else:
+                    span.reads[key] = entry
+        return None
+
+    def written(self, place: tuple[int, int]) -> bool:
+        """Whether the launch has written any byte between two addresses."""
+        return any(span.write_epoch >= 0 or span.atomics for span in self._spans.cover(*place))
+
+    def pad(self, start: int, numbers: Bytes) -> None:
+        """Note which bytes of a write that was noted are padding."""
+        edges = np.flatnonzero(np.diff(numbers != 0, prepend=False, append=False)).tolist()
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            for span in self._spans.cover(start + first, start + last):
+                span.padding = True
+
+    def padded(self) -> Iterable[GlobalSpan]:
+        """The ranges that hold padding."""
+        return (span for span in self._spans if span.padding)
+
+    def share(self, clock: PipeClock, instruction: Instruction, base: int, start: int, stop: int) -> Instruction | None:
+        """Keep a write of the scalar unit, and return one of another core to the same line that nothing orders before it."""
+        found = None
+        for line in range(start // LINE_BYTES, (stop - 1) // LINE_BYTES + 1):
+            epoch, other = self._lines.get((base, line), (-1, instruction))
+            if other[2] != clock.index and not clock.knows(S, other[2], S, epoch):
+                found = other
+            self._lines[base, line] = clock.now[S], instruction
+        return found
+
+    def clean(self, core: int, base: int, start: int, kind: int) -> None:
+        """Write back the data cache of a core: of kind 0 one line, 1 all, 2 one that other cores do not share."""
+        line = start // LINE_BYTES
+        first = base + line * LINE_BYTES
+        for span in self._spans if kind == 1 else self._spans.cover(first, first + LINE_BYTES):
+            if span.cached is not None and span.cached[2] == core:
+                span.cached = None
+        if kind == 2:
+            self._lines.pop((base, line), None)
+
+
+def race(
+    earlier: Conflict, later: Instruction, writes: bool, memory: str, log: Iterable[Instruction], arrows: Arrows
+) -> RaceFault:
+    """Return the fault of an access that nothing orders behind an earlier one, with a picture of what the block has issued.
+
+    Args:
+        later, writes: What makes the later one, and whether it writes.
+        memory: Whose bytes they are.
+    """
+    (first, first_writes, nbytes, _), second, second_writes = earlier, later, writes
+    one, other = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
+    if first[2] != second[2]:
+        what = "both write" if first_writes and second_writes else "write and read"
+        head = f"blocks {first[2]} and {second[2]} {what} the same {nbytes} bytes of {memory}"
+        missing, code = "SyncAll, CrossCoreSetFlag and CrossCoreWaitFlag, or SetAtomicAdd for sums", "ErrorSync2"
+    else:
+        verbs = ["writes" if writes else "reads" for writes in (first_writes, second_writes)]
+        head = f"{second[0]} {verbs[1]} {nbytes} bytes of {memory} that {first[0]} {verbs[0]}"
+        if one == other:
+            missing, code = f"PipeBarrier<PIPE_{one}>()", "ErrorSync1"
+        else:
+            event = f"HardEvent::{one}_{other}"
+            missing, code = f"SetFlag<{event}> and WaitFlag<{event}> (or EnQue and DeQue)", "ErrorSync2"
+    fault = RaceFault(
+        f"{head}, and nothing orders the two: {first[0]} at {site_text(first[3])} ({PIPE_WORDS[first[1]]}), then "
+        f"{second[0]} at {site_text(second[3])} ({PIPE_WORDS[second[1]]}). Missing between them: {missing} [{code}]"
+    )
+    fault.svg = race_svg(log, arrows, first, second, missing)
+    return fault

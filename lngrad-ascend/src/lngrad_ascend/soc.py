@@ -1,0 +1,242 @@
+"""The SoCs that can be simulated, and which of them this thread uses.
+
+One row per SoC: what the tiling functions, the memory rules and the aclnn checks need to know about it. The row
+says where its numbers come from; a number that could not be confirmed is marked UNVERIFIED there.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from lngrad_ascend.faults import UnknownSoc
+
+__all__ = ["DEFAULT", "Documents", "Mode", "Rounding", "Soc", "Target", "current", "get", "names", "use"]
+
+Mode = Literal["strict", "compat"]
+Rounding = Literal["even", "device"]
+Documents = Literal["8.0.RC1", "8.3", "master"]
+
+DEFAULT = "Ascend910B1"
+_RELEASE = re.compile(r"\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Soc:
+    """The facts of one SoC.
+
+    Attributes:
+        name: the name that ``use`` takes.
+        product: the product family, in the words of the manuals.
+        arch: the architecture number (``NpuArch``); 2002 and 2201 run the "common" tile code, 3510 the register
+            code.
+        ub_bytes: Unified Buffer of one vector core that a kernel may fill.
+        vector_cores: cores that run vector kernels; a coupled architecture (1001, 2002) counts its AI cores.
+        bf16: whether the vector unit knows bfloat16.
+        tile_api: whether the manuals list LayerNormGrad and LayerNormGradBeta for the product.
+        data_copy_pad: whether DataCopyPad exists (the separated architectures).
+        tensors_per_position: tensors that all queues of one TPosition may have allocated at a time.
+        source: where the numbers come from.
+        block_bytes: the unit of Unified Buffer addresses and of DataCopy.
+    """
+
+    name: str
+    product: str
+    arch: int
+    ub_bytes: int
+    vector_cores: int
+    bf16: bool
+    tile_api: bool
+    data_copy_pad: bool
+    tensors_per_position: int
+    source: str
+    block_bytes: int = 32
+
+    @property
+    def macros(self) -> dict[str, str]:
+        """The macros by which kernels ask the compiler for the architecture."""
+        core = {1001: "100", 2002: "200", 2201: "220", 3510: "310"}[self.arch]
+        return {"__CCE_AICORE__": core, "__NPU_ARCH__": str(self.arch)}
+
+    @property
+    def regbase(self) -> bool:
+        """Whether the tile APIs run the register-based (3510) code."""
+        return self.arch == 3510
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a thread simulates: a SoC, a CANN release, and how faithfully.
+
+    Attributes:
+        soc: the facts of the SoC.
+        cann: the CANN release whose documents the checks follow; "master" for the pages as they are published now.
+        mode: "strict" follows the documents, "compat" the published code, quirk for quirk.
+        rounding: "even" rounds every narrowing store to nearest even; "device" as the SoC's kernels do.
+    """
+
+    soc: Soc
+    cann: str = "8.3"
+    mode: Mode = "strict"
+    rounding: Rounding = "even"
+
+    @property
+    def documents(self) -> Documents:
+        """Which of the documents that are known apply: those of the first release, the later ones, or the newest."""
+        if self.cann.startswith("8.0.RC1"):
+            return "8.0.RC1"
+        return "master" if self.cann == "master" else "8.3"
+
+
+SocLike: TypeAlias = "str | Soc | None"  # a name, a row, or this thread's
+
+KIB = 1024
+_A2 = "Atlas A2 training/inference"
+_INIT_BUFFER = "buffers a position: CANN 8.0 manual, TPipe::InitBuffer"
+_INI = "platform_config/{}.ini (ub_size, vector_core_cnt) as quoted in public projects; " + _INIT_BUFFER
+
+_TABLE = {
+    soc.name: soc
+    for soc in (
+        Soc("Ascend310P", "Atlas inference (310P)", 2002, 256 * KIB, 8, False, True, False, 8,
+            "platform_config/Ascend310P3.ini: ub_size 262144, ai_core_cnt 8 (7 further vector cores are not used "
+            "here); that all of it is free to kernels is UNVERIFIED; " + _INIT_BUFFER),
+        Soc("Ascend910A", "Atlas training (910)", 1001, 256 * KIB, 32, False, False, False, 4,
+            "hardware_info of the operator unit tests (UB_SIZE 262144, CORE_NUM 32), UNVERIFIED on a device; "
+            + _INIT_BUFFER),
+        *(Soc(name, _A2, 2201, 192 * KIB, cores, True, True, True, 8, _INI.format(name))
+          for name, cores in {"Ascend910B1": 48, "Ascend910B2": 48, "Ascend910B3": 40, "Ascend910B4": 40}.items()),
+        Soc("Ascend910_93", "Atlas A3 training/inference", 2201, 192 * KIB, 48, True, True, True, 8,
+            _INI.format("Ascend910_9392")),
+        Soc("Ascend950", "Ascend 950PR/950DT", 3510, 248 * KIB, 64, True, True, True, 8,
+            "256 KiB of which 248 KiB are reported to operators; 64 vector cores as platform_config/"
+            "Ascend950PR_958b.ini (smaller bins have fewer); 8 buffers a position is UNVERIFIED here"),
+        Soc("Ascend350", "Atlas 350 accelerator card", 3510, 248 * KIB, 64, True, True, True, 8,
+            "ops-nn registers LayerNormGradV3 for it with the register-based code; all numbers are Ascend950's and "
+            "UNVERIFIED for it"),
+    )
+}  # fmt: skip
+
+# Names that a device reports for itself, or that operators are registered under, where a row is for a family.
+_ALIASES = {
+    **dict.fromkeys(("Ascend310P1", "Ascend310P3"), "Ascend310P"),
+    "Ascend910PremiumA": "Ascend910A",
+    "Ascend910B2C": "Ascend910B2",
+    "Ascend910B4-1": "Ascend910B4",
+    **dict.fromkeys(("Ascend910_9391", "Ascend910_9392", "Ascend910_9381", "Ascend910_9372"), "Ascend910_93"),
+    **dict.fromkeys(("Ascend950PR_958b", "Ascend950PR_9599"), "Ascend950"),
+    "Ascend350_355e": "Ascend350",
+}
+
+
+class _Thread(threading.local):
+    """The target of each thread; a new thread starts with the default."""
+
+    def __init__(self) -> None:
+        self.target = Target(_TABLE[DEFAULT])
+
+
+_thread = _Thread()
+
+
+class use:
+    """Choose what this thread simulates, from now on or for a ``with`` block.
+
+    Args:
+        name: a SoC of ``names()``.
+        cann: the CANN release whose documents the checks follow, such as "8.0.RC1" or "8.3"; "master" for the pages
+            as they are published now.
+        mode: "strict" (documents) or "compat" (published code).
+        rounding: "even" or "device".
+
+    Raises:
+        UnknownSoc: the name is not in the table; the text lists the known ones.
+        ValueError: ``cann`` is no release, or ``mode`` or ``rounding`` not one of its two words.
+
+    Examples:
+        >>> with use("Ascend950") as target:
+        ...     target.soc.arch
+        3510
+        >>> current().soc.name
+        'Ascend910B1'
+    """
+
+    # Lower case, as it reads as a verb; a class, as it restores the earlier target at the end of the block.
+    def __init__(self, name: str, *, cann: str = "8.3", mode: Mode = "strict", rounding: Rounding = "even") -> None:
+        if mode not in ("strict", "compat"):
+            raise ValueError(f"mode: expected 'strict' or 'compat', got {mode!r}")
+        if rounding not in ("even", "device"):
+            raise ValueError(f"rounding: expected 'even' or 'device', got {rounding!r}")
+        if cann != "master" and not _RELEASE.match(cann):
+            raise ValueError(f"cann: expected a release such as '8.3', or 'master', got {cann!r}")
+        self._before = _thread.target
+        self._target = Target(get(name), cann, mode, rounding)
+        _thread.target = self._target
+
+    def __enter__(self) -> Target:
+        return self._target
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _thread.target = self._before
+
+
+def current() -> Target:
+    """Return what this thread simulates: the last ``use``, else Ascend910B1, strict, nearest even."""
+    return _thread.target
+
+
+def get(name: SocLike = None) -> Soc:
+    """Return the row of a SoC; a row is returned as it is, None means this thread's SoC.
+
+    Raises:
+        UnknownSoc: the name is not in the table.
+    """
+    if name is None:
+        return _thread.target.soc
+    if isinstance(name, Soc):
+        return name
+    try:
+        return _TABLE[_ALIASES.get(name, name)]
+    except KeyError:
+        raise UnknownSoc(f"soc: expected one of {', '.join(names())}, got {name!r}") from None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all SoCs that can be simulated."""
+    return tuple(_TABLE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a folder is written with: options of ``lngrad sdk``.
+
+    Attributes:
+        soc: a SoC of ``names()``.
+        cann: the CANN release whose documents the checks follow.
+        mode: "strict" or "compat".
+        rounding: "even" or "device".
+        unified: whether host memory may be in the place of device memory.
+    """
+
+    soc: str = DEFAULT
+    cann: str = "8.3"
+    mode: Mode = "strict"
+    rounding: Rounding = "even"
+    unified: bool = False
+
+    def __post_init__(self) -> None:
+        with self.choose():  # refuses what is wrong
+            pass
+
+    def choose(self) -> use:
+        """Simulate this in the calling thread, from now on or for a ``with`` block.
+
+        Raises:
+            UnknownSoc, ValueError: as ``use``.
+        """
+        return use(self.soc, cann=self.cann, mode=self.mode, rounding=self.rounding)

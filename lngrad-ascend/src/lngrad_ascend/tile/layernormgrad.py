@@ -1,0 +1,211 @@
+"""The backward tile APIs, LayerNormGrad and LayerNormGradBeta, on LocalTensor.
+
+Each checks what the CPU-debug build of CANN checks, takes its temporary space from the framework where none is given,
+and runs the code of the SoC's architecture. The rules about memory are enforced below it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from lngrad.errors import DtypeError
+from lngrad_ascend.device.local_tensor import LocalTensor
+from lngrad_ascend.device.report import warn_at_kernel
+from lngrad_ascend.faults import DeviceFault, TilingError
+from lngrad_ascend.tile.layernormgrad_kernels import (
+    BetaTensors,
+    GradTensors,
+    beta_3510,
+    beta_common,
+    grad_3510,
+    grad_common,
+    stack_bytes_touched,
+)
+from lngrad_ascend.tile.tile_call import TileCall
+from lngrad_ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
+
+
+class DataFormat(enum.Enum):
+    """The layout of a tensor. The tile APIs take ND only."""
+
+    ND = 0
+    NZ = 1
+    NCHW = 2
+    NC1HWC0 = 3
+    NHWC = 4
+    NCDHW = 5
+    NDC1HWC0 = 6
+    FRACTAL_Z_3D = 7
+
+
+@dataclass(frozen=True)
+class LayerNormGradShapeInfo:
+    """The data format of all tensors of the call; ND is the only one."""
+
+    dataFormat: DataFormat = DataFormat.ND
+
+
+def LayerNormGrad(
+    outputPdX: LocalTensor,
+    resForGamma: LocalTensor,
+    inputDy: LocalTensor,
+    inputX: LocalTensor,
+    inputVariance: LocalTensor,
+    inputMean: LocalTensor,
+    inputGamma: LocalTensor,
+    epsilon: float,
+    tiling: LayerNormGradTiling,
+    shapeInfo: LayerNormGradShapeInfo | None = None,
+    *,
+    sharedTmpBuffer: LocalTensor | None = None,
+    isReuseSource: bool = False,
+    exact_padding: bool = False,
+) -> None:
+    """Compute the gradient of x, and the normalized x that LayerNormGradBeta takes.
+
+    C prototypes::
+
+        template <typename T, bool isReuseSource = false>
+        void LayerNormGrad(const LocalTensor<T>& outputPdX, const LocalTensor<T>& resForGamma,
+            const LocalTensor<T>& inputDy, const LocalTensor<T>& inputX, const LocalTensor<T>& inputVariance,
+            const LocalTensor<T>& inputMean, const LocalTensor<T>& inputGamma,
+            [LocalTensor<uint8_t>& sharedTmpBuffer,] T epsilon, LayerNormGradTiling& tiling,
+            const LayerNormGradShapeInfo& shapeInfo = {})
+
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
+
+    Args:
+        outputPdX: [B, S, H], the gradient of x. Output.
+        resForGamma: [B, S, H], (x - mean) * rstd. Output.
+        inputDy: [B, S, H], gradient of the forward's output.
+        inputX: [B, S, H], the forward's input.
+        inputVariance: [B, S], biased variance of the rows. Before the mean, as in C++.
+        inputMean: [B, S], mean of the rows.
+        inputGamma: [H], scale.
+        epsilon: Added to the variance; rounded to T first, so that 1e-12 is 0 for half.
+        tiling: Of GetLayerNormGradNDTilingInfo for this shape, T, temporary buffer and isReuseSource.
+        shapeInfo: ND.
+        sharedTmpBuffer: uint8 temporary space; None takes what TPipe has left.
+        isReuseSource: Float only: inputDy and inputX serve as scratch. The manual speaks of inputX; the published
+            code overwrites both, the whole of them on 2002 and 2201, their first rows on 3510. Who reads them
+            afterwards gets an AscendWarning.
+        exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and write 0 to it. As
+            published the padding enters the mean's gradient, which is wrong unless the mean is 0: AscendWarning.
+
+    Raises:
+        DeviceFault, DtypeError, TilingError: A rule is broken.
+    """
+    rows, H = tiling.bLength * tiling.sLength, tiling.hLength
+    matrix, regbase = rows * H, outputPdX.core.soc.regbase
+    operands = {
+        "outputPdX": (outputPdX, matrix), "resForGamma": (resForGamma, matrix), "inputDy": (inputDy, matrix),
+        "inputX": (inputX, matrix), "inputVariance": (inputVariance, rows), "inputMean": (inputMean, rows),
+        "inputGamma": (inputGamma, H),
+    }  # fmt: skip
+    call = TileCall("LayerNormGrad", GradTensors, operands, 2, sharedTmpBuffer)
+    # A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
+    layout = DataFormat.ND if shapeInfo is None else getattr(shapeInfo, "dataFormat", None)
+    if not isinstance(layout, DataFormat):
+        raise DtypeError(f"{call.api}: shapeInfo must be a LayerNormGradShapeInfo(DataFormat.ND), got {shapeInfo!r}")
+    if layout is not DataFormat.ND:
+        raise DeviceFault(f"{call.api}: dataFormat must be ND, got {layout.name}")
+    for name in ("bLength", "sLength", "hLength", *(() if regbase else ("nohCalSize",))):
+        if getattr(tiling, name) < 1:
+            raise TilingError(
+                f"{call.api}: {name} must be above 0, got {getattr(tiling, name)}; the tiling was never filled"
+            )
+    call.check(H, isReuseSource, tiling.stackBufferSize)
+    given, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
+    if tiling.stackBufferSize < touched <= given:  # the chunks pass the buffer that the tiling was made for
+        warn_at_kernel(
+            f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
+            f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
+        )
+    if tiling.originalHLength < H and not exact_padding and inputMean.read(call.api, "inputMean", rows).any():
+        warn_at_kernel(
+            f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
+            "-2 * (0 - mean), and the mean is not 0: outputPdX is wrong. exact_padding=True leaves them out"
+        )
+    eps = float(outputPdX.dtype.type(epsilon))
+    run = grad_3510 if regbase else grad_common
+    call.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
+    if isReuseSource:
+        for name in ("inputDy", "inputX"):
+            call.mark_overwritten(
+                name,
+                H if regbase else matrix,
+                f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it contains "
+                "intermediates now (the manual speaks of inputX only, the published code overwrites both)",
+            )
+
+
+def LayerNormGradBeta(
+    outputPdGamma: LocalTensor,
+    outputPdBeta: LocalTensor,
+    resForGamma: LocalTensor,
+    inputDy: LocalTensor,
+    tiling: LayerNormGradBetaTiling,
+    *,
+    sharedTmpBuffer: LocalTensor | None = None,
+    isReuseSource: bool = False,
+    exact_padding: bool = False,
+) -> None:
+    """Compute the gradients of gamma and beta: sums over B and S.
+
+    C prototypes::
+
+        template <typename T, bool isReuseSource = false>
+        void LayerNormGradBeta(const LocalTensor<T>& outputPdGamma, const LocalTensor<T>& outputPdBeta,
+            const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy,
+            [const LocalTensor<uint8_t>& sharedTmpBuffer,] LayerNormGradBetaTiling& tiling)
+
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
+
+    Args:
+        outputPdGamma: [H], sum of inputDy * resForGamma. Output.
+        outputPdBeta: [H], sum of inputDy. Output.
+        resForGamma, inputDy, sharedTmpBuffer: As of LayerNormGrad.
+        tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
+        isReuseSource: Float only. The manual says that inputDy may be overwritten; the published code of 2002 and
+            2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
+        exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0
+            to the padding. As published 2002 and 2201 take originHLength for the distance, which is wrong:
+            AscendWarning.
+
+    Raises:
+        DeviceFault, DtypeError, TilingError: A rule is broken.
+    """
+    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
+    operands = {
+        "outputPdGamma": (outputPdGamma, H), "outputPdBeta": (outputPdBeta, H), "resForGamma": (resForGamma, matrix),
+        "inputDy": (inputDy, matrix),
+    }  # fmt: skip
+    call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
+    call.check(H, isReuseSource, tiling.stackBufferSize * 4)
+    if tiling.oneCalSize < 1:
+        raise TilingError(
+            f"{call.api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled"
+        )
+    end = tiling.resForGammaTmpTensorPos + tiling.oneCalSize
+    if end > tiling.stackBufferSize:
+        raise TilingError(
+            f"{call.api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats"
+        )
+    # A chunk of one row has no distance of rows to get wrong.
+    if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
+        warn_at_kernel(
+            f"{call.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
+            "outputPdGamma and outputPdBeta are wrong. exact_padding=True takes storageHLength"
+        )
+    if regbase:
+        call.run(lambda tensors: beta_3510(tensors, tiling))
+    else:
+        call.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
+    if isReuseSource and not regbase:
+        for name, why in (
+            ("resForGamma", "the published code overwrites it"),
+            ("inputDy", "the manual allows it to be overwritten"),
+        ):
+            text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
+            call.mark_overwritten(name, matrix, text)

@@ -1,0 +1,183 @@
+"""One call of a tile API: what CANN's CPU-debug build checks, and what happens where operands share memory.
+
+The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
+instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate
+memory, and the results are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from lngrad.errors import DtypeError
+from lngrad.typing import Array
+from lngrad_ascend.device.core import Core
+from lngrad_ascend.device.local_tensor import LocalTensor, pop_stack_buffer
+from lngrad_ascend.device.report import warn_at_kernel
+from lngrad_ascend.device.unified_buffer import State, TPosition
+from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
+from lngrad_ascend.tiling.host_functions import align_up
+
+POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Tensors = TypeVar("Tensors", bound=DataclassInstance)
+else:
+    Tensors = TypeVar("Tensors")
+
+
+class Operand(NamedTuple):
+    """One tensor of a call: the parameter's name in CANN, the tensor, and how many elements the tiling needs."""
+
+    name: str
+    tensor: LocalTensor
+    needed: int
+
+    def window(self) -> LocalTensor:
+        """Return the elements that count."""
+        return self.tensor[: self.needed]
+
+    def describe(self) -> str:
+        """Return the name and the bytes, for texts."""
+        start = self.tensor.start
+        return f"{self.name} (bytes {start} to {start + self.needed * self.tensor.dtype.itemsize})"
+
+
+def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
+    """Refuse a tensor that is not in the Unified Buffer for vectors."""
+    if tensor.GetPosition() not in POSITIONS:
+        names = ", ".join(p.value for p in POSITIONS)
+        raise PositionFault(f"{api}: {name} must be at one of {names}, it is at {tensor.GetPosition().value}")
+
+
+class TileCall(Generic[Tensors]):
+    """One call of a tile API.
+
+    Args:
+        api: Name of the API.
+        kind: The dataclass of the tensors: those of ``operands`` in their order, then the temporary buffer.
+        operands: (tensor, elements that the tiling needs) by the parameter's name in CANN; the first gives T.
+        outputs: How many of them, from the first on, the call writes.
+        shared: The temporary buffer that the kernel passed; None takes what TPipe has left.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        kind: Callable[..., Tensors],
+        operands: dict[str, tuple[LocalTensor, int]],
+        outputs: int,
+        shared: LocalTensor | None,
+    ) -> None:
+        self.api = api
+        self.operands = [Operand(name, *operand) for name, operand in operands.items()]
+        self.outputs = self.operands[:outputs]
+        self.first = self.operands[0].tensor
+        self.soc = self.first.core.soc
+        self.shared = shared
+        self.temp = pop_stack_buffer(self.first.core) if shared is None else shared
+        self.tensors = kind(*(operand.tensor for operand in self.operands), self.temp)
+
+    def check(self, H: int, isReuseSource: bool, stack_bytes: int, wide: Iterable[str] = ()) -> None:
+        """Check everything that all tile APIs ask of their arguments. Raises DeviceFault or DtypeError.
+
+        Args:
+            H: Elements of the last axis in memory.
+            stack_bytes: The temporary buffer that the tiling was made for.
+            wide: Names of the operands that are float whatever T is.
+        """
+        api, dtype = self.api, self.first.dtype
+        if not self.soc.tile_api:
+            raise DeviceFault(
+                f"{api}: not available on {self.soc.name} ({self.soc.product}), see the manual's product table"
+            )
+        if dtype not in (np.float16, np.float32):
+            raise DtypeError(f"{api}: T must be half or float, got {dtype}")
+        if isReuseSource and dtype == np.float16:
+            raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
+        for name, tensor, count in self.operands:
+            _check_position(api, name, tensor)
+            if tensor.GetSize() < count:
+                raise BoundsFault(f"{api}: {name} needs {count} elements for this tiling, it has {tensor.GetSize()}")
+            if name in wide:
+                if tensor.dtype != np.float32:
+                    raise DtypeError(f"{api}: {name} must be float32 in this form, got {tensor.dtype}")
+            elif tensor.dtype != dtype:
+                raise DtypeError(f"{api}: {name} must be {dtype} like {self.operands[0].name}, got {tensor.dtype}")
+        size, block = dtype.itemsize, self.soc.block_bytes
+        if H * size % block:
+            raise AlignmentFault(
+                f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {size} bytes = {H * size}; pad it "
+                "and give storageHLength and originHLength to the tiling"
+            )
+        for one, other in combinations(self.outputs, 2):
+            if one.window().overlaps(other.window()):
+                raise OverlapFault(f"{api}: {one.describe()} and {other.describe()} must not share memory")
+        where = "the space that TPipe has left"
+        if self.shared is not None:
+            where = "sharedTmpBuffer"
+            _check_position(api, where, self.shared)
+            if self.shared.dtype != np.uint8:
+                raise DtypeError(f"{api}: sharedTmpBuffer must be uint8, got {self.shared.dtype}")
+        if self.temp.GetSize() < stack_bytes:
+            raise BoundsFault(
+                f"{api}: {where} has {self.temp.GetSize()} bytes, the tiling was made for stackBufferSize {stack_bytes}"
+            )
+
+    def run(self, compute: Callable[[Tensors], None]) -> None:
+        """Run ``compute`` on the tensors; warn where shared memory changes what it gives."""
+        separate = self._copied_apart()
+        with np.errstate(all="ignore"):  # infinities and NaN are results on the device, not events
+            if separate is not None:
+                compute(separate)
+            with self.first.core.tile_api(self.api):
+                compute(self.tensors)
+        if separate is None:
+            return
+        for (name, tensor, count), field in zip(self.outputs, fields(separate), strict=False):
+            wrong = int(np.count_nonzero(_bits(tensor, count) != _bits(getattr(separate, field.name), count)))
+            if wrong:
+                warn_at_kernel(
+                    f"{self.api}: operands share memory in a way that changes the result: {wrong} of {count} "
+                    f"elements of {name} differ from what separate memory gives"
+                )
+
+    def mark_overwritten(self, name: str, count: int, text: str) -> None:
+        """Warn when somebody reads the first elements of an input from now on, unless it is a result now, too."""
+        tensor = next(operand.tensor for operand in self.operands if operand.name == name)
+        if not any(tensor.overlaps(output.tensor) for output in self.outputs):
+            tensor.mark_stale(count, text)
+
+    def _copied_apart(self) -> Tensors | None:
+        """Return the tensors copied to memory of their own, or None where no output shares any."""
+        named: dict[str, LocalTensor] = {f.name: getattr(self.tensors, f.name) for f in fields(self.tensors)}
+        tensors = list(named.values())
+        shares = any(
+            output.window().overlaps(tensor)
+            for index, output in enumerate(self.outputs)
+            for tensor in tensors[:index] + tensors[index + 1 :]
+        )
+        if not shares:
+            return None
+        scratch = Core(self.soc, size=sum(align_up(tensor.nbytes, self.soc.block_bytes) for tensor in tensors))
+        return replace(self.tensors, **{name: _copy(tensor, scratch) for name, tensor in named.items()})
+
+
+def _copy(tensor: LocalTensor, scratch: Core) -> LocalTensor:
+    place = scratch.ub.allocate(tensor.allocation.name, tensor.GetPosition(), tensor.nbytes, State.BUFFER)
+    scratch.ub.new_handle(place)
+    tensor.core.ub.copy_to(tensor.start, tensor.end, scratch.ub, place.start)
+    return LocalTensor(scratch, place, tensor.dtype, place.start, tensor.nbytes)
+
+
+def _bits(tensor: LocalTensor, count: int) -> Array:
+    unsigned = np.dtype(f"u{tensor.dtype.itemsize}")
+    stop = tensor.start + count * tensor.dtype.itemsize
+    return tensor.core.ub.data[tensor.start : stop].view(unsigned)

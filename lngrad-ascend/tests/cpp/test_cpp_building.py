@@ -1,0 +1,135 @@
+"""The libraries of kernels in C++: whole or not there, of the files that they were made of, and done without a cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lngrad.support.cache_folder import kept
+from lngrad_ascend.cpp import compiling
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compiler of these tests is a shell script")
+
+# A compiler that takes no seconds: its library is the text of the kernel's file. It notes that it was asked.
+QUICK = """#!/bin/sh
+[ "$1" = --version ] && { echo quick 1; exit; }
+echo once >> "$(dirname "$0")/asked"
+while [ "$1" != -MF ]; do shift; done
+echo "kernel.so: $(dirname "$0")/kernel.cpp" > "$2"
+while [ "$1" != -o ]; do shift; done
+sleep 0.2
+cat "$(dirname "$0")/kernel.cpp" > "$2"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a compiler and a kernel's file; the cache is its folder `cache`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compiler = tmp_path / "compiler"
+    compiler.write_text(QUICK)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(compiling, "_temporary", [])
+    (tmp_path / "kernel.cpp").write_text("the first kernel")
+    return tmp_path
+
+
+def build(folder: Path) -> bytes | None:
+    """The content of the library, as whoever loads it finds it."""
+    return kept(compiling.build(folder / "kernel.cpp", "kernel", [], [], {}))
+
+
+def asked(folder: Path) -> int:
+    return len((folder / "asked").read_text().splitlines())
+
+
+def test_a_library_is_found_while_its_files_are_as_they_were(folder):
+    assert build(folder) == build(folder) == b"the first kernel"
+    assert asked(folder) == 1
+    (folder / "kernel.cpp").write_text("the second kernel")
+    assert build(folder) == build(folder) == b"the second kernel"
+    assert asked(folder) == 2
+    assert sorted(path.suffix for path in (folder / "cache" / "lngrad").iterdir()) == [".json", ".so"]
+    if os.name == "posix":
+        assert (folder / "cache" / "lngrad").stat().st_mode & 0o077 == 0
+
+
+def test_a_library_that_is_cut_off_or_another_s_is_compiled_again(folder):
+    """Loaded, it would end the process with SIGBUS, at every run."""
+    library = compiling.build(folder / "kernel.cpp", "kernel", [], [], {})
+    whole = library.read_bytes()
+    other = compiling.build(folder / "kernel.cpp", "other", [], [], {})
+    for spoilt in (whole[: len(whole) // 2], b"", b"?" + whole[1:], other.read_bytes()):
+        library.write_bytes(spoilt)
+        before = asked(folder)
+        assert build(folder) == b"the first kernel"
+        assert (library.read_bytes(), asked(folder)) == (whole, before + 1)
+
+
+def test_threads_that_build_at_once_all_get_it(folder):
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(build, [folder] * 4)) == [b"the first kernel"] * 4
+    assert sorted(path.suffix for path in (folder / "cache" / "lngrad").iterdir()) == [".json", ".so"]
+
+
+def test_what_a_killed_process_left_is_in_nobody_s_way(folder, monkeypatch):
+    """Also where this process has its number."""
+    library = compiling.build(folder / "kernel.cpp", "kernel", [], [], {})
+    draft: list[Path] = []
+    write, replace = Path.write_bytes, Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, target: draft.append(path) or replace(path, target))
+    library.unlink()
+    assert build(folder) == b"the first kernel"
+    library.unlink()
+    for path in draft:
+        write(path, b"half")
+    assert build(folder) == b"the first kernel"
+    assert sorted(path.suffix for path in library.parent.iterdir()) == [".json", ".so"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from lngrad_ascend.cpp import compiling
+from lngrad.support.cache_folder import kept
+for _ in range(2):
+    library = compiling.build(Path(sys.argv[1]), "kernel", [], [], {})
+    print(kept(library).decode(), library.parent.parent, sep="|")
+"""
+
+
+@pytest.mark.parametrize("refused", ["it can't be made", "every user can write there"])
+def test_a_cache_that_can_not_be_used_is_done_without(folder, refused):
+    """The library lies in a folder of the process, which goes with it; what somebody planted is not loaded."""
+    cache = folder / "cache"
+    (folder / "temporary").mkdir()
+    planted = []
+    if refused == "it can't be made":
+        cache.write_text("no folder")
+    else:
+        build(folder)
+        (cache / "lngrad").chmod(0o777)
+        planted = sorted((cache / "lngrad").iterdir())
+    before = asked(folder) if planted else 0
+    environment = {**os.environ, "TMPDIR": str(folder / "temporary")}
+    command = [sys.executable, "-c", PROGRAM, str(folder / "kernel.cpp")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert (refused in result.stderr) == bool(planted)
+    assert result.stdout.splitlines() == [f"the first kernel|{folder / 'temporary'}"] * 2
+    assert asked(folder) == before + 1
+    assert not list((folder / "temporary").iterdir())
+    assert not planted or sorted((cache / "lngrad").iterdir()) == planted
+
+
+def test_a_file_that_changes_while_it_is_compiled_is_an_error(folder):
+    script = (folder / "compiler").read_text()
+    (folder / "compiler").write_text(f'{script}echo more >> "$(dirname "$0")/kernel.cpp"\n')
+    with pytest.raises(compiling.CompileError, match="changed while it was compiled"):
+        build(folder)

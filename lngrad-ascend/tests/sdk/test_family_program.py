@@ -1,0 +1,146 @@
+"""aclnnRmsNorm, its gradient and norms of a sum from C++, as a program on a device calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from programs import build, needs_cxx, run
+
+from lngrad.errors import LngradError
+from lngrad_ascend.sdk.program import compile_program
+
+PROGRAM = r"""
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "acl/acl.h"
+#include "aclnnop/aclnn_add_layer_norm.h"
+#include "aclnnop/aclnn_deep_norm_grad.h"
+#include "aclnnop/aclnn_rms_norm.h"
+#include "aclnnop/aclnn_rms_norm_grad.h"
+
+static void check(int status)
+{
+    if (status == 0) return;
+    const char *text = aclGetRecentErrMsg();
+    std::printf("%d: %s\n", status, text ? text : "no text");
+    std::exit(1);
+}
+
+struct Array {
+    void *data = nullptr;
+    aclTensor *tensor = nullptr;
+    std::vector<float> host;
+
+    Array(std::vector<int64_t> shape, std::vector<float> values) : host(std::move(values))
+    {
+        const size_t bytes = host.size() * sizeof(float);
+        check(aclrtMalloc(&data, bytes, ACL_MEM_MALLOC_HUGE_FIRST));
+        check(aclrtMemcpy(data, bytes, host.data(), bytes, ACL_MEMCPY_HOST_TO_DEVICE));
+        tensor = aclCreateTensor(shape.data(), shape.size(), ACL_FLOAT, nullptr, 0, ACL_FORMAT_ND, shape.data(),
+                                 shape.size(), data);
+        if (tensor == nullptr) check(1);
+    }
+    void print(const char *name)
+    {
+        const size_t bytes = host.size() * sizeof(float);
+        check(aclrtMemcpy(host.data(), bytes, data, bytes, ACL_MEMCPY_DEVICE_TO_HOST));
+        std::printf("%s", name);
+        for (float value : host) std::printf(" %.4f", value);
+        std::puts("");
+    }
+};
+
+static void *space(uint64_t bytes)
+{
+    void *memory = nullptr;
+    if (bytes > 0) check(aclrtMalloc(&memory, bytes, ACL_MEM_MALLOC_HUGE_FIRST));
+    return memory;
+}
+
+int main()
+{
+    check(aclInit(nullptr));
+    check(aclrtSetDevice(0));
+    Array x({2, 4}, {1, 2, 3, 6, 2, 0, 0, 0}), gamma({4}, {1, 2, 1, 1}), y({2, 4}, std::vector<float>(8));
+    Array rstd({2, 1}, {0, 0}), dy({2, 4}, {1, 0, 0, 0, 0, 1, 0, 0}), dx({2, 4}, std::vector<float>(8));
+    Array dgamma({4}, std::vector<float>(4));
+    uint64_t bytes = 0;
+    aclOpExecutor *executor = nullptr;
+    check(aclnnRmsNormGetWorkspaceSize(x.tensor, gamma.tensor, 0.0, y.tensor, rstd.tensor, &bytes, &executor));
+    check(aclnnRmsNorm(space(bytes), bytes, executor, nullptr));
+    check(aclnnRmsNormGradGetWorkspaceSize(dy.tensor, x.tensor, rstd.tensor, gamma.tensor, dx.tensor, dgamma.tensor,
+                                           &bytes, &executor));
+    check(aclnnRmsNormGrad(space(bytes), bytes, executor, nullptr));
+    check(aclrtSynchronizeStream(nullptr));
+    y.print("y");
+    rstd.print("rstd");
+    dx.print("dx");
+    dgamma.print("dgamma");
+    Array beta({4}, {0, 0, 0, 1}), zero({2, 4}, std::vector<float>(8)), mean({2, 1}, {0, 0}), sum({2, 4}, dx.host);
+    for (bool wanted : {true, false}) {
+        aclTensor *bias = wanted ? nullptr : gamma.tensor;
+        check(aclnnAddLayerNormGetWorkspaceSize(x.tensor, x.tensor, gamma.tensor, beta.tensor, bias, 0.0, wanted, y.tensor,
+                                                mean.tensor, rstd.tensor, sum.tensor, &bytes, &executor));
+        check(aclnnAddLayerNorm(space(bytes), bytes, executor, nullptr));
+        check(aclrtSynchronizeStream(nullptr));
+        mean.print("mean");
+        rstd.print("rstd");
+        sum.print("sum");
+    }
+    check(aclnnDeepNormGradGetWorkspaceSize(dy.tensor, x.tensor, zero.tensor, gamma.tensor, mean.tensor, rstd.tensor, 2.0,
+                                            dx.tensor, y.tensor, dgamma.tensor, beta.tensor, &bytes, &executor));
+    check(aclnnDeepNormGrad(space(bytes), bytes, executor, nullptr));
+    check(aclrtSynchronizeStream(nullptr));
+    dgamma.print("dbeta");  // dbetaOut comes first
+    for (int place = 0; place < 8; place++) y.host[place] = 0;
+    y.print("dgx");
+    dx.print("dx");
+    const int code = aclnnRmsNormGetWorkspaceSize(x.tensor, nullptr, 0.0, y.tensor, rstd.tensor, &bytes, &executor);
+    std::printf("%d: %s\n", code, aclGetRecentErrMsg());
+    return aclFinalize();
+}
+"""
+
+
+@needs_cxx
+def test_norms_of_the_family_from_cxx(any_toolkit: Path, tmp_path: Path) -> None:
+    (tmp_path / "rms_norm.cpp").write_text(PROGRAM)
+    done = run(build(any_toolkit, tmp_path / "rms_norm.cpp", tmp_path, "-std=c++11"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # rstd = 1/sqrt(50/4) and 1; dx = rstd·(g - xhat·mean(g·xhat)), dgamma = sum of dy·xhat, by hand
+    assert done.stdout.splitlines() == [
+        "y 0.2828 1.1314 0.8485 1.6971 2.0000 0.0000 0.0000 0.0000",
+        "rstd 0.2828 1.0000",
+        "dx 0.2772 -0.0113 -0.0170 -0.0339 0.0000 2.0000 0.0000 0.0000",
+        "dgamma 0.2828 0.0000 0.0000 0.0000",
+        "mean 6.0000 1.0000",  # of 2, 4, 6, 12 and 4, 0, 0, 0
+        "rstd 0.2673 0.5774",
+        "sum 2.0000 4.0000 6.0000 12.0000 4.0000 0.0000 0.0000 0.0000",
+        "mean 7.2500 2.2500",  # with 1, 2, 1, 1 added
+        "rstd 0.2754 0.6100",
+        "sum 2.0000 4.0000 6.0000 12.0000 4.0000 0.0000 0.0000 0.0000",
+        "dbeta 1.0000 1.0000 0.0000 0.0000",
+        "dgx 0.0626 -0.1579 -0.1031 0.0613 0.1419 0.3405 -0.8795 -0.8795",  # of h = 2x, by the formula in float64
+        "dx 0.1253 -0.3158 -0.2062 0.1227 0.2837 0.6809 -1.7591 -1.7591",
+        "161001: gamma: expected an argument, got a null pointer",
+    ]
+
+
+def test_a_program_of_an_operator_that_is_not_here_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    source = tmp_path / "group_norm.cpp"
+    source.write_text('#include "acl/acl.h"\n  #include "aclnnop/aclnn_group_norm_silu.h"\nint main() {}\n')
+    with pytest.raises(LngradError) as refused:
+        compile_program(source, tmp_path / "program", [], [])
+    assert str(refused.value) == (
+        f"{source}: expected operators that are here, got aclnnGroupNormSilu (aclnnop/aclnn_group_norm_silu.h), "
+        "which is not"
+    )
+    (tmp_path / "aclnnop").mkdir()
+    (tmp_path / "aclnnop" / "aclnn_group_norm_silu.h").touch()
+    with pytest.raises(LngradError, match=r"acl/acl\.h"):
+        compile_program(source, tmp_path / "program", [], [])

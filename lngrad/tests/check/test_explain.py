@@ -1,0 +1,128 @@
+"""What `lngrad check --explain` says of a mistake: every example runs, has the mistake, and is right when mended."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted import CASE_OF, family, shape
+
+from lngrad.check.inputs import draw
+from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
+from lngrad.check.mistakes.explain import explained, kernels, right_lines
+from lngrad.check.mistakes.terms import wide
+
+PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
+WITHOUT_EXAMPLE = {
+    "total not rounded",
+    "gamma read in x's dtype",
+    "mean and rstd read in x's dtype",
+    "half-away rounding",
+}
+
+
+def test_every_family_has_an_example_but_for_four():
+    assert {one.name for one in FAMILIES if not one.example} == WITHOUT_EXAMPLE
+
+
+def run_example(text: str, inputs: Any, eps: float) -> dict[str, Any]:
+    """The results of an example's function, called in float64 with rows and columns."""
+    N = int(np.prod(inputs.normalized_shape))
+    given = {
+        name: wide(getattr(inputs, name)).reshape(-1, columns)
+        for name, columns in {"dy": N, "x": N, "residual": N, "dtotal": N, "mean": 1, "rstd": 1}.items()
+        if getattr(inputs, name) is not None
+    }
+    given |= {
+        "gamma": np.ones(N) if inputs.gamma is None else wide(inputs.gamma).reshape(-1),
+        "variance": np.maximum(given["rstd"] ** -2.0 - eps, 0), "eps": eps, "alpha": inputs.normalization.alpha,
+        "lead": inputs.x.shape[: -inputs.normalized], "normalized_shape": inputs.normalized_shape,
+    }  # fmt: skip
+    names: dict[str, Any] = {}
+    exec(compile(text, "example", "exec"), names)  # noqa: S102  # the examples are ours
+    wanted = re.search(r"def backward\((.*)\)", text)[1].split(", ")
+    with np.errstate(all="ignore"):
+        results = names["backward"](**{name: given[name] for name in wanted})
+    return dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))
+
+
+@pytest.mark.parametrize("one", [one for one in FAMILIES if one.example], ids=lambda one: one.code)
+def test_an_example_has_its_mistake_and_its_twin_is_right(make_case, judged, one):
+    name, _ = next(one.mistakes())
+    facts = shape(name, 0) | CASE_OF.get(name, {}) | {"norm": one.norm}
+    facts.pop("standard", None)
+    case = make_case(**facts)
+    given = draw(case, 0, 0, case.M, 1 << 30)
+    wrong, right = kernels(one, name)
+    assert len(wrong.splitlines()) <= 20
+    mended = judged(case, given, run_example(right, given.exact, case.eps))
+    assert mended.mistake is None, mended
+    found = judged(case, given, run_example(wrong, given.exact, case.eps))
+    named = {family(said and said.removesuffix(" in dx alone")) for said in (found.mistake, *dict(found.alternatives))}
+    assert family(name) in named, found
+
+
+def page_rows() -> list[str]:
+    """The page's rows: of each letter ten families a row, by their codes, which have no gaps."""
+    rows = []
+    for letter in sorted({one.code[3] for one in FAMILIES}):
+        names = {one.code: one.name for one in FAMILIES if one.code[3] == letter}
+        codes = sorted(names)
+        assert codes == [f"LN-{letter}{number:02}" for number in range(1, len(codes) + 1)]
+        for first in range(0, len(codes), 10):
+            row = [names[code] for code in codes[first : first + 10]]
+            shown = [row[0], *(elided(name, before) for before, name in pairwise(row))]
+            rows.append(f"{codes[first]} | {'; '.join(shown)}")
+    return rows
+
+
+def elided(name: str, before: str) -> str:
+    """A name with … for two or more words at its beginning or end that are also those of the name before."""
+    words, others = name.split(), before.split()
+    pairs = [*zip(words[:-1], others)], [*zip(words[:0:-1], others[::-1])]  # noqa: B905  # the shorter counts
+    start, end = (len([*takewhile(lambda pair: pair[0] == pair[1], some)]) for some in pairs)
+    if max(start, end) < 2:
+        return name
+    return f"… {' '.join(words[start:])}" if start >= end else f"{' '.join(words[:-end])} …"
+
+
+def test_codes_are_unique_and_the_page_has_them_all():
+    """A code that has been published stays with its family: the page is their list."""
+    assert len({one.code for one in FAMILIES}) == len(FAMILIES)
+    page = PAGE.read_text("utf-8")
+    assert [line for line in page.splitlines() if line.startswith("LN-")] == page_rows()
+    assert f"The {len(FAMILIES)} families ({len(MISTAKES)} mistakes) of" in page  # counted nowhere else
+
+
+def test_a_mistake_is_explained_by_its_name_its_code_and_the_name_of_a_report():
+    text = explained("mean of dxhat missing")
+    assert text.startswith("LN-X02  mean of dxhat missing\nWhat: dx lacks the row mean of dy·gamma: subtract it.\n")
+    assert "Formula: dx = rstd·(dxhat − xhat·mean_dxhat_xhat); right: dx = rstd·(dxhat − mean_dxhat − " in text
+    assert "\n    dx = rstd * (dxhat - xhat * second)  # wrong\n" in text
+    assert explained("ln-x02") == explained("mean of dxhat missing in part of the rows") == text
+    assert explained("bfloat16 sums in 7 parts").startswith("LN-P13  bfloat16 sums in 7 parts\n")
+    assert explained("mean of dxhat missing; dy ignored") == f"{text}\n\n{explained('LN-I01')}"
+    assert len(right_lines("layer_norm")) == 5
+
+
+def test_a_misspelt_name_gets_the_nearest_three(run):
+    result = run("check", "--explain", "gama forgoten")
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert said.startswith("lngrad: --explain: expected the name or code of a known mistake, such as gamma forgotten, ")
+    assert said.endswith("got 'gama forgoten'")
+    mutant = run("check", "--impl", "mutant:gama forgoten")
+    assert mutant.exit_code == 2
+    assert f"mutant: expected one of {len(MISTAKES)} known mistakes, such as gamma forgotten, " in " ".join(
+        mutant.output.split()
+    )
+    assert run("check", "--explain", "LN-G04").output.startswith("LN-G04  sums added twice\n")
+
+
+@pytest.mark.slow
+def test_every_mistake_is_explained():
+    assert all(explained(name).splitlines()[0].endswith(f"  {name}") for name in MISTAKES)

@@ -1,0 +1,28 @@
+"""Fixtures of lngrad's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lngrad.core.plan import BACKENDS
+from norms import NORMS
+
+
+@pytest.fixture(params=["numba_cpu", "numpy_cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every CPU backend in turn; beside a norm, those that compute it."""
+    if "norm" in request.fixturenames and request.getfixturevalue("norm") and not BACKENDS[request.param].family:
+        pytest.skip(f"{request.param} computes layer normalization alone")
+    return request.param
+
+
+# An offset is one addition to gamma: the norms that differ by it alone run with -m slow, and in the tests of precision always.
+_OFFSET_ALONE = {"gemma", "zero-centred gamma"}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _OFFSET_ALONE)) for name in NORMS])
+def norm(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Every norm of the family in turn: what make_inputs takes for it."""
+    return NORMS[request.param]

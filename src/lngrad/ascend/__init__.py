@@ -1,1 +1,0 @@
-"""Ascend CANN's LayerNorm-backward interfaces, on any machine. The only folder where CANN spelling is used."""

@@ -1,9 +1,0 @@
-"""The graph ops of layer normalization and of norms of a sum, and which template CANN would run for the former."""
-
-from lngrad.ascend.graph.added_norms import AddedNormOp, AddLayerNorm, AddLayerNormGrad, DeepNorm, DeepNormGrad
-from lngrad.ascend.graph.layer_norm_grad import GraphOp, LayerNormGrad, LayerNormGradV3, PdOutputs, Strategy, strategy
-
-__all__ = [
-    "AddLayerNorm", "AddLayerNormGrad", "AddedNormOp", "DeepNorm", "DeepNormGrad", "GraphOp", "LayerNormGrad",
-    "LayerNormGradV3", "PdOutputs", "Strategy", "strategy",
-]  # fmt: skip

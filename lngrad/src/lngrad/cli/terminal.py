@@ -135,8 +135,8 @@ def in_table(module: str, name: str) -> Iterable[str]:
     return table
 
 
-norm_names = partial(in_table, "check.case", "NORMS")  # of --norm
-plain_norms = partial(in_table, "check.case", "PLAIN")  # of --norm where there are neither gates nor samples
+norm_names = partial(in_table, "core.norms", "NORMS")  # of --norm
+plain_norms = partial(in_table, "core.norms", "PLAIN")  # of --norm where there are neither gates nor samples
 
 
 def soc_names() -> Iterable[str]:

@@ -88,7 +88,10 @@ def test_threads_do_not_show(case, name):
 @pytest.mark.parametrize(
     "case", [*SAMPLES, Case((2, 700), (1024,)), Case((4, 1), (64,)), Case((2, 5), (8200,))], ids=str
 )
-@pytest.mark.parametrize("name", [name for name in NORMS if NORMS[name]["normalization"].modulated])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, facts in NORMS.items() if facts["normalization"].modulated and facts.get("residual") != "float32"],
+)
 def test_a_sample_has_the_bits_of_a_call_of_its_own(case, name, dtype, backend):
     inputs = make_inputs(case, dtype, **NORMS[name])
     y, grads = forward(inputs, backend=backend), backward(inputs, backend=backend)

@@ -3,7 +3,7 @@
 Run before a release, or when a kernel has changed.
 
     python scripts/arm.py --wheels dist
-    python scripts/arm.py --wheels dist --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
+    python scripts/arm.py --wheels dist --processors neoverse-n1 lngrad/tests/cpu/test_pool.py -k many      these tests, one processor
 
 It needs apt, which fetches QEMU, proot, a linker and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels
 for that. Nothing is installed on this machine, and no rights of root are needed: proot starts its programs in QEMU.
@@ -33,8 +33,8 @@ TOOLS = {  # and the packages that have them
 PACKAGES = ("python3", "bash", "coreutils", "libgomp1", "libstdc++6")
 NEEDED = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "sybil>=9", "pyyaml>=6")
 TESTS = (
-    "tests/core/test_golden_bits.py", "tests/core/test_precision.py", "tests/core/test_special_values.py",
-    "tests/core/test_threads.py", "tests/cpu/test_pool.py", "tests/cpu/test_workers.py",
+    "lngrad/tests/core/test_golden_bits.py", "lngrad/tests/core/test_precision.py", "lngrad/tests/core/test_special_values.py",
+    "lngrad/tests/core/test_threads.py", "lngrad/tests/cpu/test_pool.py", "lngrad/tests/cpu/test_workers.py",
 )  # fmt: skip
 
 

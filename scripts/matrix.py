@@ -44,10 +44,10 @@ TESTS = {
     "core": [f"tests/{name}.py" for name in (
         "core/test_problem", "core/test_reference", "core/test_golden_bits", "check/test_formats",
     )],
-    "jax": ["tests/jax_api"],
-    "torch": ["tests/torch_api"],
+    "jax": ["lngrad/tests/jax_api"],
+    "torch": ["lngrad/tests/torch_api"],
 }  # fmt: skip
-# The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (tests/golden_cases.py).
+# The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (lngrad/tests/golden_cases.py).
 BITS = ["-k", "not (test_golden_bits and numpy_cpu)"]
 
 # The columns of versions; what else a set brings is in the records.

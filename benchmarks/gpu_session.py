@@ -70,7 +70,9 @@ def parts(folder: Path) -> dict[str, Part]:
     return {
         "native": Part(1, 1.5, 60, [*PYTHON, "-c", native]),
         "tests": Part(1, 1.7, 80, [*PYTHON, "-m", "pytest", *tests]),
-        "ordered": Part(1, 0.8, 35, [*PYTHON, "-m", "pytest", *tests[:-2], "lngrad/tests/gpu", "-k", "golden"], ordered=True),
+        "ordered": Part(
+            1, 0.8, 35, [*PYTHON, "-m", "pytest", *tests[:-2], "lngrad/tests/gpu", "-k", "golden"], ordered=True
+        ),
         "sums": Part(1, 0.5, 25, script("bands", "--sums")),
         "host": Part(1, 1.8, 100, script("host")),
         "bands": Part(1, 3.1, 170, script("bands", "--minutes", "2.7")),

@@ -1,4 +1,4 @@
-"""docs/mistakes.md from the catalogue of `lngrad check`: every family of mistakes with its code, names, sentence and example."""
+"""Write docs/mistakes.md from the catalogue of `lngrad check`: each family with its code, names, sentence and example."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LETTERS = {
 HEAD = f"""\
 # Known mistakes
 
-`lngrad check` knows {len(FAMILIES)} families of mistakes, {len(MISTAKES)} mistakes in all. Each family is listed by its code, with the
-lines of a kernel that has the mistake. `lngrad check --explain LN-X02` prints the whole kernel, and the kernel mended. A code is
-never used for another family. `python docs/generate.py` writes this page.
+`lngrad check` knows {len(FAMILIES)} families of mistakes, {len(MISTAKES)} mistakes in all. Each family is listed by its code,
+with the lines of a kernel that has the mistake. `lngrad check --explain LN-X02` prints the whole kernel, and the kernel mended.
+A code is never used for another family. `python docs/generate.py` writes this page.
 """
 
 

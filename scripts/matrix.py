@@ -36,12 +36,13 @@ else:
     import tomli as tomllib  # import-linter brings it for Python 3.10
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ROOT / "lngrad" / "pyproject.toml"
 RECORDS, PAGE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md"
 EXTRAS = {"core": ("demo", "plots", "check"), "jax": ("jax",), "torch": ("torch",)}
 FIRST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors")  # what the copied tests import
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors", "sybil")  # what the copied tests import
 TESTS = {
-    "core": [f"tests/{name}.py" for name in (
+    "core": [f"lngrad/tests/{name}.py" for name in (
         "core/test_problem", "core/test_reference", "core/test_golden_bits", "check/test_formats",
     )],
     "jax": ["lngrad/tests/jax_api"],
@@ -64,8 +65,8 @@ lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax
 * **`lngrad[torch,gpu,jax]`** resolves with each of these torches, which pin Triton 3.6 to 3.9, on each Python with wheels.
 
 For each row `make matrix` installs the wheel into an empty environment, with the lowest or the highest version of every
-dependency that `pyproject.toml` claims, and runs a copy of the tests there ({dates}). [versions.json](versions.json) has every
-installed version.
+dependency that its pyproject.toml claims, and runs a copy of the tests there ({dates}). [versions.json](versions.json)
+has every installed version.
 """
 
 CHECKS = """\
@@ -196,7 +197,8 @@ class Environment:
 
     def __init__(self, python: str, group: str, level: str, folder: Path, archives: Path) -> None:
         self.python, self.group, self.level, self.folder = python, group, level, folder
-        (self.wheel,), (self.source,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
+        (self.wheel,), (self.source,) = archives.glob("lngrad-*.whl"), archives.glob("lngrad-*.tar.gz")
+        (self.ascend,) = archives.glob("lngrad_ascend-*.whl")  # for its commands
         self.bin = folder / "env" / "bin"
         self.settings = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         if group == "core":  # the other tests take kernels that this machine has: those do not depend on torch or jax
@@ -221,8 +223,8 @@ class Environment:
             "--only-binary",
             ":all:",
         ]
-        self.run(*uv, "install", *python, *resolution, *tools, "-r", ROOT / "pyproject.toml", *extras)
-        self.run(*uv, "install", *python, "--no-deps", self.wheel)
+        self.run(*uv, "install", *python, *resolution, *tools, "-r", PROJECT, *extras)
+        self.run(*uv, "install", *python, "--no-deps", self.wheel, self.ascend)
         self.run(*uv, "check", *python)
         self.run(*uv, "install", *python, "--no-deps", "--reinstall", self.source)
         place = self.run(self.bin / "python", "-c", "import lngrad; print(lngrad.__file__)")
@@ -247,9 +249,10 @@ class Environment:
 
     def tests(self) -> str:
         """The tests of this set, copied, against the installed package. Returns pytest's last line."""
-        for name in ("tests", "cases", "examples"):
+        for name in ("tests", "lngrad/tests", "cases", "examples"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        for name in ("pyproject.toml", "conftest.py"):
+            shutil.copy(ROOT / name, self.folder)
         options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-o", "testpaths=tests", *BITS]
         if self.level == "lowest":  # an old package may use what a newer one has deprecated
             options += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
@@ -286,7 +289,7 @@ def prove(environment: Environment) -> Record:
 
 def claimed() -> list[str]:
     """The Pythons of the classifiers."""
-    return re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8"))
+    return re.findall(r"Python :: (3\.\d+)\"", PROJECT.read_text("utf-8"))
 
 
 def main(
@@ -328,7 +331,8 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         archives = dist.resolve() if dist else Path(temporary, "dist")
         if not dist:
-            run(sys.executable, "-m", "build", "--outdir", archives, ROOT, cwd=Path(temporary))
+            for package in ("lngrad", "lngrad-ascend"):
+                run(sys.executable, "-m", "build", "--outdir", archives, ROOT / package, cwd=Path(temporary))
         for cell in cells:
             with tempfile.TemporaryDirectory() as folder:
                 new.append(prove(Environment(*cell, Path(folder), archives)))

@@ -8,6 +8,7 @@ import sys
 from pathlib import PurePath
 
 import pytest
+
 from packages import ROOT, SOURCES, sources, test_files
 
 PAGES = sorted(

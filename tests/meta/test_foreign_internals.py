@@ -61,9 +61,7 @@ def test_the_page_names_them_all():
     ours = names_of_our_own()
     page = {(file, name) for file, name, _ in ROW.findall(PAGE)}
     assert len(page) == len(ROW.findall(PAGE)) > 20
-    here = {
-        (file, name) for file, path in sources() for name in foreign_names(path.read_text("utf-8"), ours)
-    }
+    here = {(file, name) for file, path in sources() for name in foreign_names(path.read_text("utf-8"), ours)}
     assert here - page == set(), "docs/foreign-internals.md lacks these"
 
 

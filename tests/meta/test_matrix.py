@@ -109,7 +109,13 @@ def test_what_is_claimed_goes_together(releases, matrix, tmp_path):
     def resolve(torch, python):
         (tmp_path / "torch.txt").write_text(f"torch=={torch}\n")
         command = [uv, "pip", "compile", "--quiet", "--only-binary", ":all:", "--python-version", python]
-        where = ["--python-platform", "x86_64-manylinux_2_28", "-c", tmp_path / "torch.txt", ROOT / "lngrad" / "pyproject.toml"]
+        where = [
+            "--python-platform",
+            "x86_64-manylinux_2_28",
+            "-c",
+            tmp_path / "torch.txt",
+            ROOT / "lngrad" / "pyproject.toml",
+        ]
         extras = [word for extra in ("torch", "gpu", "jax") for word in ("--extra", extra)]
         done = subprocess.run([*command, *where, *extras], cwd=tmp_path, capture_output=True, text=True)
         if re.search(r"(?i)failed to fetch|error sending request|network", done.stderr):

@@ -10,13 +10,16 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
+
 from packages import ROOT, source_file
 
 REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
 PUBLIC = (
     "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "core/reference", "testing", "typing",
-    "lngrad_ascend/soc", "lngrad_ascend/faults", "lngrad_ascend/graph/__init__", "lngrad_ascend/graph_torch", "lngrad_ascend/tiling/__init__", "lngrad_ascend/ascendc",
-    "lngrad_ascend/acl/__init__", "lngrad_ascend/acl/enums", "lngrad_ascend/aclnn/__init__", "lngrad_ascend/sdk/__init__",
+    *(f"lngrad_ascend/{name}" for name in (
+        "soc", "faults", "graph/__init__", "graph_torch", "tiling/__init__", "ascendc", "acl/__init__", "acl/enums",
+        "aclnn/__init__", "sdk/__init__",
+    )),
 )  # fmt: skip
 
 

@@ -55,9 +55,7 @@ def state_of(text: str) -> set[str]:
 
 
 def test_the_page_is_complete_and_true():
-    here = {
-        (file, name) for file, path in sources() for name in state_of(path.read_text("utf-8"))
-    }
+    here = {(file, name) for file, path in sources() for name in state_of(path.read_text("utf-8"))}
     page = set(ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
     assert here - NO_STATE - page == set(), "docs/state.md lacks these"
     assert page - here == set(), "docs/state.md has rows for what is not there"
@@ -94,11 +92,7 @@ def locks_of(tree: ast.AST) -> set[tuple[str, str, bool]]:
 
 def test_every_lock_is_fork_safe_and_judged():
     """A lock of a module is fork_safe_lock(); the row of another one says why a forked child does not need it."""
-    here = {
-        (file, *lock)
-        for file, path in sources()
-        for lock in locks_of(ast.parse(path.read_text("utf-8")))
-    }
+    here = {(file, *lock) for file, path in sources() for lock in locks_of(ast.parse(path.read_text("utf-8")))}
     assert {kind for _, _, kind, of_module in here if of_module} == {"fork_safe_lock"}
     names = {(file, name, kind) for file, name, kind, _ in here} | {
         (file, name, kind)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from packages import ROOT, SOURCES
 
 PATHS = [str(source.parent) for source in SOURCES.values()]

@@ -74,7 +74,9 @@ def test_codes_are_unique_and_the_page_has_them_all(monkeypatch):
     assert PAGE.read_text("utf-8") == mistakes_page.page()
     codes = sorted(family.code for family in FAMILIES)
     numbers = Counter(code[3] for code in codes)
-    assert codes == [f"LN-{letter}{number:02}" for letter in sorted(numbers) for number in range(1, numbers[letter] + 1)]
+    assert codes == [
+        f"LN-{letter}{number:02}" for letter in sorted(numbers) for number in range(1, numbers[letter] + 1)
+    ]
     assert numbers.keys() == mistakes_page.LETTERS.keys()
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import lngrad.check
 from lngrad.check import reproduction
-from lngrad.check.calls.process import KernelProcesses, how_it_died
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import NORMS, Options
 from lngrad.check.formats.reading import of_norm, shipped
 from lngrad.check.gate import DRAWN, chosen_cases, drawn_seed
@@ -427,7 +427,7 @@ def test_each_new_kind_of_arithmetic_says_its_digits():
 
 DETACHES = """
 import os, subprocess, sys, time
-from lngrad.support.children import children, end_children, guarded
+from lngrad.support.children import children, end_children, guarded, how_it_died
 guarded()
 kept = subprocess.Popen(["sleep", "60"])
 detached = "import os, time; os.setsid(); os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(60)"

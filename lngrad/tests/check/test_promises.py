@@ -30,6 +30,7 @@ from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult
 from lngrad.cli.commands import app
 from lngrad.errors import LngradError
+from lngrad.support.children import how_it_died
 
 DEFAULT = {case.name: case for case in shipped("default")}
 ODD = """
@@ -427,7 +428,7 @@ def test_each_new_kind_of_arithmetic_says_its_digits():
 
 DETACHES = """
 import os, subprocess, sys, time
-from lngrad.support.children import children, end_children, guarded, how_it_died
+from lngrad.support.children import children, end_children, guarded
 guarded()
 kept = subprocess.Popen(["sleep", "60"])
 detached = "import os, time; os.setsid(); os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(60)"

@@ -22,19 +22,10 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import (
-    FAILED,
-    REFUSED,
-    SocName,
-    existing,
-    fail,
-    given,
-    run_file,
-    say,
-    working,
-)
+from lngrad.cli.terminal import FAILED, REFUSED, existing, fail, given, say, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.support.dtypes import DTYPES
+from lngrad_ascend.cli.options import SocName, run_file
 
 MAX_SECOND_RUN_S = 10.0  # without auto-sync
 STOPPED = "it was stopped"  # as lngrad/watch.h says it

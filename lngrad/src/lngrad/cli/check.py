@@ -94,7 +94,7 @@ def check(
         choice(
             "auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
             "llama; a case's own goes first.",
-            lambda: ("auto", *in_table("check.standards", "STANDARDS")),
+            lambda: ("auto", *in_table("lngrad.check.standards", "STANDARDS")),
         ),
     ] = "auto",
     norm: NormName = None,

@@ -40,7 +40,7 @@ PROJECT = ROOT / "lngrad" / "pyproject.toml"
 RECORDS, PAGE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md"
 EXTRAS = {"core": ("demo", "plots", "check"), "jax": ("jax",), "torch": ("torch",)}
 FIRST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
-TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors", "sybil")  # what the copied tests import
+TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors")  # what the copied tests import
 TESTS = {
     "core": [f"lngrad/tests/{name}.py" for name in (
         "core/test_problem", "core/test_reference", "core/test_golden_bits", "check/test_formats",
@@ -65,8 +65,8 @@ lngrad runs on Python 3.10 to 3.14, Linux x86-64; torch needs 2.10 or later, jax
 * **`lngrad[torch,gpu,jax]`** resolves with each of these torches, which pin Triton 3.6 to 3.9, on each Python with wheels.
 
 For each row `make matrix` installs the wheel into an empty environment, with the lowest or the highest version of every
-dependency that its pyproject.toml claims, and runs a copy of the tests there ({dates}). [versions.json](versions.json)
-has every installed version.
+dependency that `pyproject.toml` claims, and runs a copy of the tests there ({dates}). [versions.json](versions.json) has every
+installed version.
 """
 
 CHECKS = """\
@@ -198,7 +198,7 @@ class Environment:
     def __init__(self, python: str, group: str, level: str, folder: Path, archives: Path) -> None:
         self.python, self.group, self.level, self.folder = python, group, level, folder
         (self.wheel,), (self.source,) = archives.glob("lngrad-*.whl"), archives.glob("lngrad-*.tar.gz")
-        (self.ascend,) = archives.glob("lngrad_ascend-*.whl")  # for its commands
+        (self.ascend,) = archives.glob("lngrad_ascend-*.whl")
         self.bin = folder / "env" / "bin"
         self.settings = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         if group == "core":  # the other tests take kernels that this machine has: those do not depend on torch or jax
@@ -251,9 +251,8 @@ class Environment:
         """The tests of this set, copied, against the installed package. Returns pytest's last line."""
         for name in ("tests", "lngrad/tests", "cases", "examples"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "conftest.py"):
-            shutil.copy(ROOT / name, self.folder)
-        options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-o", "testpaths=tests", *BITS]
+        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-p", "shared_fixtures", *BITS]
         if self.level == "lowest":  # an old package may use what a newer one has deprecated
             options += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
         said = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.group])

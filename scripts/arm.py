@@ -3,7 +3,7 @@
 Run before a release, or when a kernel has changed.
 
     python scripts/arm.py --wheels dist
-    python scripts/arm.py --wheels dist --processors neoverse-n1 lngrad/tests/cpu/test_pool.py -k many      these tests, one processor
+    python scripts/arm.py --wheels dist --processors neoverse-n1 lngrad/tests/cpu/test_pool.py -k many   these, one processor
 
 It needs apt, which fetches QEMU, proot, a linker and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels
 for that. Nothing is installed on this machine, and no rights of root are needed: proot starts its programs in QEMU.

@@ -89,7 +89,7 @@ NORMS = {
 PLAIN = tuple(name for name, norm in NORMS.items() if not norm.gated and not norm.modulated)
 
 
-def norm_of(normalization: Normalization, residual: bool = False, gated: bool = False) -> Norm:
+def norm_with(normalization: Normalization, residual: bool = False, gated: bool = False) -> Norm:
     """The norm with these switches.
 
     Raises:

@@ -34,7 +34,7 @@ from lngrad.check.implementations.ours import on_device
 from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
-from lngrad.core.norms import NORMS, norm_of
+from lngrad.core.norms import NORMS, norm_with
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
@@ -143,7 +143,7 @@ def _implementation(
             computes = [
                 name
                 for name, norm in NORMS.items()
-                if norm_of(norm.normalization._replace(modulated=False), norm.residual, norm.gated).name in norms
+                if norm_with(norm.normalization._replace(modulated=False), norm.residual, norm.gated).name in norms
             ]
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda

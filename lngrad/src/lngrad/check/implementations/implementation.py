@@ -16,8 +16,9 @@ import numpy as np
 import lngrad
 from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.norms import norm_of
+from lngrad.core.norms import norm_with
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
+from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
@@ -25,7 +26,6 @@ from lngrad.typing import Array, Mask, Shape
 PreparedCall: TypeAlias = Callable[[], Any]
 Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
 _OURS = str(Path(lngrad.__file__).parent)
-MAX_SAID = 500  # characters of what an implementation says
 
 
 class NotApplicable(Exception):
@@ -37,7 +37,7 @@ def first_line(error: BaseException) -> str:
     frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
     own = [one for one in frames if "lib/python" not in one.filename] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_SAID] + where
+    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
 
 class Fault(Exception):
@@ -137,7 +137,7 @@ class Arguments:
     @property
     def norm(self) -> str:
         """Its name in NORMS."""
-        return norm_of(self.normalization, self.residual is not None, self.gate is not None).name
+        return norm_with(self.normalization, self.residual is not None, self.gate is not None).name
 
     @property
     def weight(self) -> Any:

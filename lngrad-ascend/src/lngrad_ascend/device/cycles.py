@@ -252,20 +252,20 @@ class Moment(NamedTuple):
         channels: The ends of both memories' shares.
         pipes: By pipe: ready, end, busy.
         led: How often others have waited for the scalar unit.
-        count: Instructions so far.
+        placed: Instructions so far.
     """
 
     clock: Clock
     channels: tuple[float, ...]
     pipes: tuple[tuple[float, ...], ...]
     led: int
-    count: int
+    placed: int
 
 
 def _steady(turns: Sequence[Moment], run: Run) -> float:
     """The cycles of a turn where the last two went alike, so that all further ones will; else 0."""
-    count = turns[-1].count - turns[-2].count if len(turns) == 3 else 0
-    flat = (chain(at.clock, at.channels, *at.pipes, (at.led, at.count)) for at in turns)
+    count = turns[-1].placed - turns[-2].placed if len(turns) == 3 else 0
+    flat = (chain(at.clock, at.channels, *at.pipes, (at.led, at.placed)) for at in turns)
     if not count or any(abs(a - 2 * b + c) > ALIKE for a, b, c in zip(*flat, strict=True)):
         return 0.0
     step, now = run.begins[-1] - run.begins[-1 - count], turns[2].clock.now - turns[1].clock.now
@@ -493,5 +493,5 @@ class State:
         self.flying = deque((when + later, *rest) for when, *rest in self.flying)
         recent = ((flag, self.tokens[flag]) for flag in range(number - FAR, number) if flag in self.tokens)
         self.tokens |= {flag + left * events: (when + later, place) for flag, (when, place) in recent}
-        self.run.skips.append((count, count - before.count, left, later))
+        self.run.skips.append((count, count - before.placed, left, later))
         self.skip.append(left)

@@ -73,9 +73,9 @@ NORMS = {
         Norm("deep_norm", LAYER_NORM._replace(alpha=1.7), *_ADD, "layer_norm", jax="add_layer_norm"),
         Norm("gated_rms_norm", RMS_NORM, *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"),
         Norm(
-            "rms_norm_of_gated", RMS_NORM._replace(gates_x=True), *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"
+            "rms_norm_of_gated", RMS_NORM._replace(norm_before_gate=False), *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"
         ),
-        Norm("rms_norm_of_gated_groups", RMS_NORM._replace(modulated=True, gates_x=True), *_GATED, "rms_norm"),
+        Norm("rms_norm_of_gated_groups", RMS_NORM._replace(modulated=True, norm_before_gate=False), *_GATED, "rms_norm"),
         Norm(
             "modulated_layer_norm", _ZERO_CENTRED._replace(modulated=True), FORWARD, BACKWARD, "layer_norm",
             "modulated_layer_norm", "modulated_layer_norm",

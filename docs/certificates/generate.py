@@ -64,10 +64,7 @@ its tree is not confirmed.
 
 def page(certificates: Sequence[Certificate]) -> str:
     """The text of docs/certificates.md."""
-    whose = "".join(
-        f"- [`{certificate.name}`](certificates/{certificate.name}.json): {certificate.version or 'as installed'}, on {_machine(certificate)}\n"
-        for certificate in certificates
-    )
+    whose = "".join(_entry(certificate) for certificate in certificates)
     named: dict[str, list[str]] = {}
     for certificate in certificates:
         named.setdefault(_tree(certificate), []).append(f"`{certificate.name}`")
@@ -106,6 +103,11 @@ def _tree(certificate: Certificate) -> str:
     name = next(name for name in TREES if name in found)
     tree, _, replay = found[name].partition(";")
     return f"{name}: {tree}; {'NOT confirmed' if 'NOT confirmed' in replay else 'confirmed'}"
+
+
+def _entry(certificate: Certificate) -> str:
+    name, version = certificate.name, certificate.version or "as installed"
+    return f"- [`{name}`](certificates/{name}.json): {version}, on {_machine(certificate)}\n"
 
 
 def _machine(certificate: Certificate) -> str:

@@ -41,7 +41,7 @@ from sybil import Document, Example, Region, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parent
-pytest_plugins = ["fixtures"]  # tests/fixtures.py
+pytest_plugins = ["shared_fixtures"]  # tests/shared_fixtures.py; "fixtures" is a module of pytest's
 
 # Several workers of pytest-xdist share the cores, and so do other programs. Threads of OpenMP and
 # OpenBLAS that wait actively for each other then wait for a core: a small Transformer's training

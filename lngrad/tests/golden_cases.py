@@ -1,14 +1,11 @@
-"""Calls through the public entry points alone, and hashes of their results: tests/golden_bits.json has them as they should be.
+"""Calls through the public entry points alone, and hashes of their results: golden_bits.json has them as they should be.
 
 Inputs come from 64-bit integers and exact divisions by powers of two, so that they are the same with any NumPy on any
 machine. Their exponents are spread: a sum of them rounds at nearly every step, and another order gives other bits.
 
 Where the bits are promised (`where`):
 
-- "everywhere": any machine, any number of threads. `numba_cpu` writes every order of summation down, and aclnn computes
-  with it. `ascend_sim` adds by elementwise NumPy calls, which IEEE 754 decides, but for one: rstd⁻² is NumPy's float64
-  pow, which differs in the last bit between CPUs with and without AVX-512. What is kept of it, float32 or half, is the
-  same for the rstd used here; test_golden_bits.py proves it. For any rstd that can't be promised.
+- "everywhere": any machine, any number of threads. `numba_cpu` writes every order of summation down.
 - "numpy": machine-dependent as far as NumPy may change it. The row sums of `numpy_cpu` are NumPy's pairwise ones: no BLAS,
   no einsum, eight accumulators that do not follow the width of a register. With NumPy 2.4.6 on x86-64 the bits were the
   same with AVX-512, AVX2 and SSE code (NPY_DISABLE_CPU_FEATURES); another NumPy may add otherwise. Their hashes are there
@@ -18,8 +15,8 @@ Where the bits are promised (`where`):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +28,19 @@ import lngrad
 import norms
 from lngrad.core.problem import LAYER_NORM, Normalization
 from lngrad.testing import Inputs
-from lngrad_ascend import acl, aclnn, soc
 
 FILE = Path(__file__).with_name("golden_bits.json")
 OUTPUTS = ("y", "mean", "rstd", "total", "dx", "dgamma", "dbeta", "dgate")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 FOUR_WALKS = (5, 40, 300, 8200)  # rows that are tiny, short, plain, wide
 MASKS = tuple(product((True, False), repeat=3))
+_V2 = "+64bit,+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
+_V3 = _V2 + ",+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
+X86_LEVELS = {
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl",
+}
 
 
 class GoldenCase(NamedTuple):
@@ -52,6 +55,23 @@ class GoldenCase(NamedTuple):
 def hashes(case: GoldenCase) -> dict[str, str]:
     """A hash of each output that there is."""
     return {name: _hash(array) for name, array in case.run().items() if array is not None}
+
+
+def check_names(cases: Sequence[GoldenCase], golden: dict[str, dict[str, str]]) -> None:
+    """The file has these cases and no others."""
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names)
+    assert list(golden) == names
+    assert [bits["where"] for bits in golden.values()] == [case.where for case in cases]
+
+
+def check_bits(case: GoldenCase, golden: dict[str, dict[str, str]]) -> None:
+    """With each number of threads, every output has the bits of the file."""
+    for threads in case.threads:
+        lngrad.set_num_threads(threads)
+        got = hashes(case)
+        wrong = [name for name in OUTPUTS if got.get(name) != golden[case.name].get(name)]
+        assert not wrong, f"{case.name}, {threads} thread(s), bits promised {case.where}: {', '.join(wrong)} differ"
 
 
 def _hash(array: Any) -> str:
@@ -264,11 +284,11 @@ class Call:
         given = inputs | {"mean": mean, "rstd": rstd, "x": x, "residual": None}
         given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
         mask = self.mask[: 3 if self.normalization.centred or self.gated else 2]
-        out = None if all(one is None for one in out) else lngrad.Grads(*out)
+        out = None if all(result is None for result in out) else lngrad.Grads(*out)
         return got | norms.backward(given, output_mask=mask, backend=self.backend, out=out)._asdict()
 
 
-def _case(name: str, call: Call) -> GoldenCase:
+def golden_case(name: str, call: Call) -> GoldenCase:
     where = "numpy" if call.backend == "numpy_cpu" else "everywhere"
     size = "x".join(map(str, call.lead)) + "," + "x".join(map(str, call.normalized))
     threads = (1, 2) if call.backend == "numba_cpu" else (1,)
@@ -280,45 +300,45 @@ def _shapes() -> Iterator[GoldenCase]:
     widths = (1, 2, 3, 7, 8, 9, 13, 16, 31, 32, 33, 64, 100, 255, 256, 257, 300, 1000, 4095, 4096, 4097, 5003)
     for N, M in zip(widths, cycle((3, 13, 66, 130))):
         for dtype in DTYPES:
-            yield _case("rows", Call((M,), (N,), dtype))
+            yield golden_case("rows", Call((M,), (N,), dtype))
     for M, N in ((3, 8191), (9, 8192), (70, 8200), (2, 12300)):  # wide; 8191 is the widest that is not
         for dtype in DTYPES:
-            yield _case("rows", Call((M,), (N,), dtype))
+            yield golden_case("rows", Call((M,), (N,), dtype))
     for M, N in ((130, 1000), (120, 1056)):  # in pairs of columns with one thread, in order with two
-        yield _case("rows", Call((M,), (N,), "bfloat16"))
+        yield golden_case("rows", Call((M,), (N,), "bfloat16"))
     for M in (1, 2, 4, 7, 8, 9, 63, 64, 65, 127, 128, 129, 192, 193, 1000, 4097):
         for N in (5, 40):
-            yield _case("chunks", Call((M,), (N,)))
+            yield golden_case("chunks", Call((M,), (N,)))
     for M, dtype in product((1, 64, 129, 1000), DTYPES[1:]):
-        yield _case("chunks", Call((M,), (24,), dtype))
-    yield _case("chunks", Call((4097,), (7,), "float64"))
-    yield _case("chunks", Call((4097,), (9,), "bfloat16"))
-    yield _case("several combining tasks", Call((640,), (3000,)))
-    yield _case("groups of wide rows", Call((40,), (16384,)))
-    yield _case("groups of wide rows", Call((20,), (16389,), "float64"))
-    yield _case("past the caches", Call((2048,), (1024,)))
-    yield _case("past the caches", Call((1031,), (1028,), "float64"))
+        yield golden_case("chunks", Call((M,), (24,), dtype))
+    yield golden_case("chunks", Call((4097,), (7,), "float64"))
+    yield golden_case("chunks", Call((4097,), (9,), "bfloat16"))
+    yield golden_case("several combining tasks", Call((640,), (3000,)))
+    yield golden_case("groups of wide rows", Call((40,), (16384,)))
+    yield golden_case("groups of wide rows", Call((20,), (16389,), "float64"))
+    yield golden_case("past the caches", Call((2048,), (1024,)))
+    yield golden_case("past the caches", Call((1031,), (1028,), "float64"))
     for N, dtype in product((1, *FOUR_WALKS), DTYPES):
-        yield _case("forward's statistics", Call((69,), (N,), dtype, chained=True))
-    yield _case("many dimensions", Call((2, 3, 1, 4), (3, 1, 5), chained=True))
-    yield _case("no lead", Call((), (40,), chained=True))
+        yield golden_case("forward's statistics", Call((69,), (N,), dtype, chained=True))
+    yield golden_case("many dimensions", Call((2, 3, 1, 4), (3, 1, 5), chained=True))
+    yield golden_case("no lead", Call((), (40,), chained=True))
 
 
 def _wishes() -> Iterator[GoldenCase]:
     """What is wanted, and what it is wanted in."""
     for N, mask in product(FOUR_WALKS, MASKS):
         name = "mask " + "".join("yn"[not wanted] for wanted in mask)
-        yield _case(name, Call((70,), (N,), mask=mask, forward=False))
+        yield golden_case(name, Call((70,), (N,), mask=mask, forward=False))
         if N in (5, 300):
-            yield _case(name, Call((70,), (N,), "bfloat16", mask=mask, forward=False))
+            yield golden_case(name, Call((70,), (N,), "bfloat16", mask=mask, forward=False))
     for N, dtype in product(FOUR_WALKS, DTYPES):
-        yield _case("no gamma", Call((69,), (N,), dtype, gamma=None, beta=None))
+        yield golden_case("no gamma", Call((69,), (N,), dtype, gamma=None, beta=None))
     for N, dtype in product(FOUR_WALKS, ("bfloat16", "float16")):
-        yield _case("float32 gamma", Call((69,), (N,), dtype, gamma="float32", beta="float32"))
-        yield _case("16-bit statistics", Call((69,), (N,), dtype, statistics=dtype))
-    yield _case("gamma and beta differ", Call((69,), (40,), "bfloat16", gamma="float32"))
-    yield _case("gamma alone", Call((69,), (40,), beta=None))
-    yield _case("beta alone", Call((69,), (40,), gamma=None))
+        yield golden_case("float32 gamma", Call((69,), (N,), dtype, gamma="float32", beta="float32"))
+        yield golden_case("16-bit statistics", Call((69,), (N,), dtype, statistics=dtype))
+    yield golden_case("gamma and beta differ", Call((69,), (40,), "bfloat16", gamma="float32"))
+    yield golden_case("gamma alone", Call((69,), (40,), beta=None))
+    yield golden_case("beta alone", Call((69,), (40,), gamma=None))
     for dtype, results in (
         ("float32", ("float64", "float64")),
         ("float32", ("bfloat16", "float16")),
@@ -328,70 +348,76 @@ def _wishes() -> Iterator[GoldenCase]:
     ):
         for N in (5, 300):
             name = f"results in {' and '.join(results)}"
-            yield _case(name, Call((130,), (N,), dtype, results=results, forward=False))
+            yield golden_case(name, Call((130,), (N,), dtype, results=results, forward=False))
 
 
 def _memory() -> Iterator[GoldenCase]:
     """Where arguments and results lie."""
     for N, dtype, source in product((5, 13, 40, 300, 8203), ("float32", "bfloat16"), ("dy", "x")):
         places = {"dx": source, "y": "x"}
-        yield _case(f"dx and y in place of {source}", Call((69,), (N,), dtype, in_place=places, forward=source == "x"))
+        yield golden_case(
+            f"dx and y in place of {source}", Call((69,), (N,), dtype, in_place=places, forward=source == "x")
+        )
     for layout, N in product(LAYOUTS, (5, 40, 300)):
         name = layout.__name__.replace("_", " ")
         shape = (5, 15) if layout is swapped_lead else (75,)
         lies = dict.fromkeys(("x", "dy", "dx", "y"), layout)
-        yield _case(f"{name}: x, dy, dx, y", Call(shape, (N,), layouts=lies))
+        yield golden_case(f"{name}: x, dy, dx, y", Call(shape, (N,), layouts=lies))
         if N != 40:
-            yield _case(f"{name}: dx, dy", Call(shape, (N,), "bfloat16", layouts={"dx": layout, "dy": layout}))
+            yield golden_case(f"{name}: dx, dy", Call(shape, (N,), "bfloat16", layouts={"dx": layout, "dy": layout}))
     for layout in (padded_rows, reversed_rows, transposed):
         lies = dict.fromkeys(("x", "dy", "dx", "y"), layout)
-        yield _case(f"{layout.__name__.replace('_', ' ')}: x, dy, dx, y", Call((9,), (8200,), layouts=lies))
-        yield _case(f"{layout.__name__.replace('_', ' ')}: x", Call((9,), (5000,), "float64", layouts={"x": layout}))
+        yield golden_case(f"{layout.__name__.replace('_', ' ')}: x, dy, dx, y", Call((9,), (8200,), layouts=lies))
+        yield golden_case(
+            f"{layout.__name__.replace('_', ' ')}: x", Call((9,), (5000,), "float64", layouts={"x": layout})
+        )
     for layout, N in product((one_row, one_column), FOUR_WALKS):
         for name in ("dy", "x"):
-            yield _case(f"{layout.__name__.replace('_', ' ')}: {name}", Call((66,), (N,), layouts={name: layout}))
+            yield golden_case(f"{layout.__name__.replace('_', ' ')}: {name}", Call((66,), (N,), layouts={name: layout}))
     small = dict.fromkeys(("gamma", "beta", "mean", "rstd", "dgamma", "dbeta"), every_second_row)
     for N in (5, 300):
-        yield _case("small arrays apart", Call((66,), (N,), layouts=small))
-        yield _case("small arrays apart", Call((66,), (N,), "float16", layouts=small))
-        yield _case("one mean, one rstd", Call((66,), (N,), layouts={"mean": one_row, "rstd": one_row}))
-    yield _case("transposed: gamma, x", Call((33,), (4, 15), layouts={"gamma": transposed, "x": transposed}))
+        yield golden_case("small arrays apart", Call((66,), (N,), layouts=small))
+        yield golden_case("small arrays apart", Call((66,), (N,), "float16", layouts=small))
+        yield golden_case("one mean, one rstd", Call((66,), (N,), layouts={"mean": one_row, "rstd": one_row}))
+    yield golden_case("transposed: gamma, x", Call((33,), (4, 15), layouts={"gamma": transposed, "x": transposed}))
 
 
 def _edges() -> Iterator[GoldenCase]:
     """Nothing to compute, and numbers that are no numbers."""
     for lead, normalized in (((0,), (5,)), ((0,), (40,)), ((3, 0), (300,)), ((4,), (0,))):
-        yield _case("empty", Call(lead, normalized))
-        yield _case("empty", Call(lead, normalized, "bfloat16", gamma="float32", beta="float32"))
+        yield golden_case("empty", Call(lead, normalized))
+        yield golden_case("empty", Call(lead, normalized, "bfloat16", gamma="float32", beta="float32"))
     inf, nan = float("inf"), float("nan")
     for N, dtype in product((5, 40, 300), DTYPES):
-        yield _case("NaN in x", Call((11,), (N,), dtype, chained=True, changed={"x": ((2, N - 2), nan)}))
-        yield _case("infinity in dy", Call((11,), (N,), dtype, changed={"dy": ((3, 1), inf), "rstd": (5, 0.0)}))
+        yield golden_case("NaN in x", Call((11,), (N,), dtype, chained=True, changed={"x": ((2, N - 2), nan)}))
+        yield golden_case("infinity in dy", Call((11,), (N,), dtype, changed={"dy": ((3, 1), inf), "rstd": (5, 0.0)}))
     changed = {"x": ((2, slice(5, 9)), nan), "dy": ((3, slice(0, 70)), 1e-39)}
     for M, N in ((130, 1000), (120, 1056)):
-        yield _case("NaN in x, subnormals", Call((M,), (N,), "bfloat16", chained=True, changed=changed))
+        yield golden_case("NaN in x, subnormals", Call((M,), (N,), "bfloat16", chained=True, changed=changed))
     for N in (5, 40, 300):
-        yield _case("equal elements", Call((11,), (N,), chained=True, changed={"x": (..., 1.25)}))
-        yield _case("an offset", Call((11,), (N,), chained=True, changed={"x": ((..., slice(0, None, 2)), 4097.25)}))
-        yield _case(
+        yield golden_case("equal elements", Call((11,), (N,), chained=True, changed={"x": (..., 1.25)}))
+        yield golden_case(
+            "an offset", Call((11,), (N,), chained=True, changed={"x": ((..., slice(0, None, 2)), 4097.25)})
+        )
+        yield golden_case(
             "too large for float16", Call((11,), (N,), "float16", changed={"dy": ((slice(0, None, 3), 2), 6e4)})
         )
-        yield _case("eps 0", Call((11,), (N,), eps=0.0, chained=True))
-    yield _case("eps 0, equal elements", Call((11,), (40,), eps=0.0, backward=False, changed={"x": (..., 1.25)}))
+        yield golden_case("eps 0", Call((11,), (N,), eps=0.0, chained=True))
+    yield golden_case("eps 0, equal elements", Call((11,), (40,), eps=0.0, backward=False, changed={"x": (..., 1.25)}))
 
 
 def _numpy() -> Iterator[GoldenCase]:
     for (M, N), dtype in product(((1, 1), (66, 5), (130, 40), (5, 1000), (3, 8200)), DTYPES):
-        yield _case("rows", Call((M,), (N,), dtype, "numpy_cpu"))
-    yield _case("chunks", Call((1000,), (24,), backend="numpy_cpu"))
-    yield _case("no gamma", Call((69,), (40,), backend="numpy_cpu", gamma=None, beta=None))
-    yield _case("empty", Call((0,), (40,), backend="numpy_cpu"))
-    yield _case("mask nyn", Call((69,), (40,), backend="numpy_cpu", mask=(False, True, False)))
-    yield _case("float32 gamma", Call((69,), (40,), "bfloat16", "numpy_cpu", gamma="float32", beta="float32"))
-    yield _case("16-bit statistics", Call((69,), (40,), "float16", "numpy_cpu", statistics="float16"))
+        yield golden_case("rows", Call((M,), (N,), dtype, "numpy_cpu"))
+    yield golden_case("chunks", Call((1000,), (24,), backend="numpy_cpu"))
+    yield golden_case("no gamma", Call((69,), (40,), backend="numpy_cpu", gamma=None, beta=None))
+    yield golden_case("empty", Call((0,), (40,), backend="numpy_cpu"))
+    yield golden_case("mask nyn", Call((69,), (40,), backend="numpy_cpu", mask=(False, True, False)))
+    yield golden_case("float32 gamma", Call((69,), (40,), "bfloat16", "numpy_cpu", gamma="float32", beta="float32"))
+    yield golden_case("16-bit statistics", Call((69,), (40,), "float16", "numpy_cpu", statistics="float16"))
     for layout in (padded_rows, reversed_columns, transposed):
         lies = dict.fromkeys(("x", "dy", "dx", "y"), layout)
-        yield _case(layout.__name__.replace("_", " "), Call((69,), (40,), backend="numpy_cpu", layouts=lies))
+        yield golden_case(layout.__name__.replace("_", " "), Call((69,), (40,), backend="numpy_cpu", layouts=lies))
 
 
 def _family() -> Iterator[GoldenCase]:
@@ -401,161 +427,58 @@ def _family() -> Iterator[GoldenCase]:
             continue
         facts = {"normalization": LAYER_NORM, "residual": False} | switches
         for N, dtype in product((1, *FOUR_WALKS), DTYPES):
-            yield _case(f"{name}: rows", Call((69,), (N,), dtype, **facts))
+            yield golden_case(f"{name}: rows", Call((69,), (N,), dtype, **facts))
         for N in (40, 8200):
-            yield _case(f"{name}: forward's statistics", Call((66,), (N,), "bfloat16", chained=True, **facts))
-        yield _case(f"{name}: chunks", Call((1000,), (24,), **facts))
-        yield _case(f"{name}: no gamma", Call((69,), (40,), gamma=None, beta=None, **facts))
-        yield _case(f"{name}: float32 gamma", Call((69,), (300,), "float16", gamma="float32", beta="float32", **facts))
-        yield _case(f"{name}: many dimensions", Call((2, 3, 1, 4), (3, 1, 5), chained=True, **facts))
+            yield golden_case(f"{name}: forward's statistics", Call((66,), (N,), "bfloat16", chained=True, **facts))
+        yield golden_case(f"{name}: chunks", Call((1000,), (24,), **facts))
+        yield golden_case(f"{name}: no gamma", Call((69,), (40,), gamma=None, beta=None, **facts))
+        yield golden_case(
+            f"{name}: float32 gamma", Call((69,), (300,), "float16", gamma="float32", beta="float32", **facts)
+        )
+        yield golden_case(f"{name}: many dimensions", Call((2, 3, 1, 4), (3, 1, 5), chained=True, **facts))
         lies = dict.fromkeys(("x", "dy", "residual", "dtotal"), transposed)
-        yield _case(f"{name}: transposed", Call((69,), (40,), layouts=lies, **facts))
-        yield _case(f"{name}: empty", Call((0,), (40,), **facts))
-        yield _case(f"{name}: rows", Call((66,), (40,), "float16", "numpy_cpu", **facts))
+        yield golden_case(f"{name}: transposed", Call((69,), (40,), layouts=lies, **facts))
+        yield golden_case(f"{name}: empty", Call((0,), (40,), **facts))
+        yield golden_case(f"{name}: rows", Call((66,), (40,), "float16", "numpy_cpu", **facts))
 
 
 def _samples_and_streams() -> Iterator[GoldenCase]:
     """A gamma and a beta for each sample, and totals in float32 beside 16 bits."""
     modulated = Normalization(offset=1.0, modulated=True)
     for N, dtype in product((1, *FOUR_WALKS), DTYPES):
-        yield _case("modulated: rows", Call((3, 69), (N,), dtype, normalization=modulated))
+        yield golden_case("modulated: rows", Call((3, 69), (N,), dtype, normalization=modulated))
     for lead in ((7, 1), (5, 64), (2, 65), (2, 300), (4, 3, 11)):
-        yield _case("modulated: chunks", Call(lead, (24,), normalization=modulated))
-        yield _case("modulated: chunks", Call(lead, (1056,), "bfloat16", chained=True, normalization=modulated))
+        yield golden_case("modulated: chunks", Call(lead, (24,), normalization=modulated))
+        yield golden_case("modulated: chunks", Call(lead, (1056,), "bfloat16", chained=True, normalization=modulated))
     lies = dict.fromkeys(("gamma", "beta"), every_second_column) | {"x": swapped_lead, "dy": swapped_lead}
-    yield _case("modulated: apart", Call((5, 20), (40,), layouts=lies, normalization=modulated))
+    yield golden_case("modulated: apart", Call((5, 20), (40,), layouts=lies, normalization=modulated))
     lies = dict.fromkeys(("gamma", "beta"), padded_rows)
-    yield _case("modulated: padded", Call((5, 20), (320,), "bfloat16", layouts=lies, normalization=modulated))
+    yield golden_case("modulated: padded", Call((5, 20), (320,), "bfloat16", layouts=lies, normalization=modulated))
     without_centre = Normalization(centred=False, modulated=True)
-    yield _case("modulated rms", Call((3, 69), (300,), normalization=without_centre))
+    yield golden_case("modulated rms", Call((3, 69), (300,), normalization=without_centre))
     for name, gates_x in (("gated", False), ("gate first", True)):
         gated = Normalization(centred=False, gates_x=gates_x)
         for N, dtype in product((*FOUR_WALKS, 13), DTYPES):
-            yield _case(f"{name}: rows", Call((69,), (N,), dtype, normalization=gated, gated=True))
-        yield _case(f"{name}: chunks", Call((640,), (24,), chained=True, normalization=gated, gated=True))
+            yield golden_case(f"{name}: rows", Call((69,), (N,), dtype, normalization=gated, gated=True))
+        yield golden_case(f"{name}: chunks", Call((640,), (24,), chained=True, normalization=gated, gated=True))
         lies = dict.fromkeys(("gate", "x", "dy"), padded_rows)
-        yield _case(f"{name}: apart", Call((70,), (40,), "bfloat16", layouts=lies, normalization=gated, gated=True))
+        yield golden_case(
+            f"{name}: apart", Call((70,), (40,), "bfloat16", layouts=lies, normalization=gated, gated=True)
+        )
         lies = dict.fromkeys(("gate", "x"), every_second_column)
-        yield _case(f"{name}: apart", Call((70,), (40,), layouts=lies, normalization=gated, gated=True))
+        yield golden_case(f"{name}: apart", Call((70,), (40,), layouts=lies, normalization=gated, gated=True))
         own = gated._replace(offset=1.0, modulated=True)
-        yield _case(f"{name}: modulated", Call((3, 69), (300,), normalization=own, gated=True))
-    yield _case("modulated: rows", Call((3, 20), (40,), "float16", "numpy_cpu", normalization=modulated))
+        yield golden_case(f"{name}: modulated", Call((3, 69), (300,), normalization=own, gated=True))
+    yield golden_case("modulated: rows", Call((3, 20), (40,), "float16", "numpy_cpu", normalization=modulated))
     for N, dtype, centred in product((1, *FOUR_WALKS), ("bfloat16", "float16"), (True, False)):
         facts = {"normalization": Normalization(centred), "residual": "float32", "chained": True}
-        yield _case(f"float32 stream{'' if centred else ' rms'}", Call((69,), (N,), dtype, **facts))
+        yield golden_case(f"float32 stream{'' if centred else ' rms'}", Call((69,), (N,), dtype, **facts))
     lies = dict.fromkeys(("residual", "dtotal", "dy"), every_second_column)
     facts = {"residual": "float32", "chained": True}
-    yield _case("float32 stream: apart", Call((69,), (40,), "bfloat16", layouts=lies, **facts))
-    yield _case("float32 stream", Call((69,), (40,), "bfloat16", "numpy_cpu", **facts))
-
-
-# --- The simulated NPU ---------------------------------------------------------------------------------------------------
-
-
-def _on(target: dict[str, str], run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    def there() -> dict[str, Any]:
-        with soc.use(**target):
-            return run()
-
-    return there
-
-
-def _simulated() -> Iterator[GoldenCase]:
-    base = Call((69,), (40,), backend="ascend_sim", forward=False)
-    calls = [
-        (
-            f"rows{' all in half' if half else ''}",
-            replace(base, lead=(M,), normalized=(N,), dtype=dtype, statistics=half),
-        )
-        for M, N in ((1, 16), (13, 5), (69, 40), (130, 72), (7, 344))
-        for dtype, half in (("float32", None), ("float16", None), ("float16", "float16"))
-    ]
-    calls += [
-        ("no gamma", replace(base, gamma=None)),
-        ("mask nyy", replace(base, mask=(False, True, True))),
-        ("transposed", replace(base, layouts={"x": transposed, "dy": transposed, "dx": transposed})),
-    ]
-    for name, (title, call) in product(("Ascend310P", "Ascend910B1", "Ascend950"), calls):
-        case = _case(f"{name} {title}", call)
-        yield case._replace(run=_on({"name": name}, case.run))
-
-
-ACL_DTYPES = {"float32": acl.ACL_FLOAT, "float16": acl.ACL_FLOAT16, "bfloat16": acl.ACL_BF16}
-
-
-def _tensor(array: Any) -> Any:
-    if array is None:
-        return None
-    steps = [stride // array.itemsize for stride in array.strides]
-    if array.flags.c_contiguous:
-        storage = array
-    else:  # only transposed ones are asked for: their memory is that of the transpose
-        storage = array.T
-        assert storage.flags.c_contiguous
-    made = acl.aclCreateTensor(
-        array.shape, ACL_DTYPES[array.dtype.name], steps, 0, acl.ACL_FORMAT_ND, storage.shape, storage
-    )
-    assert made is not None, acl.aclGetRecentErrMsg()
-    return made
-
-
-def _two_phases(call: Call, dtypes: tuple[str, str, str], row: bool) -> dict[str, Any]:
-    """aclnnLayerNormBackward; dtypes are its outputs', row: the sums are (1, N)."""
-    inputs = call.inputs()
-    sums = (1, *call.normalized) if row else call.normalized
-    shapes = ((*call.lead, *call.normalized), sums, sums)
-    results = [np.zeros(shape, dtype_of(dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)]
-    if "dx" in call.layouts:
-        results[0] = call.layouts["dx"](results[0])
-    size, executor, ret = aclnn.aclnnLayerNormBackwardGetWorkspaceSize(
-        _tensor(inputs["dy"]),
-        _tensor(inputs["x"]),
-        acl.aclCreateIntArray(call.normalized),
-        *(_tensor(inputs[name]) for name in ("mean", "rstd", "gamma", "beta")),
-        acl.aclCreateBoolArray(call.mask),
-        *map(_tensor, results),
-    )
-    assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-    ret = aclnn.aclnnLayerNormBackward(np.empty(size, np.uint8) if size else None, size, executor, None)
-    assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-    assert acl.aclrtSynchronizeStream(None) == acl.ACL_SUCCESS, acl.aclGetRecentErrMsg()
-    wanted = zip(("dx", "dgamma", "dbeta"), results, call.mask, strict=True)
-    return {name: result for name, result, mask in wanted if mask}
-
-
-def _aclnn_case(
-    title: str, call: Call, dtypes: tuple[str, str, str] | None = None, row: bool = False, **target: str
-) -> GoldenCase:
-    target = {"name": "Ascend910B1"} | target
-    given = (call.dtype, call.gamma or call.dtype, call.gamma or call.dtype) if dtypes is None else dtypes
-    named = _case(f"{' '.join(target.values())} {title} to {given[0]}", call).name.replace(call.backend, "aclnn", 1)
-    return GoldenCase(named, "everywhere", (1, 2), _on(target, lambda: _two_phases(call, given, row)))
-
-
-def _aclnn() -> Iterator[GoldenCase]:
-    for rounding, N, dtype in product(("even", "device"), FOUR_WALKS, ACL_DTYPES):
-        yield _aclnn_case("rows", Call((69,), (N,), dtype), rounding=rounding)
-    for rounding, mode in product(("even", "device"), ("strict", "compat")):
-        how = {"rounding": rounding, "mode": mode}
-        for N in (5, 300):
-            narrow = Call((130,), (N,), "bfloat16", gamma="float32", beta="float32")
-            yield _aclnn_case("float32 gamma", narrow, **how)
-            yield _aclnn_case("narrowed", Call((130,), (N,)), ("bfloat16", "bfloat16", "float16"), **how)
-            yield _aclnn_case("no weight", Call((130,), (N,), "bfloat16", gamma=None, beta=None), **how)
-        lies = {"x": transposed, "dy": transposed, "dx": transposed}
-        yield _aclnn_case("transposed", Call((69,), (40,), "bfloat16", layouts=lies), **how)
-        yield _aclnn_case("mask yny", Call((69,), (40,), "bfloat16", mask=(True, False, True)), **how)
-        yield _aclnn_case("16-bit statistics", Call((69,), (40,), "bfloat16", statistics="bfloat16"), **how)
-        yield _aclnn_case("no rows", Call((0,), (40,), "bfloat16"), **how)
-    for rounding in ("even", "device"):
-        how = {"rounding": rounding, "mode": "compat"}
-        yield _aclnn_case("bfloat16 mean beside float16", Call((69,), (40,), "float16", statistics="bfloat16"), **how)
-        yield _aclnn_case("sums in a row", Call((69,), (40,), "bfloat16"), row=True, **how)
-        yield _aclnn_case("rows", Call((69,), (40,), "bfloat16"), name="Ascend950", rounding=rounding)
+    yield golden_case("float32 stream: apart", Call((69,), (40,), "bfloat16", layouts=lies, **facts))
+    yield golden_case("float32 stream", Call((69,), (40,), "bfloat16", "numpy_cpu", **facts))
 
 
 CASES = tuple(
-    case
-    for part in (_shapes, _wishes, _memory, _edges, _numpy, _simulated, _aclnn, _family, _samples_and_streams)
-    for case in part()
+    case for part in (_shapes, _wishes, _memory, _edges, _numpy, _family, _samples_and_streams) for case in part()
 )

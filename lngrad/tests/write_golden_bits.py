@@ -1,7 +1,7 @@
-"""Write tests/golden_bits.json anew: `python tests/write_golden_bits.py`, when bits are meant to change.
+"""Write lngrad/tests/golden_bits.json anew: `python lngrad/tests/write_golden_bits.py`, when bits are meant to change.
 
 A case whose bits depend on the number of threads, or on the run, stops it, and nothing is written. With the argument `gpu` it
-writes tests/gpu/golden_bits.json, by Triton's interpreter.
+writes lngrad/tests/gpu/golden_bits.json, by Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import lngrad
-from golden_cases import CASES, FILE, hashes
+from golden_cases import CASES, FILE, GoldenCase, hashes
 
 
 def gpu() -> int:
@@ -27,9 +28,10 @@ def gpu() -> int:
     return 0
 
 
-def main() -> int:
+def write(cases: Sequence[GoldenCase], file: Path) -> int:
+    """The bits of these cases, which are the same with any number of threads and in every run."""
     lines = []
-    for case in CASES:
+    for case in cases:
         results = []
         for threads in (*case.threads, case.threads[0]):
             lngrad.set_num_threads(threads)
@@ -37,10 +39,10 @@ def main() -> int:
         if any(result != results[0] for result in results):
             raise SystemExit(f"{case.name}: not the same bits with {case.threads} threads, run after run: {results}")
         lines.append(f"{json.dumps(case.name)}: {json.dumps({'where': case.where, **results[0]})}")
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    print(f"{len(lines)} cases in {FILE}")
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(lines)} cases in {file}")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(gpu() if sys.argv[1:] == ["gpu"] else main())
+    raise SystemExit(gpu() if sys.argv[1:] == ["gpu"] else write(CASES, FILE))

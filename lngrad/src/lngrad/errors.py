@@ -19,6 +19,7 @@ __all__ = [
 
 
 MISSING = "no such file or folder"  # behind a path, in every error
+MAX_FOREIGN = 500  # characters of another program's text in a message of ours
 SITE = ""  # the address of the pages once they have one, as https://HOST/; until then they are files of a checkout
 
 
@@ -89,6 +90,11 @@ def printable(text: str, *, markup: bool = False) -> str:
         return text
     # A style without effect keeps apart what rich would read as one thing. Rich drops a backslash before a bracket.
     return re.sub(r"\\+$", lambda found: 2 * found[0] + "[none][/none]", re.sub(r"[\[:]", _apart, text))
+
+
+def flattened(text: str) -> str:
+    """Foreign text as a part of a line: no line end in it begins a line of ours, and it has at most MAX_FOREIGN characters."""
+    return printable(" ".join(text.split()))[:MAX_FOREIGN]
 
 
 def _apart(found: re.Match[str]) -> str:

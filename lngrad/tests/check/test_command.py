@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 import lngrad
 from lngrad.check import reproduction
-from lngrad.check.gate import summary
 from lngrad.check.inputs import draw
 from lngrad.check.judge import Options, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult, settled
+from lngrad.check.verdict import summary
 from lngrad.cli.check import _print_summary
 from lngrad.cli.commands import app
 from lngrad.testing import check_same_bits

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lngrad.check.case import Options
-from lngrad.check.gate import summary
 from lngrad.check.reports.journal import Journal, finish, read_journal
 from lngrad.check.result import CaseResult, OutputResult, settled, tally
+from lngrad.check.verdict import summary
 
 OUTPUT = OutputResult("dx", "float32", (2, 3), False, (), 1.0, 1.0, 1.0, 9.0, ())
 

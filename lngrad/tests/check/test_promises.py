@@ -20,16 +20,17 @@ from typer.testing import CliRunner
 
 import lngrad.check
 from lngrad.check import reproduction
-from lngrad.check.calls.process import KernelProcesses, how_it_died
+from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import NORMS, Options
 from lngrad.check.formats.reading import of_norm, shipped
-from lngrad.check.gate import DRAWN, chosen_cases, drawn_seed
 from lngrad.check.inputs import draw, with_other_values
 from lngrad.check.judge import MANY_UNNAMED, Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult
+from lngrad.check.verdict import DRAWN, chosen_cases, drawn_seed
 from lngrad.cli.commands import app
 from lngrad.errors import LngradError
+from lngrad.support.children import how_it_died
 
 DEFAULT = {case.name: case for case in shipped("default")}
 ODD = """

@@ -269,8 +269,8 @@ def test_too_many_skipped_cases_are_no_pass_in_pytest(most, code, tmp_path):
 def test_the_terminal_shows_foreign_text_and_obeys_nothing_in_it(capsys, make_case):
     from rich.console import Console
 
-    from lngrad.check.gate import summary
     from lngrad.check.result import CaseResult
+    from lngrad.check.verdict import summary
     from lngrad.cli.check import _print_result, _print_summary
     from lngrad.cli.terminal import say
 

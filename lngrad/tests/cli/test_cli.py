@@ -323,13 +323,11 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path, reques
 
 
 HOSTILE = "x\x1b[31m\x07\u202e\u2066\x9b.npz"
+ALL = (*commands.COMMANDS, *commands.ADDED)
 WRONG = [  # for each command a word that it does not know, a file that is not there, and its own choices
     "X",
     "--X",
-    *(
-        f"{command.__name__.replace('_', ' ')} --X"
-        for command in (*commands.COMMANDS, commands.kernel_run, commands.kernel_test)
-    ),
+    *(f"{command.words} --X" for command in ALL),
     "bench --dtypes X",
     "bench --cases X",
     "certify --impl X",
@@ -419,7 +417,7 @@ def test_help_and_version():
     assert cli("--version").stdout == f"lngrad {lngrad.__version__}\n"
     text = cli("--help").stdout
     shown = re.findall(r"(?m)^  (\w+) ", text.partition("Commands:")[2])
-    assert shown[: len(commands.COMMANDS)] == [each.__name__ for each in commands.COMMANDS]
+    assert shown == list(dict.fromkeys(command.words.split()[0] for command in ALL))
     assert "..." not in text.partition("Commands:")[2], "a sentence that does not fit"
     assert "--output-mask" in cli("run", "-h").stdout
     assert cli("run").returncode == 2
@@ -433,22 +431,24 @@ def test_the_command_alone_says_what_to_do_next():
     assert len(lines) == 6
     assert max(map(len, lines)) <= 60  # a narrow terminal
     assert all(line.startswith("  lngrad ") for line in lines[1:])
-    assert {line.split()[1] for line in lines[1:]} <= {*(each.__name__ for each in commands.COMMANDS), "--help"}
+    assert {line.split()[1] for line in lines[1:]} <= {*(command.words for command in ALL), "--help"}
 
 
-OTHERS = [command for command in commands.COMMANDS if command is not commands.demo]  # its example runs in test_demo.py
+OTHERS = [
+    command for command in ALL if command.words not in ("demo", "kernel test")
+]  # its example runs in test_demo.py
 
 
-@pytest.mark.parametrize("command", [*OTHERS, commands.kernel_run], ids=lambda command: command.__name__)
+@pytest.mark.parametrize("command", OTHERS, ids=lambda command: command.words)
 def test_the_example_of_a_commands_help_runs(command, tmp_path):
-    (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.__doc__)
-    assert "_".join(example.split()).startswith(command.__name__)
-    if command in (commands.sdk, commands.kernel_run) and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    (example,) = re.findall(r"(?m)^ *Example: lngrad (.*)$", command.function.__doc__)
+    assert example.startswith(command.words)
+    if command.words in ("sdk", "kernel run") and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("no C++ compiler")
     files_of_examples(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(Path(lngrad.__file__).parents[1])}
-    command = [sys.executable, "-m", "lngrad", *example.split()]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    line = [sys.executable, "-m", "lngrad", *example.split()]
+    result = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout or (tmp_path / "y.npy").exists()
 
@@ -671,3 +671,17 @@ def test_programs_that_compile_run_elsewhere_and_tell_what_went_wrong():
 
     wrong = compile_elsewhere(["pass", "raise SystemExit('no')", "import os; os._exit(5)", "pass"])
     assert list(wrong) == ["", "no", "exit code 5", ""]
+
+
+@pytest.mark.parametrize("words", ["kernel run k.cpp --kernel k", "kernel --help", "sdk", "tiling --shape 2,32,16"])
+def test_a_command_of_a_package_that_is_not_installed_says_what_to_install(words, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.metadata as m\nfind = m.entry_points\nm.entry_points = lambda **names: find(group='none')\n"
+    )
+    result = cli(*words.split(), PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    if "--help" in words:
+        assert "Needs lngrad-ascend." in result.stdout
+    else:
+        name = words.split()[0]
+        assert result.returncode == 2
+        assert result.stderr == f"lngrad: {name}: needs lngrad-ascend: pip install lngrad-ascend\n"

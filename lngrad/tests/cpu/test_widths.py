@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from golden_cases import X86_LEVELS
+
 TESTS = Path(__file__).parents[1]
-V2 = "+64bit,+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
-V3 = V2 + ",+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
-LEVELS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"}
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 PROGRAM = """
 import json, sys
@@ -35,7 +34,7 @@ print(functions.PROCESSOR, simd.WIDE, len(chosen) > (10 if sys.argv[2] == "some"
 
 def of_level(level, cases):
     """What PROGRAM prints in a process of its own, with kernels of its own: kept beside this processor's, by their key."""
-    variables = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": LEVELS[level]}
+    variables = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": X86_LEVELS[level]}
     program = [sys.executable, "-c", PROGRAM, str(TESTS), cases]
     result = subprocess.run(program, capture_output=True, text=True, env={**os.environ, **variables})
     return result.stdout or result.stderr[-2000:]
@@ -50,7 +49,7 @@ def test_narrow_vectors_give_the_golden_bits():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not IS_X86, reason="another instruction set")
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", X86_LEVELS)
 def test_every_level_of_x86_64_gives_all_golden_bits(level):
     if level == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("a processor without AVX-512 can't run its code")

@@ -22,19 +22,10 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
-from lngrad.cli.terminal import (
-    FAILED,
-    REFUSED,
-    SocName,
-    existing,
-    fail,
-    given,
-    run_file,
-    say,
-    working,
-)
+from lngrad.cli.terminal import FAILED, REFUSED, existing, fail, given, say, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.support.dtypes import DTYPES
+from lngrad_ascend.cli.options import SocName, run_file
 
 MAX_SECOND_RUN_S = 10.0  # without auto-sync
 STOPPED = "it was stopped"  # as lngrad/watch.h says it
@@ -244,23 +235,23 @@ class _Result(NamedTuple):
 
 def _run_apart(request: _Request, time_limit: float) -> _Result:
     """Run a kernel in a process of its own, which it may crash, end or keep busy for ever."""
-    from lngrad.check.calls.worker import Worker
+    from lngrad.support.children import Child
 
     kernel = request.build["kernel"] or request.project[0].name
     with tempfile.TemporaryDirectory(prefix="lngrad-kernel-") as folder:
-        worker = Worker(_work, request, folder=Path(folder), keep_stdout=True)
+        worker = Child(_work, request, folder=Path(folder), keep_stdout=True)
         result, seconds = None, math.inf  # compiling is not limited
         try:
             with working(f"compiling {kernel}"):
-                worker.tasks.poll(None)
-            while result is None and worker.tasks.poll(None if seconds == math.inf else seconds):
-                result, seconds = worker.tasks.recv(), time_limit
+                worker.connection.poll(None)
+            while result is None and worker.connection.poll(None if seconds == math.inf else seconds):
+                result, seconds = worker.connection.recv(), time_limit
                 if isinstance(result, Exception):
                     raise result
             if isinstance(result, _Result) and result.fault is None:
                 with suppress(EOFError):
-                    if worker.tasks.poll(MAX_SECOND_RUN_S):
-                        result = result._replace(remarks=(*result.remarks, *worker.tasks.recv()))
+                    if worker.connection.poll(MAX_SECOND_RUN_S):
+                        result = result._replace(remarks=(*result.remarks, *worker.connection.recv()))
             late = result is None
             if late:
                 worker.stop()
@@ -271,7 +262,7 @@ def _run_apart(request: _Request, time_limit: float) -> _Result:
                 raise BrokenPipeError(errno.EPIPE, "") from None
         finally:
             worker.end()
-        said = worker.said().splitlines()
+        said = worker.output().splitlines()
     ours = [line for line in said if line.startswith("lngrad: ")]
     for line in said:
         if line not in ours:

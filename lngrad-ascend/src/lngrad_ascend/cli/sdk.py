@@ -11,20 +11,9 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import (
-    FAILED,
-    REFUSED,
-    SocName,
-    completing,
-    fail,
-    given,
-    new_table,
-    run_file,
-    say,
-    soc_names,
-    working,
-)
+from lngrad.cli.terminal import FAILED, REFUSED, completing, fail, given, new_table, say, working
 from lngrad.errors import printable
+from lngrad_ascend.cli.options import SocName, run_file, soc_names
 
 _PROGRAM = "lngrad.sdk.program"
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from lngrad.cli.terminal import FAILED, REFUSED, SocName, choice, fail, in_table, new_table, working
+from lngrad.cli.terminal import FAILED, REFUSED, choice, fail, in_table, new_table, working
+from lngrad_ascend.cli.options import SocName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,10 @@ COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"
 
 def tiling(
     api: Annotated[
-        str, choice("LayerNorm, LayerNormGrad or LayerNormGradBeta.", partial(in_table, "ascend.tiling.lint", "APIS"))
+        str,
+        choice(
+            "LayerNorm, LayerNormGrad or LayerNormGradBeta.", partial(in_table, "lngrad_ascend.tiling.lint", "APIS")
+        ),
     ] = "LayerNormGrad",
     shape: Annotated[str | None, Option(help="B,S,H or B,S,storageHLength,originHLength.", show_default=False)] = None,
     dtype: Annotated[str, choice("half or float.", lambda: ("half", "float"))] = "float",

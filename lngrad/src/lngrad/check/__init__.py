@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lngrad.check.gate import run
+    from lngrad.check.verdict import run
 
 __all__ = ["run"]
 
@@ -13,6 +13,6 @@ __all__ = ["run"]
 def __getattr__(name: str) -> Any:
     if name != "run":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lngrad.check.gate import run
+    from lngrad.check.verdict import run
 
     return run

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from lngrad.check.calls.kernel import KernelError, here
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.calls.worker import Worker
 from lngrad.check.case import FUZZ, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
@@ -30,7 +29,7 @@ from lngrad.check.standards import AUTO, LLAMA, STANDARDS, usual
 from lngrad.check.trial import result_of
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.errors import BackendUnavailable, FileFormatError, LngradError
-from lngrad.support.children import end_children, guarded
+from lngrad.support.children import Child, end_children, guarded
 
 __all__ = ["Options", "case_facts", "check_case", "command_of", "default_jobs", "run_cases"]
 
@@ -101,17 +100,17 @@ def command_of(case: CheckCase, options: Options) -> str:
     return f"{options.invoked}{where} --seed {seed} --filter {quoted}"
 
 
-class _Worker(Worker):
+class _Worker(Child):
     """A process that judges, and the case that it has."""
 
     def __init__(self, options: Options, threads: int, time_limit: float, folder: Path) -> None:
         super().__init__(_work, options, threads, time_limit, folder=folder)
         self.case: CheckCase | None = None
-        self.given = 0.0
+        self.begin = 0.0
 
     def give(self, case: CheckCase, explained: str) -> None:
-        self.case, self.given = case, monotonic()
-        self.tasks.send((case, explained))
+        self.case, self.begin = case, monotonic()
+        self.connection.send((case, explained))
 
     def end(self) -> None:
         """End the process; it ends its kernel first."""
@@ -170,7 +169,7 @@ def run_cases(
 
     def turn(worker: _Worker) -> None:
         try:
-            kind, value = worker.tasks.recv()
+            kind, value = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             case = worker.case
             assert case is not None  # a worker says nothing without one
@@ -178,7 +177,7 @@ def run_cases(
             workers.remove(worker)
             worker.end()
             bare = _bare(case, options, case.standard or options.standard)
-            tell(replace(bare, status="failed", reason=text, seconds=monotonic() - worker.given))
+            tell(replace(bare, status="failed", reason=text, seconds=monotonic() - worker.begin))
             return
         if kind == REFUSED:
             raise BackendUnavailable(value)
@@ -193,9 +192,9 @@ def run_cases(
                 while waiting and len(workers) < jobs:
                     workers.append(_Worker(options, threads, time_limit, Path(folder)))
                     give(workers[-1])
-                told = wait([worker.tasks for worker in workers if worker.case], timeout=1.0)
+                ready = wait([worker.connection for worker in workers if worker.case], timeout=1.0)
                 for worker in list(workers):
-                    if worker.tasks in told:
+                    if worker.connection in ready:
                         turn(worker)
         finally:
             for worker in workers:
@@ -206,7 +205,7 @@ def default_jobs() -> int:
     return max(1, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 
 
-def _work(tasks: Connection, options: Options, threads: int, time_limit: float) -> None:
+def _work(connection: Connection, options: Options, threads: int, time_limit: float) -> None:
     """Send the results of cases: ("done", result), or ("refused", text) and nothing more."""
     signal.signal(signal.SIGTERM, _end)
     guarded()
@@ -215,13 +214,13 @@ def _work(tasks: Connection, options: Options, threads: int, time_limit: float) 
     try:
         while True:
             try:
-                case, explained = tasks.recv()
+                case, explained = connection.recv()
             except EOFError:  # the parent is gone, or has no more
                 return
             try:
-                tasks.send((DONE, check_case(case, replace(options, explained=explained), kernels)))
+                connection.send((DONE, check_case(case, replace(options, explained=explained), kernels)))
             except LngradError as error:
-                tasks.send((REFUSED, str(error)))
+                connection.send((REFUSED, str(error)))
     finally:
         kernels.end()
         end_children()

@@ -53,7 +53,7 @@ def bench(
             "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, gated_rms_norm, rms_norm_of_gated, "
             "modulated_layer_norm, with the scopes forward,autograd,model and the peers layer_norm,separate,torch,override,"
             "llama,compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
-            lambda: ("layer_norm", *in_table("bench.family", "TIMED")),
+            lambda: ("layer_norm", *in_table("lngrad.bench.family", "TIMED")),
         ),
     ] = "layer_norm",
     device: Annotated[str, choice("cpu or cuda.", lambda: ("cpu", "cuda"))] = "cpu",

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lngrad.check.case import CheckCase, Options
-    from lngrad.check.gate import Run
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
+    from lngrad.check.verdict import Run
 
 MAX_PRINTED = 20  # failures, and other lines of a kind
 FORMATS = ("bin", "npy", "npz", "safetensors")  # of golden
@@ -94,7 +94,7 @@ def check(
         choice(
             "auto (stable; mixed where x has 16 bits), mixed, stat, close, cosine, binary, dual, exact, stable or "
             "llama; a case's own goes first.",
-            lambda: ("auto", *in_table("check.standards", "STANDARDS")),
+            lambda: ("auto", *in_table("lngrad.check.standards", "STANDARDS")),
         ),
     ] = "auto",
     norm: NormName = None,
@@ -145,11 +145,11 @@ def check(
 
     from lngrad.check.calls.process import CALL_SECONDS, KernelProcesses
     from lngrad.check.case import Options
-    from lngrad.check.gate import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
     from lngrad.check.judge import default_jobs
     from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal, seed_of
     from lngrad.check.result import settled
     from lngrad.check.standards import AUTO, LEVELS, STANDARDS
+    from lngrad.check.verdict import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
 
     one_of("--standard", standard, (AUTO, *STANDARDS))
     one_of("--level", level, LEVELS)
@@ -239,7 +239,7 @@ def _write_reports(
 
 def _end(count: dict[str, int], max_skipped: str) -> None:
     """End the command with the exit code of these results; return if all is well."""
-    from lngrad.check.gate import too_many
+    from lngrad.check.verdict import too_many
 
     cases = sum(count.values())
     if count["failed"]:
@@ -335,8 +335,8 @@ def _print_result(console: Console, result: CaseResult, known: str = "") -> None
 
 def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_drawn: bool = False) -> None:
     """What the run says; `found` are the results as they came, with the names that were printed then."""
-    from lngrad.check.gate import is_refusal
     from lngrad.check.result import BELIEVED, tally
+    from lngrad.check.verdict import is_refusal
 
     def dim(text: str) -> None:
         console.print(f"[dim]{escape(text)}[/]")

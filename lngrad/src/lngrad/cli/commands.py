@@ -1,19 +1,19 @@
-"""The app, and every command in the order of the help.
+"""The app, and every command in the order of the help: lngrad's, then those of packages that add some.
 
 A command reads options, calls one function below and prints. It imports what it needs when it runs, so that
-`lngrad --help` is quick.
+`lngrad --help` is quick. A package adds commands by an entry point of the group `lngrad.commands`: a tuple of `Command`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 from typer import Option
-from typer.core import TyperCommand
 
 from lngrad import __version__
 from lngrad.cli.bench import bench
@@ -22,11 +22,8 @@ from lngrad.cli.check import check, golden
 from lngrad.cli.demo import demo
 from lngrad.cli.info import info
 from lngrad.cli.run import run
-from lngrad.cli.terminal import in_one_line
+from lngrad.cli.terminal import REFUSED, Command, fail, in_one_line
 from lngrad.errors import page
-from lngrad_ascend.cli.kernel import kernel_run
-from lngrad_ascend.cli.sdk import CutAtRun, kernel_test, sdk
-from lngrad_ascend.cli.tiling import tiling
 
 app = typer.Typer(
     help="LayerNorm and RMSNorm on CPUs, a checker of gradients, and Ascend CANN without an NPU.",
@@ -36,18 +33,32 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS: dict[Callable[..., None], str] = {  # with its line in the list of all commands
-    demo: "Train on digits, check the gradients.",
-    run: "Compute gradients of arrays in files.",
-    check: "Say whether gradients are right, and which mistake it is.",
-    certify: "Measure reproducibility: threads, batch, order of sums.",
-    golden: "Write inputs and float64 results of cases.",
-    bench: "Time kernels in turns with torch, oneDNN and others.",
-    tiling: "Say whether an Ascend C temporary buffer suffices.",
-    sdk: "Write CANN's toolkit folder, or run a C or C++ program.",
-    info: "Show what is installed, and what to install for what.",
-}
-CLASSES: dict[object, type[TyperCommand]] = {sdk: CutAtRun}  # of those whose words typer alone can't take apart
+COMMANDS = (
+    Command(demo, "Train on digits, check the gradients."),
+    Command(run, "Compute gradients of arrays in files."),
+    Command(check, "Say whether gradients are right, and which mistake it is."),
+    Command(certify, "Measure reproducibility: threads, batch, order of sums."),
+    Command(golden, "Write inputs and float64 results of cases."),
+    Command(bench, "Time kernels in turns with torch, oneDNN and others."),
+    Command(info, "Show what is installed, and what to install for what."),
+)
+# What another package brings, for those who have it not.
+ELSEWHERE = {"kernel": "lngrad-ascend", "sdk": "lngrad-ascend", "tiling": "lngrad-ascend"}
+
+
+def add(commands: Iterable[Command]) -> None:
+    """Register commands; those of a group stand below its name, as `lngrad kernel run` does."""
+    groups: dict[str, typer.Typer] = {}
+    for command in commands:
+        parent = app
+        if command.group:
+            if command.group not in groups:
+                groups[command.group] = typer.Typer(help=command.group_help, no_args_is_help=True)
+                app.add_typer(groups[command.group], name=command.group)
+            parent = groups[command.group]
+        parent.command(command.name, cls=command.cls, help=_help(command.function), short_help=command.line)(
+            in_one_line(command.function)
+        )
 
 
 def _help(function: Callable[..., None]) -> str:
@@ -55,13 +66,17 @@ def _help(function: Callable[..., None]) -> str:
     return re.sub(r"docs/([\w-]+)\.md", lambda found: page(found[1]), inspect.getdoc(function) or "")
 
 
-for function, says in COMMANDS.items():
-    app.command(cls=CLASSES.get(function), help=_help(function), short_help=says)(in_one_line(function))
+def _elsewhere(context: typer.Context) -> None:
+    """Says which package brings the command."""
+    package = ELSEWHERE[context.info_name or ""]
+    fail(f"{context.info_name}: needs {package}: pip install {package}", REFUSED)
 
-kernels = typer.Typer(help="Run Ascend C kernels in C++ on the simulated NPU.", no_args_is_help=True)
-kernels.command("run", help=_help(kernel_run))(in_one_line(kernel_run))
-kernels.command("test")(in_one_line(kernel_test))
-app.add_typer(kernels, name="kernel")
+
+ADDED = tuple(command for point in entry_points(group="lngrad.commands") for command in point.load())
+add((*COMMANDS, *ADDED))
+for absent in ELSEWHERE.keys() - {command.words.split()[0] for command in ADDED}:
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(absent, help=f"Needs {ELSEWHERE[absent]}.", context_settings=anything)(_elsewhere)
 
 
 def _version(wanted: bool) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
-from lngrad.cli.terminal import REFUSED, SocName, choice, fail, given, known_norm, plain_norms, progress, say
+from lngrad.cli.terminal import REFUSED, choice, fail, given, known_norm, plain_norms, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -56,7 +57,7 @@ def run(
     block_bytes: Annotated[
         int, Option(min=1, help="Rows are computed in blocks of about this size; the bits do not depend on it.")
     ] = 256 << 20,
-    soc: SocName = None,
+    soc: Annotated[str | None, Option(help="With --backend ascend_sim: the simulated SoC.")] = None,
     force: Annotated[bool, Option("--force", help="Replace OUTPUT if it exists.")] = False,
     max_bytes: Annotated[
         int | None,
@@ -84,7 +85,7 @@ def run(
     from rich.console import Console
 
     from lngrad.check.case import NORMS
-    from lngrad.core.plan import make_plan
+    from lngrad.core.plan import availability, make_plan
     from lngrad.files.reading import read_tensors
     from lngrad.files.rowblocks import NAMES, RowBlocks
     from lngrad.files.writing import new_output
@@ -95,9 +96,9 @@ def run(
     if soc is not None:
         if backend != "ascend_sim":
             fail(f"--soc: expected --backend ascend_sim beside it, got {backend or 'no backend'}", REFUSED)
-        from lngrad_ascend.soc import use
-
-        use(soc)
+        if (state := availability(backend)) != "available":
+            fail(f"--backend: {backend}: {state}", REFUSED)
+        import_module("lngrad_ascend.soc").use(soc)
     known_norm(norm, plain_norms)
     mask = _mask(output_mask)
     if output.exists() and input.exists() and output.samefile(input):

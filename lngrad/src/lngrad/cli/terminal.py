@@ -8,10 +8,11 @@ from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
 import typer
 from typer import Option
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from lngrad.errors import MISSING, LngradError, install_command, printable
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
 
 # Exit codes: Ctrl-C; a check did not pass; bad input, or something is missing; more to do.
 INTERRUPTED, FAILED, REFUSED, UNFINISHED = 130, 1, 2, 3
+
+
+class Command(NamedTuple):
+    """A row of the command line.
+
+    Attributes:
+        function: What runs; its docstring is the help.
+        line: What the list of all commands says.
+        name: As it is typed, where that is not the function's.
+        group, group_help: The word before it, as in `lngrad kernel run`, and what its help says.
+        cls: Of a command whose words typer alone can't take apart.
+    """
+
+    function: Callable[..., None]
+    line: str
+    name: str | None = None
+    group: str = ""
+    group_help: str = ""
+    cls: type[TyperCommand] | None = None
+
+    @property
+    def words(self) -> str:
+        """What is typed behind lngrad."""
+        return f"{self.group} {self.name or self.function.__name__}".strip()
 
 
 def exit_code(app: typer.Typer, *words: str) -> int:
@@ -130,23 +155,13 @@ def file_option(kind: str, help: str, **options: Any) -> Any:
 
 
 def in_table(module: str, name: str) -> Iterable[str]:
-    """The keys of a table of lngrad's, whose module is loaded then alone."""
-    table: Iterable[str] = getattr(import_module(f"lngrad.{module}"), name)
+    """The keys of a table, whose module is loaded then alone."""
+    table: Iterable[str] = getattr(import_module(module), name)
     return table
 
 
-norm_names = partial(in_table, "check.case", "NORMS")  # of --norm
-plain_norms = partial(in_table, "check.case", "PLAIN")  # of --norm where there are neither gates nor samples
-
-
-def soc_names() -> Iterable[str]:
-    """Of --soc."""
-    from lngrad_ascend.soc import names
-
-    return names()
-
-
-SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
+norm_names = partial(in_table, "lngrad.check.case", "NORMS")  # of --norm
+plain_norms = partial(in_table, "lngrad.check.case", "PLAIN")  # of --norm where there are neither gates nor samples
 
 
 def impl_names() -> Iterable[str]:
@@ -216,18 +231,3 @@ def progress(
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task(unit, total=total, completed=completed)
         yield lambda number: bar.advance(task, number)
-
-
-def run_file(words: list[str], settings: Any, time_limit: float | None, folder: Path | None = None, **more: Any) -> int:
-    """Build a program against the toolkit, run it with its arguments, and return its code."""
-    from lngrad.support.children import children, end_children, guarded
-    from lngrad_ascend.sdk.program import run_program
-
-    existing(Path(words[0]))
-    building = working(f"building {words[0]}")
-    guarded()
-    ours = dict(children())
-    try:
-        return run_program(Path(words[0]), words[1:], folder, settings, time_limit, building, **more)
-    finally:
-        end_children(lambda process, _: process in ours)  # what the program has started

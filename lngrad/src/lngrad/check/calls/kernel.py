@@ -22,13 +22,12 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
-from lngrad.check.implementations.implementation import MAX_SAID, first_line
+from lngrad.check.implementations.implementation import first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
 from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
-from lngrad.errors import printable
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
@@ -336,11 +335,6 @@ class Here:
             raise KernelError(str(fault), fault.mistake) from None
         except Exception as error:
             raise KernelError(first_line(error)) from None
-
-
-def in_one_line(text: str) -> str:
-    """What somebody else's program says, in which no line end begins a line of ours."""
-    return printable(" ".join(text.split()))[:MAX_SAID]
 
 
 @cache

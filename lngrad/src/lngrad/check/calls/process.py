@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request, in_one_line
+from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
 from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
-from lngrad.errors import BackendUnavailable, LngradError
-from lngrad.support.children import ends_with_parent, give_up_access
+from lngrad.errors import BackendUnavailable, LngradError, flattened
+from lngrad.support.children import BLAS_THREADS, end_of, ends_with_parent, give_up_access, how_it_died
 from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import Inputs
 
@@ -39,8 +39,6 @@ CALL_SECONDS = 600.0  # that a call may take which is certified
 START_SECONDS = 120.0  # to import and look an implementation up, on a loaded machine
 TELL_SECONDS = 2.0  # for a kernel that has taken too long, to say where it is
 LOOK_SECONDS = 0.5  # after which it is looked whether a process that does not answer is still there
-LOG_CHARACTERS = 400
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILLED = {PERTURB: str(0xFF ^ POISON), "MallocScribble": "1"}  # glibc's and macOS's: what is allocated and freed
 MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message
 _WRITES = {signal.SIGSEGV, signal.SIGBUS}
@@ -132,9 +130,9 @@ class KernelProcess:
         except _BROKEN:
             raise self._death() from None
         if told["kind"] == "skipped":
-            raise NotApplicable(in_one_line(str(told["text"])))
+            raise NotApplicable(flattened(str(told["text"])))
         if told["kind"] == "raised":
-            raise KernelError(in_one_line(str(told["text"])), told.get("mistake"))
+            raise KernelError(flattened(str(told["text"])), told.get("mistake"))
         return told
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
@@ -149,7 +147,7 @@ class KernelProcess:
                 self._process.wait(TELL_SECONDS)
             said = self._said()
             self.end()
-            raise KernelError(late + _it_said(said))
+            raise KernelError(late + end_of(said))
         told = json.loads(self._pipe.recv_bytes(MAX_MESSAGE_BYTES))
         if not isinstance(told, dict) or "kind" not in told:
             raise EOFError
@@ -217,21 +215,6 @@ class KernelProcess:
     def _said(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
-
-
-def how_it_died(code: int | None, said: str) -> str:
-    """The signal or the exit code of a process, and the end of what it wrote."""
-    if code is None:
-        return f"it left off answering, and did not end{_it_said(said)}"
-    how = f"exit code {code}"
-    if code < 0:
-        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"crashed ({how}){_it_said(said)}"
-
-
-def _it_said(text: str) -> str:
-    lines = [in_one_line(line) for line in text[-LOG_CHARACTERS:].strip().splitlines()[-4:]]
-    return f"; it said: {' / '.join(lines)}" if lines else ""
 
 
 class KernelProcesses:

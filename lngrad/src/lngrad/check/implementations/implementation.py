@@ -17,6 +17,7 @@ import lngrad
 from lngrad.check.case import OUTPUTS, CheckCase, Norm
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
+from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
 from lngrad.typing import Array, Mask, Shape
@@ -24,7 +25,6 @@ from lngrad.typing import Array, Mask, Shape
 PreparedCall: TypeAlias = Callable[[], Any]
 Rule: TypeAlias = Callable[[CheckCase, DrawnInputs], "str | None"]
 _OURS = str(Path(lngrad.__file__).parent)
-MAX_SAID = 500  # characters of what an implementation says
 
 
 class NotApplicable(Exception):
@@ -36,7 +36,7 @@ def first_line(error: BaseException) -> str:
     frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
     own = [one for one in frames if "lib/python" not in one.filename] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_SAID] + where
+    return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
 
 class Fault(Exception):

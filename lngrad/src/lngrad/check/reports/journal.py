@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 import lngrad
 from lngrad.check.case import CheckCase, Options
-from lngrad.check.gate import Run, code_of
 from lngrad.check.result import BELIEVED, CaseResult, mapped
+from lngrad.check.verdict import Run, code_of
 from lngrad.errors import FileFormatError, printable
 from lngrad.files.boundary import as_format_error, parse_json, read_text
 from lngrad.files.writing import write_text

@@ -1,0 +1,34 @@
+"""What the commands of lngrad-ascend share: the simulated SoC as an option, and programs that are built and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from lngrad.cli.terminal import choice, existing, working
+
+
+def soc_names() -> Iterable[str]:
+    """Of --soc."""
+    from lngrad_ascend.soc import names
+
+    return names()
+
+
+SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
+
+
+def run_file(words: list[str], settings: Any, time_limit: float | None, folder: Path | None = None, **more: Any) -> int:
+    """Build a program against the toolkit, run it with its arguments, and return its code."""
+    from lngrad.support.children import children, end_children, guarded
+    from lngrad_ascend.sdk.program import run_program
+
+    existing(Path(words[0]))
+    building = working(f"building {words[0]}")
+    guarded()
+    ours = dict(children())
+    try:
+        return run_program(Path(words[0]), words[1:], folder, settings, time_limit, building, **more)
+    finally:
+        end_children(lambda process, _: process in ours)  # what the program has started

@@ -9,6 +9,7 @@ from fuzz import fuzz_program
 from programs import EXAMPLES, build, needs_c, needs_cxx, run
 
 from lngrad_ascend.sdk import Settings, write_toolkit
+from lngrad_ascend.sdk.program import run_program
 
 SANITIZE = "-fsanitize=address"
 
@@ -25,6 +26,11 @@ def test_the_cxx_example(toolkit: Path, tmp_path: Path) -> None:
     done = run(build(toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path, "-std=c++11"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "host memory: data: expected an address inside device memory from aclrtMalloc" in done.stdout
+
+
+@needs_cxx
+def test_inside_python_threads_of_the_program_come_and_go(static_toolkit: Path) -> None:
+    assert run_program(EXAMPLES / "cpp" / "layer_norm.cpp", [], static_toolkit, Settings()) == 0
 
 
 @needs_c

@@ -156,7 +156,10 @@ def _reader(function: Function, parameter: Parameter, at: int, unified: bool) ->
         return lambda call, word: _list(call, parameter, word, call.words[parameter.length])
     if function.name == "aclCreateScalar":
         return lambda call, word: _scalar(call, parameter.name, word, call.words[at + 1])
-    host_size, device_size = function.size_of(HOST_SIZES, parameter.name), function.size_of(DEVICE_SIZES, parameter.name)
+    host_size, device_size = (
+        function.size_of(HOST_SIZES, parameter.name),
+        function.size_of(DEVICE_SIZES, parameter.name),
+    )
     if host_size is not None or (unified and device_size is not None):
         names = [parameter.name for parameter in function.parameters]
         size = _size_reader(names, host_size or device_size or "")

@@ -24,10 +24,8 @@ except BaseException as error:
 """
 
 
-def environment_header(
-    python: str, libpython: str, version: str, packages: Sequence[str], settings: Settings
-) -> str:
-    """Where Python, its shared library ("": none) and lngrad's folders are (this package's first), and what runs at the start."""
+def environment_header(python: str, libpython: str, version: str, packages: Sequence[str], settings: Settings) -> str:
+    """Where Python, its shared library ("": none) and folders (this package's first) are, and what runs at the start."""
     constants = {
         "LNGRAD_PYTHON": python,
         "LNGRAD_LIBPYTHON": libpython,

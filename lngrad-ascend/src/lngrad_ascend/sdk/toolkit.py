@@ -36,7 +36,9 @@ LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the doc
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
 PYTHON, VERSION = sys.executable, f"{sys.version_info.major}.{sys.version_info.minor}"
 # The folders that have this package, and lngrad.
-PACKAGES = tuple(dict.fromkeys(str(Path(file).resolve().parents[up]) for file, up in ((__file__, 2), (lngrad.__file__, 1))))
+PACKAGES = tuple(
+    dict.fromkeys(str(Path(file).resolve().parents[up]) for file, up in ((__file__, 2), (lngrad.__file__, 1)))
+)
 SOURCES = ("interpreter.c", "kernels.c", "shim.h")  # written by hand
 
 

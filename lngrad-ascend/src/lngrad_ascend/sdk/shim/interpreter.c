@@ -28,6 +28,8 @@ static struct {
     void *(*this_thread)(void);
     void *(*save_thread)(void);
     void (*restore_thread)(void *);
+    void (*clear_thread)(void *);
+    void (*delete_thread)(void);
     PyObject *(*dict_new)(void);
     PyObject *(*run_string)(const char *, int, PyObject *, PyObject *);
     void (*err_clear)(void);
@@ -81,6 +83,8 @@ static int look_up(void *library)
         {&python.this_thread, "PyGILState_GetThisThreadState"},
         {&python.save_thread, "PyEval_SaveThread"},
         {&python.restore_thread, "PyEval_RestoreThread"},
+        {&python.clear_thread, "PyThreadState_Clear"},
+        {&python.delete_thread, "PyThreadState_DeleteCurrent"},
         {&python.dict_new, "PyDict_New"},
         {&python.run_string, "PyRun_String"},
         {&python.err_clear, "PyErr_Clear"},
@@ -127,7 +131,8 @@ static void leave_thread(void *state)
 {
     if (forked || !python.is_initialized()) return;
     python.restore_thread(state);
-    python.release(1); /* PyGILState_UNLOCKED: undoes the first PyGILState_Ensure of this thread, and its state */
+    python.clear_thread(state); /* not PyGILState_Release: where Python was there first, its key of this thread is gone */
+    python.delete_thread();
 }
 
 static void start(void)

@@ -18,6 +18,7 @@ from lngrad.cpu.jobs import (
     DGAMMA,
     DX,
     GROUP,
+    KINDS,
     LANES,
     LANES_BYTES,
     LANES_COLUMN_BYTES,
@@ -31,6 +32,7 @@ from lngrad.cpu.jobs import (
     Combine,
     Convert,
     Forward,
+    Kind,
     Slice,
     bits_of,
     new_job,
@@ -139,8 +141,10 @@ class PlanBuilder:
 
     def main_function(self, name: str) -> int:
         """The function of a task for this normalization."""
-        prefix = "gated_" if self.gated else "" if self.problem.normalization.centred else "rms_"
-        return self.function(prefix + name)
+        operator = self.problem.operator
+        has_beta = not {"beta", "dbeta"}.isdisjoint((*operator.inputs, *operator.outputs))
+        kind = Kind(self.problem.normalization.centred, has_beta, self.gated)
+        return self.function(KINDS[kind] + name)
 
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""

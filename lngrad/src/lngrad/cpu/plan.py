@@ -9,8 +9,23 @@ import numpy as np
 
 from lngrad.core.arrays import ArraySpec
 from lngrad.core.column_tree import CHUNK
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    SLICE_BACKWARD,
+    Problem,
+    Role,
+)
 from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import (
     BLOCK_SEGMENTS,
@@ -72,6 +87,15 @@ LEAST_COMBINED = 1 << 14  # and at the least, where more threads share them
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 
 NOTHING = -0.0  # what can be added to any number and leaves its bits
+
+# Their kinds are in KINDS, and have tasks.
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD,
+         GATED_FORWARD, GATED_BACKWARD, SLICE_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha", "modulated", "norm_before_gate")),
+)  # fmt: skip
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}

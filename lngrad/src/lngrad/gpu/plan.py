@@ -20,14 +20,33 @@ import torch
 import triton.language as tl
 
 from lngrad.core.arrays import ArraySpec
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    Problem,
+    Role,
+)
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import AtOnce, Chunks, Columns, Finalize, Tiles
 from lngrad.gpu.run import Launch, Steps, pack, run, signature
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.typing import Shape
+
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha")),
+)
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}
 
@@ -36,15 +55,8 @@ def plan(problem: Problem, threads: int) -> Plan:
     """Choose the regime; threads are the CPU's, and of no interest here.
 
     Raises:
-        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
-            which is for columns of longer rows; or each sample has a gamma of its own; or there is a gate.
+        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter.
     """
-    if "lost" in problem.inputs:
-        raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
-    if "gate" in problem.inputs:
-        raise BackendUnavailable("backend: triton_gpu takes no gate, got one")
-    if problem.normalization.modulated:
-        raise BackendUnavailable("backend: triton_gpu takes one gamma for all rows, got one for each sample")
     if problem.kind != "torch":
         raise BackendUnavailable(f"backend: triton_gpu takes torch tensors, got {problem.kind} arrays")
     if problem.device == "cpu" and not kernels.INTERPRETED:

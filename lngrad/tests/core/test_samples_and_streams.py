@@ -44,10 +44,10 @@ NORMS = {
     "float32 stream rms": {"normalization": Normalization(centred=False, alpha=1.7), "residual": "float32"},
     "both": {"normalization": MODULATED, "residual": "float32"},
     "gated": {"normalization": Normalization(centred=False), "gated": True},
-    "gate first": {"normalization": Normalization(centred=False, offset=1.0, gates_x=True), "gated": True},
+    "gate first": {"normalization": Normalization(centred=False, offset=1.0, norm_before_gate=False), "gated": True},
     "modulated gated": {"normalization": Normalization(centred=False, modulated=True), "gated": True},
     "modulated gate first": {
-        "normalization": Normalization(centred=False, modulated=True, gates_x=True),
+        "normalization": Normalization(centred=False, modulated=True, norm_before_gate=False),
         "gated": True,
     },
 }

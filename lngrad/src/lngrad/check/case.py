@@ -45,8 +45,8 @@ NORMS = {
     "add_rms_norm": Norm(RMS_NORM, residual=True),
     "deep_norm": Norm(LAYER_NORM._replace(alpha=1.7), residual=True),
     "gated_rms_norm": Norm(RMS_NORM, gated=True),
-    "rms_norm_of_gated": Norm(RMS_NORM._replace(gates_x=True), gated=True),
-    "rms_norm_of_gated_groups": Norm(RMS_NORM._replace(modulated=True, gates_x=True), gated=True),
+    "rms_norm_of_gated": Norm(RMS_NORM._replace(norm_before_gate=False), gated=True),
+    "rms_norm_of_gated_groups": Norm(RMS_NORM._replace(modulated=True, norm_before_gate=False), gated=True),
     "modulated_layer_norm": Norm(LAYER_NORM._replace(offset=1.0, modulated=True)),
     "modulated_rms_norm": Norm(RMS_NORM._replace(offset=1.0, modulated=True)),
 }

@@ -21,7 +21,7 @@ ABSENT = ("numba", "llvmlite", "torch", "jax", "triton")
 NEEDED = ("numpy", "ml_dtypes", "typer", "rich")
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "examples" / "cpp" / "rows_backward.cpp"
-PROGRAM = Path(__file__).with_name("programs") / "kernel_without_frameworks.py"
+PROGRAM = Path(__file__).with_name("cpp") / "programs" / "kernel_without_frameworks.py"
 METADATA = next(Path(str(file.locate())).parent for file in files("lngrad-ascend") if file.name == "METADATA")
 SOURCES = [str(ROOT / package / "src") for package in ("lngrad", "lngrad-ascend")]
 M, N, BLOCKS = 20, 64, 4

@@ -38,12 +38,12 @@ def rows_kernel(source: Path = ROWS, sums: int = 0) -> ascendc.CompiledKernel:
 
 
 def run_rows(kernel: ascendc.CompiledKernel, inputs: Inputs, blocks: int = BLOCKS, **rules: object) -> Grads:
-    one = Grads(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma))
+    grads = Grads(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma))
     launch(
-        kernel, blocks, inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *one,
+        kernel, blocks, inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *grads,
         workspace=2 * N * 4 * blocks, tiling=struct.pack("<3I", M, N, -(-M // blocks)), **rules,
     )  # fmt: skip
-    return one
+    return grads
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,8 @@ def test_rows_backward(inputs, sums, auto_sync):
 def test_every_run_gives_the_same_bits(inputs):
     kernel = rows_kernel(sums=0)
     first, second = run_rows(kernel, inputs), run_rows(kernel, inputs)
-    for one, other in zip(first, second, strict=True):
-        check_same_bits(one, other)
+    for array, other in zip(first, second, strict=True):
+        check_same_bits(array, other)
 
 
 @pytest.mark.parametrize("name", ["Ascend910B1", "Ascend310P"])
@@ -84,8 +84,8 @@ def test_tile_backward_has_the_bits_of_the_same_kernel_in_python(name):
             tile_backward, 1, inputs.dy, inputs.x, variance, mean, inputs.gamma, *outputs[1],
             tiling=grad.to_bytes() + beta.to_bytes(),
         )  # fmt: skip
-    for one, other in zip(*outputs, strict=True):
-        check_same_bits(one, other)
+    for array, other in zip(*outputs, strict=True):
+        check_same_bits(array, other)
 
 
 def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes):
@@ -96,18 +96,18 @@ def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes)
     pipe = ascendc.TPipe()
 
     def queue(position, number, count):
-        one = ascendc.TQue(position, number)
-        pipe.InitBuffer(one, number, 4 * count)
-        return one
+        que = ascendc.TQue(position, number)
+        pipe.InitBuffer(que, number, 4 * count)
+        return que
 
     tensors = []
     for address, count in ((dy, rows * H), (x, rows * H), (variance, rows), (mean, rows), (gamma, H)):
-        source, one = ascendc.GlobalTensor(np.float32), queue(ascendc.TPosition.VECIN, 1, count)
+        source, que = ascendc.GlobalTensor(np.float32), queue(ascendc.TPosition.VECIN, 1, count)
         source.SetGlobalBuffer(address, count)
-        local = one.AllocTensor(np.float32)
+        local = que.AllocTensor(np.float32)
         ascendc.DataCopy(local, source, count)
-        one.EnQue(local)
-        tensors.append((one, one.DeQue(np.float32)))
+        que.EnQue(local)
+        tensors.append((que, que.DeQue(np.float32)))
     dx_queue, sums_queue = queue(ascendc.TPosition.VECOUT, 1, rows * H), queue(ascendc.TPosition.VECOUT, 2, H)
     xhat_buffer = ascendc.TBuf()
     pipe.InitBuffer(xhat_buffer, 4 * rows * H)
@@ -116,16 +116,16 @@ def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes)
     ascendc.LayerNormGrad(dx_local, xhat, *locals_, 1e-5, grad)
     sums = [sums_queue.AllocTensor(np.float32) for _ in range(2)]
     ascendc.LayerNormGradBeta(*sums, xhat, locals_[0], beta)
-    for one, local in tensors:
-        one.FreeTensor(local)
-    for one, local, address, count in (
+    for que, local in tensors:
+        que.FreeTensor(local)
+    for que, local, address, count in (
         (dx_queue, dx_local, dx, rows * H), (sums_queue, sums[0], dgamma, H), (sums_queue, sums[1], dbeta, H)
     ):  # fmt: skip
-        one.EnQue(local)
-        target, local = ascendc.GlobalTensor(np.float32), one.DeQue(np.float32)
+        que.EnQue(local)
+        target, local = ascendc.GlobalTensor(np.float32), que.DeQue(np.float32)
         target.SetGlobalBuffer(address, count)
         ascendc.DataCopy(target, local, count)
-        one.FreeTensor(local)
+        que.FreeTensor(local)
 
 
 # What is changed in rows_backward.cpp: text, its replacement, and what the fault says. {line} is the line
@@ -199,7 +199,7 @@ def test_every_mutation_is_found_at_its_line(name, inputs, tmp_path):
     assert old in source
     changed = tmp_path / ROWS.name
     changed.write_text(source.replace(old, new, 1))
-    line = next(n for n, one in enumerate(changed.read_text().splitlines(), 1) if at in one)
+    line = next(n for n, text in enumerate(changed.read_text().splitlines(), 1) if at in text)
     with pytest.raises(DeviceFault, match=text.replace("{line}", rf"rows_backward.cpp:{line}")):
         run_rows(rows_kernel(changed, sums=int(name == "deadlock")), inputs, auto_sync=False)
 
@@ -511,8 +511,8 @@ def test_a_tiling_that_is_too_short_is_refused(inputs):
 @pytest.mark.parametrize(("name", "place"), [("DT_FLOAT", 0), ("DT_FLOAT16", 1), ("DT_BF16", 2)])
 def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_path):
     branches = "".join(
-        f"#if ORIG_DTYPE_X == {one}\n    memory.SetValue({at}, {one} + 1);\n#endif\n"
-        for at, one in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
+        f"#if ORIG_DTYPE_X == {name}\n    memory.SetValue({at}, {name} + 1);\n#endif\n"
+        for at, name in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
     )
     (tmp_path / "k.cpp").write_text(
         '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'

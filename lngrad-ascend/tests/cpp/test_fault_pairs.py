@@ -181,8 +181,8 @@ NEW = np.frombuffer(b"\xff" * 512, np.float32)  # as memory is allotted
 def test_set_atomic_none_is_missing(pairs):
     for fault in (False, True):
         y = np.zeros(128, np.float32)
-        told, _ = run(pairs, "atomic_none", int(fault), X[:64].copy(), y)
-        assert (len(told), "SetAtomicNone is missing" in str(told)) == (fault, fault)
+        texts, _ = run(pairs, "atomic_none", int(fault), X[:64].copy(), y)
+        assert (len(texts), "SetAtomicNone is missing" in str(texts)) == (fault, fault)
         np.testing.assert_array_equal(y, np.tile(X[:64], 2))
 
 
@@ -194,8 +194,8 @@ def test_an_atomic_sum_needs_memory_that_somebody_has_cleared(pairs, dtype, kind
     y[:] = 0
     assert run(pairs, "atomic_none", 0, x, y, dtype) == ((), ())
     y.view(np.uint8)[:] = 0xFF
-    _, told = run(pairs, "atomic_none", 0, x, y, dtype, strictness="device")
-    assert "clear them first" in str(told)
+    _, texts = run(pairs, "atomic_none", 0, x, y, dtype, strictness="device")
+    assert "clear them first" in str(texts)
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("float", np.float32), ("half", np.float16)])
@@ -203,24 +203,24 @@ def test_padding_of_rows_in_an_output(pairs, dtype, kind):
     x, y = X[:20].astype(kind), np.zeros(20, kind)
     assert run(pairs, "rows", 0, x, y, dtype) == ((), ())
     np.testing.assert_array_equal(y, 2 * x)
-    (told,), _ = run(pairs, "rows", 1, x, y, dtype)
+    (text,), _ = run(pairs, "rows", 1, x, y, dtype)
     lost = (20 // (32 // x.itemsize)) * (32 // x.itemsize - 5) + max(0, 20 % (32 // x.itemsize) - 5)
-    assert f"{lost * x.itemsize} bytes of arrays[1] are left holding what DataCopyPad filled" in told
+    assert f"{lost * x.itemsize} bytes of arrays[1] are left holding what DataCopyPad filled" in text
 
 
 def test_padding_that_is_overwritten_is_none(pairs):
     for fault in (False, True):
         y = np.zeros(16, np.float32)
-        told, _ = run(pairs, "rounded_up", int(fault), X[:10].copy(), y)
+        texts, _ = run(pairs, "rounded_up", int(fault), X[:10].copy(), y)
         np.testing.assert_array_equal(y[:10], X[:10])
-        assert ("12 bytes of arrays[1]" in str(told)) == fault
+        assert ("12 bytes of arrays[1]" in str(texts)) == fault
 
 
 def test_a_half_becomes_infinite(pairs):
     x = np.linspace(2, 9, 64).astype(np.float16)
     assert run(pairs, "overflow", 0, x, np.zeros(64, np.float16), "half") == ((), ())
-    told, _ = run(pairs, "overflow", 1, x, np.zeros(64, np.float16), "half")
-    assert "Muls: a result is beyond 65504" in told[0]
+    texts, _ = run(pairs, "overflow", 1, x, np.zeros(64, np.float16), "half")
+    assert "Muls: a result is beyond 65504" in texts[0]
     assert run(pairs, "overflow", 1, np.float32(x) * 1e20, np.zeros(64, np.float32)) == ((), ())  # a float is no half
 
 
@@ -244,26 +244,26 @@ def test_what_the_scalar_unit_wrote_is_in_its_data_cache(pairs):
 def test_overwritten_before_it_was_read(pairs):
     y = np.zeros(64, np.float32)
     assert run(pairs, "unread", 0, X[:64].copy(), y) == ((), ())
-    _, (told,) = run(pairs, "unread", 1, X[:64].copy(), y)
-    assert "is overwritten before anything has read what DataCopy" in told
+    _, (text,) = run(pairs, "unread", 1, X[:64].copy(), y)
+    assert "is overwritten before anything has read what DataCopy" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "text"),
     [("repeats", "repeatTime must be .* got 256; a device takes 0"), ("lengths", "got 65568; a device takes 32")],
 )
-def test_numbers_that_do_not_fit_are_named(pairs, name, told):
+def test_numbers_that_do_not_fit_are_named(pairs, name, text):
     assert run(pairs, name, 0, X, np.zeros(64, np.float32)) == ((), ())
-    with pytest.raises(BoundsFault, match=told):
+    with pytest.raises(BoundsFault, match=text):
         run(pairs, name, 1, X, np.zeros(64, np.float32))
 
 
 @pytest.mark.filterwarnings("ignore::lngrad_ascend.faults.AscendWarning")
 def test_a_device_takes_the_rest_of_a_number(pairs):
     y = np.zeros(64, np.float32)
-    _, told = run(pairs, "lengths", 1, X, y, strictness="device")
+    _, texts = run(pairs, "lengths", 1, X, y, strictness="device")
     np.testing.assert_array_equal(y[:8], X[:8])
-    assert "a device takes 32" in str(told)
+    assert "a device takes 32" in str(texts)
 
 
 def test_warnings_come_from_launch(pairs):

@@ -264,12 +264,12 @@ def mutex(lock):
 
 def ends(programs, folder, soc="Ascend910B1"):
     """What run() of each program returns and prints: all of them in one file and one process, for a compiler takes a second."""
-    source, told = folder / "program.asc", folder / "told.txt"
+    source, output = folder / "program.asc", folder / "told.txt"
     texts = [f"namespace program{n} {{\n{text}\n}}\n" for n, text in enumerate(programs.values())]
     calls = [f'std::printf("\\f%d\\n", program{n}::run(stream));\n' for n in range(len(texts))]
     source.write_text(f"{HEAD}{''.join(texts)}{MAIN}{''.join(calls)}}}\n")
-    assert run_program(source, [str(told)], None, Settings(soc=soc)) == 0
-    *printed, _ = re.split(r"\f(\d)\n", told.read_text())
+    assert run_program(source, [str(output)], None, Settings(soc=soc)) == 0
+    *printed, _ = re.split(r"\f(\d)\n", output.read_text())
     return dict(zip(programs, zip(map(int, printed[1::2]), printed[::2], strict=True), strict=True))
 
 
@@ -286,14 +286,14 @@ def test_what_the_kits_examples_call(name, on_910b):
 def test_a_mutex_orders_pipes_and_its_misuse_is_found(on_910b, tmp_path):
     on_950 = ends({name: mutex(lock) for name, lock in MUTEXES.items()}, tmp_path, "Ascend950")
     assert on_950["locked"] == (0, "")
-    for (code, told), text in (
+    for (code, text_printed), text in (
         (on_910b["mutex"], "Mutex::Lock: only 950 has it"),
         (on_950["locked twice"], "the mutex is locked; a device would wait for ever"),
         (on_950["not locked"], "RaceFault"),
         (on_950["unlocked"], "Mutex::Unlock(0): the mutex is not locked"),
     ):
         assert code == 2
-        assert text in told
+        assert text in text_printed
 
 
 def test_remarks_name_the_line_and_are_printed_where_asked(tmp_path, capfd, monkeypatch):
@@ -318,5 +318,5 @@ int run(aclrtStream stream)
     assert "remark" not in capfd.readouterr().err
     monkeypatch.setenv("LNGRAD_KERNEL", "remarks=on")
     assert ends({"remarks": program}, tmp_path) == {"remarks": (0, "")}
-    (told,) = capfd.readouterr().err.splitlines()
-    assert told.startswith(f"lngrad: remark: program.asc:{line}: Duplicate: dst ")
+    (line_printed,) = capfd.readouterr().err.splitlines()
+    assert line_printed.startswith(f"lngrad: remark: program.asc:{line}: Duplicate: dst ")

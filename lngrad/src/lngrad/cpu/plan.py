@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec
+from lngrad.core.arrays import ArraySpec, merged
 from lngrad.core.column_tree import CHUNK
 from lngrad.core.plan import Plan, Serves, run_empty
 from lngrad.core.problem import (
@@ -71,7 +71,7 @@ from lngrad.cpu.policy import (
     this_machine,
 )  # fmt: skip
 from lngrad.cpu.run import Copy, CpuSteps, Regions, StrideTable, bind, pack, run
-from lngrad.cpu.strides import is_contiguous, merged, row_stride, table_of
+from lngrad.cpu.strides import is_contiguous, row_stride, table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
@@ -233,7 +233,7 @@ class PlanBuilder:
         if not self.has_table(name) or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
             return False
         dims = merged(spec.shape[:lead], spec.strides[:lead])
-        beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
+        beside = bool(dims) and dims[-1][0] >= GROUP and dims[-1][1] == (bytes_of(spec.dtype),)
         return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], self.machine)
 
     def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:

@@ -207,3 +207,11 @@ def test_a_macro_that_headers_ask_for_is_not_lost(tmp_path):
         text = f'static_assert(K_MAX_SHAPE_DIM == {value}, ""); extern "C" __global__ __aicore__ void kernel(GM_ADDR x) {{}}'
         source.write_text(text)
         assert kept(compiling.build(source, "kernel", [], [], more))
+
+
+def test_the_compiler_is_the_one_that_is_chosen(monkeypatch):
+    monkeypatch.setenv("CXX", f"{sys.executable} -m 'two words'")
+    assert compiling.compiler() == [sys.executable, "-m", "two words"]
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(compiling.CompileError, match=r"^compiler: CXX: expected .*; set CXX or install g\+\+$"):
+        compiling.compiler()

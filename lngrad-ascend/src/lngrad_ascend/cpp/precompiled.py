@@ -53,11 +53,11 @@ def _precompiled(folder: Path, command: tuple[str, ...], version: str) -> Path |
     if kept(path) is not None:
         return path
     with tempfile.TemporaryDirectory() as name, suppress(OSError):
-        include, made = Path(name) / "include", Path(name) / "ahead.gch"
+        include, compiled = Path(name) / "include", Path(name) / "ahead.gch"
         write_headers(include)
-        header = ["-x", "c++-header", f"-I{include}", str(include / _HEADER), "-o", str(made)]
+        header = ["-x", "c++-header", f"-I{include}", str(include / _HEADER), "-o", str(compiled)]
         if run_compiler([*command, *header]).returncode == 0:
-            keep(path, made.read_bytes())
+            keep(path, compiled.read_bytes())
             for old in folder.glob(f"ascendc-{macros}-*.gch"):
                 if old != path:
                     old.unlink(missing_ok=True)  # who reads it keeps it

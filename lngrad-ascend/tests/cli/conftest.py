@@ -114,7 +114,15 @@ def gtest(tmp_path_factory):
     (gtest / "lib").mkdir()
     for name, source in (("gtest_main", "main"), ("gtest", "none")):
         compiled = gtest / f"{source}.o"
-        command = ["c++", "-std=c++17", f"-I{gtest / 'include'}", "-c", str(gtest / f"{source}.cpp"), "-o", str(compiled)]
+        command = [
+            "c++",
+            "-std=c++17",
+            f"-I{gtest / 'include'}",
+            "-c",
+            str(gtest / f"{source}.cpp"),
+            "-o",
+            str(compiled),
+        ]
         subprocess.run(command, check=True)
         subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(compiled)], check=True)
     return gtest

@@ -236,7 +236,7 @@ def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> lis
     """
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     options = [option for word in words if word.startswith("-") for option in word.split()]
-    types = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
+    chosen = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
     columns: dict[str, list[str]] = {}
     for parameter in _PARAMETER.finditer("\n".join(hosts)):
         types = [CPP_TYPES.get(name, "") for name in re.findall(r"DT_(\w+)", parameter[2] or "")]
@@ -245,13 +245,13 @@ def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> lis
     def fits(place: int) -> bool:
         return all(columns[name][place : place + 1] == [cpp] for name, cpp in types.items() if name in columns)
 
-    column, default = next(filter(fits, range(64)), 0), next(iter(types.values()), "float")
+    column, default = next(filter(fits, range(64)), 0), next(iter(chosen.values()), "float")
     text = "\n".join(texts_of(kernels).values())
     headers = "\n".join(text for path, text in texts_of(tests).items() if path.suffix == ".h")
     own = {name for found in re.findall(_OWN_TYPE, text + headers) for name in found}
     used = (name for name in dict.fromkeys(re.findall(r"\bDTYPE_\w+", text)) if name in (columns or text))
     defaults = {name: (columns.get(name, [])[column : column + 1] or [default])[0] or default for name in used}
-    return options + [f"-D{name}={cpp}" for name, cpp in defaults.items() if name not in types and name not in own]
+    return options + [f"-D{name}={cpp}" for name, cpp in defaults.items() if name not in chosen and name not in own]
 
 
 def _gtest_libs(gtest: Path | None) -> list[str]:

@@ -243,7 +243,7 @@ def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> lis
         columns.setdefault(f"DTYPE_{parameter[1].upper()}", types)
 
     def fits(place: int) -> bool:
-        return all(columns[name][place : place + 1] == [cpp] for name, cpp in types.items() if name in columns)
+        return all(columns[name][place : place + 1] == [cpp] for name, cpp in chosen.items() if name in columns)
 
     column, default = next(filter(fits, range(64)), 0), next(iter(chosen.values()), "float")
     text = "\n".join(texts_of(kernels).values())

@@ -162,10 +162,12 @@ def _gradients(
 
 
 def _derivative(
-    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
-) -> Any:
+    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dy: Any,
+    dmean: Any, drstd: Any, dtotal: Any,
+) -> Any:  # fmt: skip
     """_gradients for the native code."""
-    return _gradients(shape, beta_dtype, mask, x, mean, *rest, normalization=Normalization.of(centred, offset))
+    normalization = Normalization.of(centred, offset)
+    return _gradients(shape, beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, normalization)
 
 
 native.register("derivative", _derivative)

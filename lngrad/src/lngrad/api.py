@@ -324,15 +324,15 @@ def _with_axis_last(
     """The arguments with an axis of x last, in views; that axis counted from the front; and the shape that is normalized."""
     if normalized_shape is not None:
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
-    given = dict(zip(operator.inputs, arrays, strict=True))
-    x = given["x"] = as_array("x", given["x"])
+    named = dict(zip(operator.inputs, arrays, strict=True))
+    x = named["x"] = as_array("x", named["x"])
     if not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"axis: expected one of x's {x.ndim} axes, got {axis}")
     axis %= x.ndim
     for name in operator.inputs:
         if ROLES[name] is Role.TENSOR:
-            given[name] = _moved(as_array(name, given[name]), axis, -1)
-    return tuple(given.values()), axis, (x.shape[axis],)
+            named[name] = _moved(as_array(name, named[name]), axis, -1)
+    return tuple(named.values()), axis, (x.shape[axis],)
 
 
 def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> Any:

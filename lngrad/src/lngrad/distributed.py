@@ -70,7 +70,7 @@ def all_reduce_columns(
     M, R = problem.M, problem.normalized_shape
     rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
     trees = [list(subtrees(*chunks)) for chunks in _chunks(rows)]
-    statistics = (None if one is None else one.detach().reshape(M) for one in (mean, rstd))
+    statistics = (None if statistic is None else statistic.detach().reshape(M) for statistic in (mean, rstd))
     flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), *statistics
     gamma = None if gamma is None else gamma.detach()
     dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
@@ -107,15 +107,15 @@ def _parts(
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))
-        given = [tensor[span] for tensor in flat if tensor is not None]
-        sums = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=False))
+        columns = [tensor[span] for tensor in flat if tensor is not None]
+        sums = (part_of if wanted else None for part_of, wanted in zip(part, problem.wanted[1:], strict=False))
         results = None if dx is None else dx[span], *sums
         options: dict[str, Any] = {"normalized_shape": R, "output_mask": problem.wanted}
-        if len(given) == 3:
-            dy, rows, rstd = given
+        if len(columns) == 3:
+            dy, rows, rstd = columns
             rms_norm_backward(dy, rows, rstd, gamma, **options, out=RmsGrads(*results))
         else:
-            dy, rows, mean, rstd = given
+            dy, rows, mean, rstd = columns
             layer_norm_backward(dy, rows, mean, rstd, gamma, **options, out=Grads(*results))
         start = span.stop
     return dx, parts

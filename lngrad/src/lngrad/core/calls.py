@@ -115,7 +115,7 @@ class BoundCall:
             if self._of_numpy:
                 outputs = addresses_of(results)
             else:
-                outputs = [0 if one is None else one.data_ptr() for one in results]  # type: ignore[union-attr]
+                outputs = [0 if result is None else result.data_ptr() for result in results]  # type: ignore[union-attr]
         else:
             results, outputs = self._with_given(inputs, arrays, out)
         if None in numbers:
@@ -145,7 +145,7 @@ class BoundCall:
             self.places.keep(places, True)
         if self._wants_all and 0 not in outputs:
             return [*out], outputs
-        results = [make and (make() if one is None else one) for make, one in zip(self._makers, out, strict=True)]
+        results = [make and (make() if array is None else array) for make, array in zip(self._makers, out, strict=True)]
         return results, addresses_of(results)
 
 

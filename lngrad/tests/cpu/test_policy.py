@@ -485,7 +485,7 @@ def test_the_packed_rows_of_four_tensors_fit_the_second_cache():
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("lines", "expected"),
     [
         ([], (32 * KIB, 512 * KIB, 16 * MIB)),
         (["L1 Data 48K", "L1 Instruction 64K", "L2 Unified 2048K"], (48 * KIB, 2 * MIB, 2 * MIB)),

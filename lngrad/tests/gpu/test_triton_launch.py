@@ -191,7 +191,9 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     x, gamma = torch.randn(40, 64), torch.randn(64)
     problem, arrays = Problem.forward(x, gamma, None)
     plan = triton_gpu.plan(problem, 1)
-    key = calls.key_of_call(FORWARD, arrays, None, None, FORWARD.everything, None, 0.0, 1.0, False, False)
+    key = calls.key_of_call(
+        FORWARD, arrays, None, None, FORWARD.everything, None, calls.Switches(0.0, 1.0, False, True)
+    )
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     devices: list[str] = []
 

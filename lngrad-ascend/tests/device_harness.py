@@ -17,10 +17,10 @@ def bind(memory, count=None, dtype=F):
     return tensor
 
 
-def flag(event):
+def flag(event, number=0):
     """One pipe waits for another."""
-    asc.SetFlag(event, 0)
-    asc.WaitFlag(event, 0)
+    asc.SetFlag(event, number)
+    asc.WaitFlag(event, number)
 
 
 def buffer(nbytes=256, name="buf", dtype=F, pipe=None):

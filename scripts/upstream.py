@@ -103,10 +103,7 @@ class Kept:
 
     def add_row(self, row: Row, compiled_only: bool) -> None:
         """Add an operator's."""
-        files = [
-            {"path": str(file.path), "error": file.error, "cases": file.cases, "remarks": list(file.remarks)}
-            for file in row.files
-        ]
+        files = [vars(file) | {"path": str(file.path)} for file in row.files]
         found = {"files": files, "refused": row.refused, "compiled only": compiled_only}
         self.add(f"{row.room}/{row.operator}", found)
 
@@ -116,12 +113,7 @@ class Kept:
         if found is None:
             return None
         files = [
-            TestFile(
-                Path(file["path"]),
-                file["error"],
-                [Outcome(*case) for case in file["cases"]],
-                dict.fromkeys(file["remarks"]),
-            )
+            TestFile(**{**file, "path": Path(file["path"]), "cases": [Outcome(*case) for case in file["cases"]]})
             for file in found["files"]
         ]
         return Row(room, operator, files, found["refused"])
@@ -156,18 +148,28 @@ def _record(*values: object) -> dict[str, str]:
     return dict(zip(COLUMNS, map(str, [*values, *[""] * (len(COLUMNS) - len(values))]), strict=True))
 
 
-def _operators(rows: list[Row]) -> list[dict[str, str]]:
-    """A record an operator, and one a test that does not pass."""
-    records = []
-    for row in rows:
-        name = row.room.removesuffix("norm") + row.operator
-        if row.refused or row.late:
-            records.append(_record("not run" if row.late else "left out", name))
-            continue
-        cells = _counts(row.files)
-        error = next((file.error for file in row.files if file.error), "")
-        records.append(_record("operator", name, *cells, sum(len(file.remarks) for file in row.files), _cell(error)))
-    return records + _tests(rows, "test")
+def _records(row: Row, prefix: str = "", room: str = "") -> list[dict[str, str]]:
+    """A record of an operator, with the compiler's first error, and of each test that does not pass, with its judgement.
+
+    Args:
+        row: The operator's.
+        prefix: Of the records' parts: of operators that are no norms.
+        room: What stands before the operator's name.
+    """
+    name = room + row.operator
+    if row.refused or row.late:
+        return [_record(prefix + ("not run" if row.late else "left out"), name)]
+    error = next((file.error for file in row.files if file.error), "")
+    note = _cell(f"does not compile: {error}" if error and prefix else error)
+    compiled_only = prefix and not error and not any(file.cases for file in row.files)
+    counts = ["", ""] if compiled_only else _counts(row.files)
+    records = [_record(f"{prefix}operator", name, *counts, sum(len(file.remarks) for file in row.files), note)]
+    for case in (case for file in row.files for case in file.cases if case.state != "passed"):
+        reason = f"{case.state}: {_cell(case.why)}"
+        where = [reason if case.mode == mode else "" for mode in MODES]
+        test = f"{room if prefix else ''}{row.operator}/{case.name.partition('.')[2]}"
+        records.append(_record(f"{prefix}test", test, *where, "", _judgement(row.operator, case.why)))
+    return records
 
 
 def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
@@ -185,30 +187,6 @@ def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
 def _counts(files: list[TestFile]) -> list[str]:
     pairs = [[file.count(mode) for file in files] for mode in MODES]
     return [f"{sum(passed for passed, _ in pair)} of {sum(count for _, count in pair)}" for pair in pairs]
-
-
-def _other(row: Row) -> list[dict[str, str]]:
-    """The records of an operator that is no norm: the compiler's first error, and its tests that do not pass."""
-    name = f"{row.room}/{row.operator}"
-    if row.refused or row.late:
-        return [_record("other not run" if row.late else "other left out", name)]
-    error = next((f"does not compile: {file.error}" for file in row.files if file.error), "")
-    remarks = sum(len(file.remarks) for file in row.files)
-    counts = _counts(row.files) if error or any(file.cases for file in row.files) else ["", ""]  # compiled alone
-    tests = _tests([row], "other test", row.room + "/")
-    return [_record("other operator", name, *counts, remarks, _cell(error)), *tests]
-
-
-def _tests(rows: list[Row], part: str, room: str = "") -> list[dict[str, str]]:
-    """A record a test that does not pass, with its judgement."""
-    records = []
-    for row in rows:
-        for case in (case for file in row.files for case in file.cases if case.state != "passed"):
-            reason = f"{case.state}: {_cell(case.why)}"
-            where = [reason if case.mode == mode else "" for mode in MODES]
-            name = f"{room}{row.operator}/{case.name.partition('.')[2]}"
-            records.append(_record(part, name, *where, "", _judgement(row.operator, case.why)))
-    return records
 
 
 def _others_table(records: list[dict[str, str]]) -> str:
@@ -387,18 +365,19 @@ def main(
             every = _others(others or [])
             ordered = sorted(every, key=lambda pair: pair[1].name not in (first or ()))
             rows = dict(zip(ordered, pool.map(run, ordered), strict=True))
-            beside = [record for pair in every for record in _other(rows[pair])]
+            beside = [record for pair in every for record in _records(rows[pair], "other ", f"{pair[0]}/")]
     if not kit and RECORDS.is_file():
         vectors = [record for record in read() if record["part"].startswith("kit") or record["name"] == "asc-devkit"]
     if not others and RECORDS.is_file():
         beside = [record for record in read() if record["part"].startswith("other ")]
     waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
+    ran = [record for row in (*tried, *waiting) for record in _records(row, "", row.room.removesuffix("norm"))]
     norms = ("operator", "test", "not run", "left out", "host example")
     records = [
         *(record for record in (read() if others_only else ()) if record["part"] in norms),
         _record("source", "ops-nn", "", "", "", _commit(library)),
         _record("source", "lngrad", "", "", "", f"{__version__} on {date.today()}"),
-        *_operators([*tried, *waiting]),
+        *sorted(ran, key=lambda record: record["part"] == "test"),
         *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
         *vectors,
         *beside,

@@ -86,7 +86,7 @@ def _flash_size(shape: Sequence[int], numbers: Sequence[int]) -> Sizes:
 
 
 def _softmax_tiling(shape: Sequence[int], size: int, work: int, row: int, basic: bool = True) -> SoftMaxTiling:
-    """Rows in pieces of what the buffer holds; basic: whole blocks of 8 rows of 64 columns stay together."""
+    """Rows in pieces that fit the buffer; basic: whole blocks of 8 rows of 64 columns stay together."""
     rows, columns, blocks = math.prod(shape[:-1]), shape[-1], BLOCK_BYTES // size
     base = min(work // 4 // row, rows)
     if 8 < base < rows:

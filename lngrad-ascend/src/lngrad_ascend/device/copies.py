@@ -17,6 +17,7 @@ from lngrad_ascend.device.global_memory import GlobalRegion
 from lngrad_ascend.device.global_tensor import GlobalTensor, too_far
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
+from lngrad_ascend.device.races import ATOMIC, READ, WRITE
 from lngrad_ascend.device.report import Site, caller
 from lngrad_ascend.device.unified_buffer import VECCALC, VECIN, VECOUT, TPosition
 from lngrad_ascend.device.vector import DATA_COPY, issue_unary
@@ -67,35 +68,34 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
     spare = 0 if fits else _check_region(api, local, remote, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
-    whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
-    reached = whole if inward and b.local_step >= whole else filled
+    blocks_bytes = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
+    reached = blocks_bytes if inward and b.local_step >= blocks_bytes else filled
     core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
     if inward:
         core.reads((region.start + first, b.nbytes))
         if reached > b.nbytes:
             _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
-    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
+    local_bytes = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     remote_bytes = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
     atomic = not inward and core.atomic is not None
     if atomic:
         _refuse_uncleared(api, local, region, first, remote_bytes.reshape(b.blocks, -1), b)
     if core.rules.ordering:
-        for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
-            core.touch_global(
-                instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, remote_bytes)
-            )
-        if core.ub.padded and not inward and not atomic:
+        ranges = _runs(first, b.blocks, b.nbytes, b.global_step)
+        kind = READ if inward else ATOMIC if atomic else WRITE
+        core.touch_global(instruction, region, ranges, kind, local_bytes, remote_bytes)
+        if core.ub.padded and kind == WRITE:
             _pad_global(local, region.start + first, b)
     if inward:
-        _move_in(local, here, remote_bytes, b)
+        _move_in(local, local_bytes, remote_bytes, b)
         if spare:
             last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
             core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
-        core.writes(remote_bytes, here)
-        _move_out(local, here, remote_bytes)
+        core.writes(remote_bytes, local_bytes)
+        _move_out(local, local_bytes, remote_bytes)
         if spare:
             region.data[first:] = memory[: region.data.size - first]
         core.tally.bytes_out += b.blocks * b.nbytes
@@ -174,32 +174,32 @@ def _refuse_uncleared(
         )
 
 
-def _move_out(local: LocalTensor, here: Array, remote_bytes: Array) -> None:
+def _move_out(local: LocalTensor, local_bytes: Array, remote_bytes: Array) -> None:
     core = local.core
     if core.atomic is None:
-        remote_bytes[...] = here
+        remote_bytes[...] = local_bytes
     elif core.atomic != local.dtype:
         raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
     else:  # what SetAtomicAdd turns a copy to global memory into
         with np.errstate(all="ignore"):
             total = remote_bytes.view(local.dtype)
-            core.combine(total, here.view(local.dtype), out=total)
+            core.combine(total, local_bytes.view(local.dtype), out=total)
 
 
-def _move_in(local: LocalTensor, here: Array, remote_bytes: Array, b: Blocks) -> None:
-    if here.size == remote_bytes.size:
-        here[...] = remote_bytes
+def _move_in(local: LocalTensor, local_bytes: Array, remote_bytes: Array, b: Blocks) -> None:
+    if local_bytes.size == remote_bytes.size:
+        local_bytes[...] = remote_bytes
         return
-    here, remote_bytes = here.reshape(b.blocks, -1), remote_bytes.reshape(b.blocks, -1)
-    dtype, reached = local.dtype, here.shape[1]
-    typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
+    local_bytes, remote_bytes = local_bytes.reshape(b.blocks, -1), remote_bytes.reshape(b.blocks, -1)
+    dtype, reached = local.dtype, local_bytes.shape[1]
+    typed = local_bytes.view(dtype) if reached % dtype.itemsize == 0 else local_bytes
     if b.fill is not None:
         typed[...] = b.fill
     elif b.undefined:
-        here[...] = 0xFF
+        local_bytes[...] = 0xFF
     else:
         typed[...] = remote_bytes[:, : dtype.itemsize].copy().view(dtype)
-    here[:, b.left : b.left + b.nbytes] = remote_bytes
+    local_bytes[:, b.left : b.left + b.nbytes] = remote_bytes
     if b.undefined:  # the device leaves arbitrary bytes around each block
         for index in range(b.blocks):
             begin = local.start + index * b.local_step

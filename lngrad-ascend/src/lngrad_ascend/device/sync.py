@@ -192,14 +192,3 @@ def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
     if not 0 <= identity < limit:
         raise SyncFault(f"{api}: an event id is 0 to {limit - 1} on {core.soc.name}, got {identity}")
     return pipes
-
-
-def check_flags(core: Core) -> None:
-    """Refuse flags that are raised at the end of a kernel; "device" leaves them to the next one.
-
-    Raises:
-        SyncFault: Naming every one.
-    """
-    if core.flags and core.checked:
-        left = ", ".join(f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in core.flags.values())
-        raise SyncFault(f"end of kernel: {len(core.flags)} flags were never waited for: {left} [ErrorSync3]")

@@ -17,6 +17,7 @@ from lngrad_ascend.device.global_tensor import GlobalTensor
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.pipes import MTE3, V
 from lngrad_ascend.device.pipes import S as SCALAR
+from lngrad_ascend.device.races import ATOMIC
 from lngrad_ascend.device.report import caller
 from lngrad_ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad_ascend.device.vector import DUPLICATE
@@ -145,7 +146,7 @@ def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
     core = running(api)
     core.reads((region.start + start, region.start + stop))
     instruction = core.record(api, SCALAR)
-    core.touch_global(instruction, region, start, stop, writing=True, atomic=True)
+    core.touch_global(instruction, region, ((start, stop),), ATOMIC)
     place = region.data[start:stop].view(gm.bound(api)[1])
     return place[0].copy(), place
 

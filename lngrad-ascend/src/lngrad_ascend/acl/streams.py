@@ -267,7 +267,7 @@ def aclrtSynchronizeDevice() -> None:
 
 
 class _Mark(threading.Event):
-    """One record of an event: set when the stream has come to it."""
+    """A record of an event: set when the stream has come to it."""
 
     def reach(self) -> None:
         self.seconds = time.perf_counter()

@@ -253,7 +253,7 @@ def on_inference(call: AclnnCall) -> bool:
 
 @of_tensors
 def least_bytes(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """By some pages, the last axis has at least 32 bytes on Atlas inference."""
+    """The last axis has at least 32 bytes on Atlas inference, by some pages."""
     if not on_inference(call):
         return False
     nbytes = facts.shape[-1] * NUMPY_DTYPES[facts.dtype].itemsize

@@ -106,7 +106,7 @@ def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, s
 
 
 def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> tuple[Bytes | None, Block | None]:
-    """The checked workspace, cut to its size, and the device's block that it lies in; None of what there is not."""
+    """Return the checked workspace, cut to its size, and the device's block that it lies in; None where absent."""
     if type(workspaceSize) is not int or workspaceSize < 0:
         raise invalid_argument(f"workspaceSize: expected a number of bytes, got {workspaceSize!r}")
     if workspaceSize > 0 and workspace is None:
@@ -243,9 +243,9 @@ def _rebind(
 
 @returns_aclnnStatus
 def aclnnInit(configPath: str | None = None) -> None:
-    """Nothing to do: the aclnn functions need no initialising."""
+    """Do nothing: the aclnn functions need no initialising."""
 
 
 @returns_aclnnStatus
 def aclnnFinalize() -> None:
-    """Nothing to do."""
+    """Do nothing."""

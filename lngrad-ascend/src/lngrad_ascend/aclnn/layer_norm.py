@@ -208,7 +208,7 @@ def _tied(call: AclnnCall) -> bool:
 
 
 def _newest_page(call: AclnnCall) -> bool:
-    """It refuses empty tensors, and tensors without dimensions."""
+    """Whether the newest page holds, which refuses empty tensors and tensors without dimensions."""
     return call.strict and call.target.documents == "master"
 
 
@@ -248,7 +248,7 @@ def _sum_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
 
 @of_tensors
 def _weight_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """In compat the checks let a weight pass that is not like input; the code's tiling stops it."""
+    """The weight has the shape of input's last dimensions. In compat only the code's tiling looks."""
     return facts.shape != call.trailing and f"the last dimensions of input, {call.trailing}, got {facts.shape}"
 
 

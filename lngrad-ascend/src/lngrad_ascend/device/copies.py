@@ -1,5 +1,4 @@
-"""What moves data: DataCopy and DataCopyPad, between global memory and the Unified Buffer and within it, and
-TransDataTo5HD."""
+"""Copies: DataCopy and DataCopyPad, between global memory and the Unified Buffer and within it, and TransDataTo5HD."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ TRANSPOSED = 16  # blocks that TransDataTo5HD takes
 
 
 class Blocks(NamedTuple):
-    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on each side.
+    """The blocks of a copy: count, bytes of each, and the distances of their starts on each side.
 
     Attributes:
         left, right: Bytes written before and behind each block on the way in.
@@ -278,7 +277,7 @@ class DataCopyExtParams:
 
 @dataclass(frozen=True)
 class DataCopyPadExtParams:
-    """What DataCopyPad writes around a block on the way in; counts are in elements."""
+    """The padding that DataCopyPad writes around a block on the way in; counts are in elements."""
 
     isPad: bool = False
     leftPadding: int = 0
@@ -388,7 +387,7 @@ def _padded_blocks(
     mode: int,
     inward: bool,
 ) -> Blocks:
-    """The blocks of DataCopyPad, within its limits.
+    """Return the blocks of DataCopyPad, within its limits.
 
     Raises:
         DeviceFault: The SoC has no DataCopyPad, or a number is out of its range.
@@ -417,7 +416,7 @@ def _padded_blocks(
 
 
 def _fill(local: LocalTensor, pad: DataCopyPadExtParams, padding: int, nbytes: int) -> tuple[float | None, bool]:
-    """What is written around a block, and whether a device leaves arbitrary bytes there."""
+    """Return the value written around a block, and whether a device leaves arbitrary bytes there."""
     if pad.isPad:
         return pad.paddingValue if padding or nbytes % BLOCK_BYTES == 0 else None, False
     value = local.core.ub.registers.pad_value if padding else None
@@ -437,7 +436,7 @@ def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTenso
 
 @dataclass(frozen=True)
 class TransDataTo5HDParams:
-    """How TransDataTo5HD repeats: each repeat moves every address on by the strides, in blocks.
+    """The repeats of TransDataTo5HD: each moves every address on by the strides, in blocks.
 
     The two halves concern 8-bit types only, which are not simulated.
     """

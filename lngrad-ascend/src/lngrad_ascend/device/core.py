@@ -1,4 +1,4 @@
-"""One simulated vector core: every instruction enters here, as plain integers, and is checked here.
+"""A simulated vector core: every instruction enters here, as plain integers, and is checked here.
 
 ``Core.issue`` takes vector instructions; `copies.copy_global`, by way of ``Core.touch``, those between global memory and
 the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and compiled kernels all end here, so
@@ -60,7 +60,7 @@ RECENT = 256  # instructions that the picture of a race shows
 
 @dataclass(frozen=True)
 class Rules:
-    """How strict a launch is.
+    """The strictness of a launch.
 
     Attributes:
         strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
@@ -82,7 +82,7 @@ class Rules:
 
 @dataclass
 class Tally:
-    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
+    """The counts of a block: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -92,7 +92,7 @@ class Tally:
 
 
 class BlockResult(NamedTuple):
-    """What a launch keeps of a block: its report, what its cycles are computed from, and what is drawn."""
+    """The report of a block, the events that its cycles are computed from, and the instructions and arrows to draw."""
 
     report: BlockReport
     trace: Trace
@@ -101,7 +101,7 @@ class BlockResult(NamedTuple):
 
 
 class Core:
-    """One vector core that runs one block.
+    """A vector core that runs one block.
 
     Args:
         soc: The SoC.

@@ -1,4 +1,4 @@
-"""What the schedules of a launch say: time, shares of the pipes, dear lines and what they wait for, and what would be faster.
+"""The report on a launch's schedules: time, shares of the pipes, expensive lines and what they wait for, advice.
 
 Each advice is the same record, changed as the advice says, and scheduled again.
 """
@@ -109,7 +109,7 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
 
 
 def _roofline(moved: float, vector: float, share: Share) -> str:
-    """The kernel's traffic and its vector work: both by cores and by cycles, beside what there could be."""
+    """Return the share of the memory's rate and of the vector unit's that the kernel uses: both by cores and cycles."""
     rate, where = (share.cache, "L2 cache") if share.fits else (share.memory, "global memory")
     memory = moved / rate
     bound = "waiting" if max(memory, vector) < 0.5 else f"the {where}" if memory > vector else "the vector unit"
@@ -135,7 +135,7 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
 
 
 def _lines(found: Counter[Site]) -> str:
-    """The lines where something happens, most often first."""
+    """Return the lines where something happens, the most frequent first."""
     return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in found.most_common()))[:SHOWN])
 
 
@@ -144,7 +144,7 @@ NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the oth
 
 
 def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
-    """A unit that waits until another has done with its one buffer: with two it waits for the use before that one."""
+    """Advise a second buffer where a unit waits for another one's use of its only buffer."""
     uses: dict[tuple[int, Site], list[tuple[list[int], int]]] = defaultdict(list)  # a copy's waits, and its buffer
     sizes: dict[tuple[int, Site], tuple[int, Site]] = {}  # bytes, and who uses them
     setter: dict[int, Event] = {}  # what came last on a flag's pipe
@@ -192,7 +192,7 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
-    """Copies under 16 KB, as if so many of them were one."""
+    """Advise copies of 16 KB where smaller ones could be joined."""
     copies: dict[Site, list[int]] = defaultdict(list)
     for number in (number for number, event in enumerate(trace) if event[0] == COPY):
         copies[trace[number][-1][3]].append(number)
@@ -207,7 +207,7 @@ def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _repeats(trace: Trace, free_bytes: int) -> Proposed:
-    """Instructions of one repeat that a line issues again and again, at even steps: one instruction with repeats."""
+    """Advise one instruction with repeats where a line issues instructions of one repeat at even steps."""
     open_runs: dict[tuple[Site, int], list[int]] = {}
     runs: list[list[int]] = []
     for number, event in enumerate(trace):
@@ -234,14 +234,14 @@ def _repeats(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _step(before: Descriptor, after: Descriptor) -> tuple[int, ...] | None:
-    """How far operands move on, where repeat strides can say it."""
+    """Return the distances from one instruction's operands to the next's, where repeat strides can express them."""
     steps = after.dst - before.dst, after.src0 - before.src0, after.src1 - before.src1
     whole = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
     return steps if whole and before[2:6] == after[2:6] else None
 
 
 def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:
-    """The lines and events of instructions whose cost would be another."""
+    """Return the lines and events of the wanted instructions, with their changed costs."""
     kept, changes, found = dict[int, Priced](), dict[int, Event](), Counter[Site]()
     for number, event in enumerate(trace):
         if event[0] <= IN_ORDER and event[1].descriptor is not None and wanted(event):
@@ -253,7 +253,7 @@ def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[C
 
 
 def _masks(trace: Trace, free_bytes: int) -> Proposed:
-    """Instructions that set the mask that is set: SetVectorMask once, then isSetMask = false."""
+    """Advise SetVectorMask once where instructions set the same mask again."""
     before = None
 
     def again(event: Event) -> bool:
@@ -267,7 +267,7 @@ def _masks(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _reductions(trace: Trace, free_bytes: int) -> Proposed:
-    """Sums of whole repeats of float: the sums of blocks, and of these again, are shorter from a few repeats on."""
+    """Advise BlockReduceSum twice for sums of whole repeats of float: it is shorter from a few repeats on."""
     whole, block = TIMINGS["WholeReduceSum"], TIMINGS["BlockReduceSum"]
 
     def shorter(cost: Cost) -> Cost:
@@ -285,7 +285,7 @@ def _reductions(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _banks(trace: Trace, free_bytes: int) -> Proposed:
-    """Operands whose blocks lie in the same bank groups."""
+    """Advise other places for operands whose blocks lie in the same bank groups."""
     where, changes = _recosted(
         trace, lambda event: event[1].cost.conflicts > 0,
         lambda cost: cost._replace(repeats=cost.repeats - cost.conflicts, conflicts=0.0),

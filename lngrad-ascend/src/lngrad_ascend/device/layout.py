@@ -1,4 +1,4 @@
-"""What moves elements about inside the Unified Buffer: BroadCast, Transpose, GatherMask."""
+"""Moves of elements inside the Unified Buffer: BroadCast, Transpose, GatherMask."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ BLOCK_BYTES = 32
 
 
 class LibraryCall(NamedTuple):
-    """One call: its name, tensors, whole numbers and real numbers, in the order of C++."""
+    """A call: its name, tensors, whole numbers and real number, in the order of C++."""
 
     api: str
     tensors: Sequence[LocalTensor]
@@ -30,7 +30,7 @@ class LibraryCall(NamedTuple):
     real: float
 
     def rows(self, index: int, rows: int, columns: int, role: str) -> Any:
-        """The first elements of a tensor as a matrix of float64."""
+        """Return the first elements of a tensor as a matrix of float64."""
         values = self.tensors[index].read(self.api, role, rows * columns)
         return values.astype(np.float64).reshape(rows, columns)
 
@@ -41,7 +41,7 @@ class LibraryCall(NamedTuple):
             target[...] = values.reshape(-1).astype(target.dtype)
 
     def statistic(self, index: int, rows: int, role: str) -> Any:
-        """One number a row, of which a tensor has a block each."""
+        """Return a number a row, of which a tensor has a block each."""
         return self.rows(index, rows, self.width(index), role)[:, :1]
 
     def write_statistic(self, index: int, values: Array, role: str) -> None:
@@ -49,12 +49,12 @@ class LibraryCall(NamedTuple):
         self.write(index, np.repeat(values.reshape(-1, 1), self.width(index), axis=1), role)
 
     def width(self, index: int) -> int:
-        """How many elements of a tensor a block has."""
+        """Return the elements of a tensor in a block."""
         return BLOCK_BYTES // self.tensors[index].dtype.itemsize
 
 
 def _shape(c: LibraryCall) -> tuple[int, int, int]:
-    """Rows, columns of the memory, and columns that count (oriSrcK)."""
+    """Return rows, columns of the memory, and columns that count (oriSrcK)."""
     rows, columns, real = c.n[:3]
     if rows <= 0 or columns <= 0 or not 0 < real <= columns:
         raise BoundsFault(f"{c.api}: expected rows and columns above 0 and oriSrcK up to srcK, got {c.n[:3]}")
@@ -62,7 +62,7 @@ def _shape(c: LibraryCall) -> tuple[int, int, int]:
 
 
 def _parts(c: LibraryCall, src: int) -> tuple[Any, Any, Any]:
-    """The source with -inf behind the columns that count, the largest of each row, and e ** (src - it)."""
+    """Return the source with -inf behind the columns that count, the largest of each row, and e ** (src - largest)."""
     rows, columns, real = _shape(c)
     x = c.rows(src, rows, columns, "src")
     x[:, real:] = -np.inf

@@ -117,7 +117,7 @@ def reduce_sum(values: Array, arch: int) -> Array:
 
 
 class RoundMode(enum.Enum):
-    """How Cast rounds. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
+    """The rounding of Cast. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
 
     CAST_NONE = "none"
     CAST_RINT = "nearest, ties to even"
@@ -213,7 +213,7 @@ _ASYMPTOTIC = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760)  # of
 
 
 def exactly(function: Callable[..., Any]) -> Callable[..., None]:
-    """``function`` of numbers, as the arithmetic of a row: of arrays of any type, into ``out``."""
+    """Make a function of numbers the arithmetic of a row: of arrays of any type, into ``out``."""
 
     def compute(*arrays: Array) -> None:
         *sources, out = arrays
@@ -224,7 +224,7 @@ def exactly(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    """A function of Python's as one of arrays; where it has no value, NaN, or infinity at a pole."""
+    """Make a function of Python's one of arrays; where it has no value, NaN, or infinity at a pole."""
 
     def evaluate(value: float) -> float:
         try:

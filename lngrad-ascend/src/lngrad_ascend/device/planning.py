@@ -1,4 +1,4 @@
-"""What is decided once about a vector instruction: its static rules, its views, its function.
+"""The plan of a vector instruction, which is made once: its static rules, its views, its function.
 
 Kernels issue the same few descriptors again and again, so that everything that depends on the descriptor alone is
 kept: types, bounds, alignment, overlap of the operands, and the NumPy views.
@@ -45,7 +45,7 @@ Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa
 
 
 class Access:
-    """What one operand touches: ranges of bytes, and the spans of memory that they were found in."""
+    """The ranges of bytes that an operand touches, and the spans of memory that they were found in."""
 
     __slots__ = ("role", "runs", "spans", "start")
 
@@ -133,7 +133,7 @@ def _planned(
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
-    """An instruction in the counter mode: its count form where its repeats follow each other without gaps, else its repeats."""
+    """Return an instruction of the counter mode in its count form where its repeats have no gaps, else as repeats."""
     lanes = REPEAT_BYTES // max(DTYPES[code].itemsize for code in codes)
     blocks = (d.dst_block, d.src0_block, d.src1_block)[: len(codes)]
     repeats = (d.dst_repeat, d.src0_repeat, d.src1_repeat)[: len(codes)]
@@ -160,7 +160,7 @@ def _elementwise(parts: Sequence[Array]) -> Array:
 
 
 def _bitwise(parts: Sequence[Array]) -> Any:
-    """Of bytes whose bits have a value where those of all sources have."""
+    """Return the numbers of bytes whose bits have a value where those of all sources have one."""
     number = np.maximum.reduce([part % MAX_ORIGINS for part in parts])
     known = np.bitwise_and.reduce(
         [np.where(part % MAX_ORIGINS, part // MAX_ORIGINS, MAX_ORIGINS - 1) for part in parts]
@@ -244,7 +244,7 @@ def _special_plan(
 
 
 def _first_round(operation: Operation, d: Descriptor, size: int, arch: int) -> int:
-    """The elements that a reduction's first round leaves in its temporary buffer, by the pages of ReduceSum and ReduceMax."""
+    """Return the elements that a reduction's first round leaves in its temporary buffer: ReduceSum's and ReduceMax's pages."""
     if operation.arithmetic is np.add:  # 2201 has the partial sums of a count in registers
         return d.repeat if d.form != COUNT else 0 if arch == 2201 else -(-d.n * size // REPEAT_BYTES)
     repeats = max(1, d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat  # the tail comes later

@@ -1,4 +1,4 @@
-"""Who touched which bytes last, in the Unified Buffer and in global memory, and the fault of a race.
+"""The last accesses to bytes of the Unified Buffer and of global memory, and the fault of a race.
 
 A span is a range of bytes that was always accessed as a whole. A read or a write of another range cuts the spans at
 its ends; a write makes one span of what it covers. As kernels use the same few ranges again and again, an access
@@ -150,7 +150,7 @@ class GlobalSpan:
         return [self, piece]
 
     def earlier(self, kind: int) -> list[tuple[int, Instruction, bool]]:
-        """Epoch, instruction and whether it writes, of all that an access of this kind must come behind."""
+        """Return epoch, instruction and whether it writes, of all that an access of this kind must come behind."""
         accesses = [(*last, False) for last in self.reads.values()] if kind != READ else []
         if kind != ATOMIC:
             accesses += [(*last, True) for last in self.atomics.values()]
@@ -169,7 +169,7 @@ class Conflict(NamedTuple):
 
 
 class GlobalOrder:
-    """Who touched which global bytes during a launch. Addresses are those of the machine."""
+    """The accesses to global memory during a launch. Addresses are those of the machine."""
 
     def __init__(self) -> None:
         self._spans = Spans(GlobalSpan, ADDRESSES)
@@ -219,7 +219,7 @@ class GlobalOrder:
                 span.padding = True
 
     def padded(self) -> Iterable[GlobalSpan]:
-        """The ranges that hold padding."""
+        """Return the ranges that hold padding."""
         return (span for span in self._spans if span.padding)
 
     def share(self, clock: PipeClock, instruction: Instruction, base: int, start: int, stop: int) -> Instruction | None:

@@ -33,7 +33,7 @@ ONE_MASK = 0  # SELMODE: every repeat chooses by the same bits
 
 
 class Special(NamedTuple):
-    """What an instruction touches and does.
+    """The bytes that an instruction touches, and its computation.
 
     Attributes:
         dst: What it writes.

@@ -1,4 +1,4 @@
-"""What orders a kernel: flags and barriers between the pipes of a core, and barriers between blocks."""
+"""The order of a kernel: flags and barriers between the pipes of a core, and barriers between blocks."""
 
 from __future__ import annotations
 

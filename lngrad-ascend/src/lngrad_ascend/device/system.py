@@ -1,4 +1,4 @@
-"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
+"""The system's functions for kernels: block numbers, tiling, the workspace, filling global memory, scalars."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BURST_BYTES = 255 * 32
 
 
 class CacheLine:
-    """How much of the data cache DataCacheCleanAndInvalid takes."""
+    """The part of the data cache that DataCacheCleanAndInvalid takes."""
 
     SINGLE_CACHE_LINE = 0
     ENTIRE_DATA_CACHE = 1
@@ -107,12 +107,12 @@ def set_atomic(api: str, T: Any, combine: Callable[..., Any]) -> None:
 
 
 def SetAtomicMax(T: Any) -> None:
-    """As SetAtomicAdd: the larger one stays. C prototype: ``template <typename T> void SetAtomicMax()``."""
+    """Let later copies to global memory keep the larger number. C prototype: ``template <typename T> void SetAtomicMax()``."""
     set_atomic("SetAtomicMax", T, np.maximum)
 
 
 def SetAtomicMin(T: Any) -> None:
-    """As SetAtomicAdd: the smaller one stays. C prototype: ``template <typename T> void SetAtomicMin()``."""
+    """Let later copies to global memory keep the smaller number. C prototype: ``template <typename T> void SetAtomicMin()``."""
     set_atomic("SetAtomicMin", T, np.minimum)
 
 

@@ -19,7 +19,7 @@ from lngrad_ascend.faults import CapacityFault
 
 
 class TPosition(enum.Enum):
-    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's are not."""
+    """The position of a tensor, as kernels name it. Only the vector positions are simulated; the cube's are not."""
 
     __hash__ = object.__hash__  # every call of a queue looks one up; Enum's own is a function in Python
     GM = "GM"
@@ -38,7 +38,7 @@ class TPosition(enum.Enum):
 
 
 class State(enum.Enum):
-    """Where a piece of the Unified Buffer is in its life."""
+    """The state of a piece of the Unified Buffer."""
 
     __hash__ = object.__hash__
     FREE = "free"
@@ -113,7 +113,7 @@ class Registers:
 
 @dataclass
 class Origin:
-    """Why bytes have no value: what happened, who owned them, and the first instruction that read them."""
+    """The reason why bytes have no value, and the first instruction that read them."""
 
     text: str
     first: Instruction | None = None

@@ -49,25 +49,25 @@ Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
 
 
 class CMPMODE(enum.IntEnum):
-    """What Compare asks for."""
+    """The comparisons of Compare."""
 
     LT, GT, EQ, LE, GE, NE = range(6)
 
 
 class SELMODE(enum.IntEnum):
-    """By which bits Select chooses: the same for every repeat, or one for each element."""
+    """The bits by which Select chooses: the same for every repeat, or one for each element."""
 
     VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
 
 
 class ReduceOrder(enum.IntEnum):
-    """What a maximum or a minimum of a repeat gives."""
+    """The results of a maximum or a minimum of a repeat."""
 
     ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
 
 
 class ReduceType(enum.Enum):
-    """What ReduceRepeat computes."""
+    """The computations of ReduceRepeat."""
 
     SUM = "WholeReduceSum"
     MAX = "WholeReduceMax"

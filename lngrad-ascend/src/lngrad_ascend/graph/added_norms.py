@@ -184,7 +184,7 @@ def _facts(array: Any) -> TensorFacts | None:
 
 
 def _merged(rank: int, shapes: Sequence[Shape | None]) -> Shape:
-    """What is known of a shape that several arrays have."""
+    """Return the known dimensions of a shape that several arrays have."""
     fitting = [shape for shape in shapes if shape is not None and len(shape) == rank]
     return tuple(next((size for size in sizes if size != UNKNOWN), UNKNOWN) for sizes in zip(*fitting, strict=True))
 

@@ -83,7 +83,7 @@ class PdOutputs(NamedTuple):
 
 
 class GraphOp:
-    """What both ops share; they differ in their third input.
+    """The part that both ops share; they differ in their third input.
 
     Attributes:
         name: Of the op.
@@ -318,7 +318,7 @@ def _rstd(variance: Known, epsilon: float) -> Known:
 
 
 def _run_half_away(inputs: tuple[Known, ...], mask: Mask, kind: str, dtypes: tuple[str, str]) -> PdOutputs:
-    """As Atlas A2 rounds dy, x, mean, rstd, gamma's results: in float32, then to `dtypes`, ties of bfloat16 away from zero."""
+    """Compute from dy, x, mean, rstd, gamma as Atlas A2 rounds: in float32, then to `dtypes`, bfloat16 half away from zero."""
     grads = layer_norm_backward(*(as_numpy(array).astype(np.float32) for array in inputs), output_mask=mask)
     results: list[Known | None] = [None, None, None]
     for place, (result, dtype) in enumerate(zip(grads, (dtypes[0], dtypes[1], dtypes[1]), strict=True)):

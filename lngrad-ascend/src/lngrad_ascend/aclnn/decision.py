@@ -243,8 +243,8 @@ _decisions: BoundedCache[Hashable, Decision | StatusError] = BoundedCache(MAX_DE
 def decide(operator: AclnnOperator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
     key = operator, values, target, threads
-    if known := _decisions.get(key):
-        return known
+    if decision := _decisions.get(key):
+        return decision
     call = AclnnCall(operator, values, target)
     try:
         for check in operator.checks:

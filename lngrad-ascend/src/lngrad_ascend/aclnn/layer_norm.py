@@ -54,8 +54,8 @@ def _statistics(exact: Callable[[AclnnCall], bool]) -> Check:
 def _impl_mode(call: AclnnCall) -> None:
     mode = call.values["implMode"]
     if mode not in IMPL_MODES:
-        known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
-        raise invalid_argument(f"implMode: expected {known}, got {mode!r}")
+        modes = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
+        raise invalid_argument(f"implMode: expected {modes}, got {mode!r}")
     for name, tensor in call.present("input", *_PARAMETERS):
         if mode == FLOAT16_MODE and tensor.dtype != aclDataType.ACL_FLOAT16:
             raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")

@@ -159,8 +159,8 @@ def _refuse_uncleared(
         PoisonFault: The bytes are 0xFF, and nothing in this launch has written them.
     """
     core, size = local.core, local.dtype.itemsize
-    whole, real = remote_bytes.shape[1] // size * size, local.dtype.kind not in "iu"
-    unset = (remote_bytes[:, :whole].reshape(-1, size) == 0xFF).all(axis=1)
+    elements_bytes, real = remote_bytes.shape[1] // size * size, local.dtype.kind not in "iu"
+    unset = (remote_bytes[:, :elements_bytes].reshape(-1, size) == 0xFF).all(axis=1)
     if not unset.any() or not (real or (core.combine is np.add and core.rules.ordering)):
         return
     place = (region.start + first, region.start + first + (b.blocks - 1) * b.global_step + b.nbytes)

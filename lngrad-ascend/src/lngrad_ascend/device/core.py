@@ -388,14 +388,14 @@ class Core:
 
     def _check_read(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
-        found: list[Span] = []
+        read: list[Span] = []
         for start, stop in runs:
             spans = self.ub.spans.cover(start, stop)
             for span in spans:
                 if span.write_epoch > known[span.writer_pipe]:
                     self._unordered(span, span.writer, True, instruction, False)
-            found += spans
-        return found
+            read += spans
+        return read
 
     def _check_write(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
@@ -551,20 +551,20 @@ class Core:
 
     def reads(self, place: tuple[int, int]) -> None:
         """Note a read of bytes of global memory; behind eight of the same ones, and of no new ones, others have their turn."""
-        known, schedule = self.polled, self.schedule
+        counts, schedule = self.polled, self.schedule
         if schedule is None:
             return
-        if place not in known:
-            if len(known) == PLACES:
-                known.clear()
-            known[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
+        if place not in counts:
+            if len(counts) == PLACES:
+                counts.clear()
+            counts[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
             schedule.still = 0
             return
-        known[place] = reads = max(known[place], self.fresh) + 1
+        counts[place] = reads = max(counts[place], self.fresh) + 1
         if reads == self.fresh + POLLS:
             self.fresh, held, self.held = reads, self.held, int(self.ub.data.view(np.uint64).sum())
-            what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
-            schedule.give_way(self.index, what, POLLS * len(known), held != self.held)
+            loop = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
+            schedule.give_way(self.index, loop, POLLS * len(counts), held != self.held)
 
     def writes(self, target: Array, values: Array | float) -> None:
         """Note that bytes of global memory change: blocks that poll memory may go on."""

@@ -55,17 +55,17 @@ def analyse(
     guessed = set().union(*(trace.guessed for trace in traces), () if at.sourced else ("the SoC's figures",))
     guessed |= {name for name in report.instructions() if not timing_of(name).sourced}
     work, free = max(cycles * working, 1), report.ub_bytes - max(block.peak_ub_bytes for block in report.blocks)
-    found = Cycles(
+    model = Cycles(
         report.kernel, soc.name, working, cycles, (cycles / at.clock + launch) * 1e6, launch * 1e6, blocks, shares,
         tuple(_dearest(run)), tuple(advise(traces[slowest], run, share, at, blocks, free)),
         _roofline(moved * times / work, sum(run.repeats for run in runs) * times / work, share), tuple(sorted(guessed)),
     )  # fmt: skip
-    return found, runs
+    return model, runs
 
 
 def critical_path(run: Run) -> list[tuple[Site, float]]:
     """Return the cycles of each line, by what the block's end depends on: they add up to all."""
-    found: dict[int, float] = defaultdict(float)
+    spent: dict[int, float] = defaultdict(float)
     placed, begins, lets, whys = run.placed, run.begins, run.lets, run.whys
     upper, index = run.cycles, max(range(len(run.placed)), key=run.ends.__getitem__, default=-1)
     skips, since, times = run.skips.copy(), 0, 0
@@ -75,10 +75,10 @@ def critical_path(run: Run) -> list[tuple[Site, float]]:
             if upper > run.ends[place - 1] + cycles / 2:  # else it waited for what is ahead of the loop
                 upper, since, times = upper - cycles, place - count, turns
         lower = begins[index] if begins[index] < lets[index] else lets[index]
-        found[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
+        spent[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
         upper, index = lower, whys[index]
     sites = {id(instruction): instruction[3] for instruction in placed}
-    return [(sites[identity], cycles) for identity, cycles in found.items()]
+    return [(sites[identity], cycles) for identity, cycles in spent.items()]
 
 
 def _dearest(run: Run) -> Iterator[LineCycles]:
@@ -103,7 +103,7 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
     for line in sorted(path, key=lambda line: -path[line])[:DEAREST]:
         longest = sorted(waits[line].items(), key=lambda wait: -wait[1])[:WAITS]
         longest_waits = tuple(
-            (what, more * cycles) for what, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles
+            (cause, more * cycles) for cause, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles
         )
         yield LineCycles(line, names[line].most_common(1)[0][0] if names[line] else "", path[line], longest_waits)
 
@@ -118,25 +118,25 @@ def _roofline(moved: float, vector: float, share: Share) -> str:
 
 def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[float], free_bytes: int) -> list[Advice]:
     """Return what would save a hundredth of the slowest block's cycles or more, the most first; ``blocks`` has those of all."""
-    begun, found = Trace(trace[:WINDOW]), []
+    begun, proposals = Trace(trace[:WINDOW]), []
     alone = run_cores([begun], share, at)[0].cycles
     for kind, rule in RULES.items():
-        what, changes = rule(begun, free_bytes)
+        text, changes = rule(begun, free_bytes)
         if changes:
             changed = Trace(changes.get(number, event) for number, event in enumerate(begun))
             part = 1 - run_cores([changed], share, at)[0].cycles / alone
-            found.append((kind, f"{what} would save", part * run.cycles))
+            proposals.append((kind, f"{text} would save", part * run.cycles))
     mean, most = sum(blocks) / len(blocks), max(blocks)
     if 0 < 1.5 * mean <= most:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
-        found.append(("tail", text, most - mean))
-    worth = [Advice(*saving, saving[2] / at.clock * 1e6) for saving in found if saving[2] >= WORTH * run.cycles]
+        proposals.append(("tail", text, most - mean))
+    worth = [Advice(*saving, saving[2] / at.clock * 1e6) for saving in proposals if saving[2] >= WORTH * run.cycles]
     return sorted(worth, key=lambda advice: -advice.cycles)
 
 
-def _lines(found: Counter[Site]) -> str:
+def _lines(sites: Counter[Site]) -> str:
     """Return the lines where something happens, the most frequent first."""
-    return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in found.most_common()))[:SHOWN])
+    return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in sites.most_common()))[:SHOWN])
 
 
 FLOAT = CPP_NAMES.index("float")
@@ -196,14 +196,14 @@ def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
     copies: dict[Site, list[int]] = defaultdict(list)
     for number in (number for number, event in enumerate(trace) if event[0] == COPY):
         copies[trace[number][-1][3]].append(number)
-    changes, found, moved = dict[int, Event](), Counter[Site](), 0
+    changes, sites, moved = dict[int, Event](), Counter[Site](), 0
     for site, numbers in copies.items():
         total = sum(trace[n][1] * trace[n][2] for n in numbers)
         together = min(len(numbers), figures.FULL_RATE_BYTES * len(numbers) // total)
         if len(numbers) >= OFTEN and together > 1 and free_bytes >= figures.FULL_RATE_BYTES:
             changes |= {n: (*trace[n][:5], 1 / together, trace[n][-1]) for n in numbers}
-            found[site], moved = len(numbers), moved + total
-    return f"copies of {moved // max(len(changes), 1):,} bytes at {_lines(found)}: copies of 16 KB", changes
+            sites[site], moved = len(numbers), moved + total
+    return f"copies of {moved // max(len(changes), 1):,} bytes at {_lines(sites)}: copies of 16 KB", changes
 
 
 def _repeats(trace: Trace, free_bytes: int) -> Proposed:
@@ -222,34 +222,34 @@ def _repeats(trace: Trace, free_bytes: int) -> Proposed:
             if not run:
                 runs.append(run)
             run.append(number)
-    changes, found = dict[int, Event](), Counter[Site]()
+    changes, sites = dict[int, Event](), Counter[Site]()
     for run in runs:
         if len(run) >= OFTEN:
             kind, plan, instruction = trace[run[0]]
             changes |= dict.fromkeys(run, NOTHING)
-            whole = sum(trace[n][1].cost.repeats for n in run)
-            changes[run[0]] = (kind, Priced(plan.cost._replace(repeats=whole)), instruction)
-            found[instruction[3]] += len(run)
-    return f"instructions of one repeat at {_lines(found)}: one with repeatTime", changes
+            repeats = sum(trace[n][1].cost.repeats for n in run)
+            changes[run[0]] = (kind, Priced(plan.cost._replace(repeats=repeats)), instruction)
+            sites[instruction[3]] += len(run)
+    return f"instructions of one repeat at {_lines(sites)}: one with repeatTime", changes
 
 
 def _step(before: Descriptor, after: Descriptor) -> tuple[int, ...] | None:
     """Return the distances from one instruction's operands to the next's, where repeat strides can express them."""
     steps = after.dst - before.dst, after.src0 - before.src0, after.src1 - before.src1
-    whole = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
-    return steps if whole and before[2:6] == after[2:6] else None
+    expressible = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
+    return steps if expressible and before[2:6] == after[2:6] else None
 
 
 def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:
     """Return the lines and events of the wanted instructions, with their changed costs."""
-    kept, changes, found = dict[int, Priced](), dict[int, Event](), Counter[Site]()
+    kept, changes, sites = dict[int, Priced](), dict[int, Event](), Counter[Site]()
     for number, event in enumerate(trace):
         if event[0] <= IN_ORDER and event[1].descriptor is not None and wanted(event):
             plan = event[1]
             new = kept.get(id(plan)) or kept.setdefault(id(plan), Priced(change(plan.cost), plan.descriptor))
             changes[number] = (event[0], new, event[-1])
-            found[event[-1][3]] += 1
-    return _lines(found), changes
+            sites[event[-1][3]] += 1
+    return _lines(sites), changes
 
 
 def _masks(trace: Trace, free_bytes: int) -> Proposed:

@@ -18,7 +18,7 @@ import numpy as np
 
 from lngrad_ascend.device import cycle_figures as figures
 from lngrad_ascend.device.cycle_figures import GUESS, LIBRARY, TIMINGS, Machine, Timing
-from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor, types_of
+from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor
 from lngrad_ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad_ascend.device.operations import OPERATIONS, Operands
 from lngrad_ascend.device.pipes import ALL_CORES, ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, TURN, VECTOR, WAIT, S, V
@@ -136,7 +136,7 @@ def _bank_factor(d: Descriptor, sizes: Sequence[int], groups: int) -> float:
 def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
     """Return what a planned instruction takes, and keep it in the plan."""
     d, operation = plan.descriptor, OPERATIONS[plan.op]
-    sizes = [DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]]
+    sizes = [DTYPES[code].itemsize for code in d.codes[: 1 + len(operation.operands.sources)]]
     # Compare's dst, Select's mask and Gather's offsets are beside what the unit steps through.
     plain = operation.operands.elementwise
     size = max(sizes) if plain else sizes[0] if operation.operands is Operands.GATHER else sizes[-1]

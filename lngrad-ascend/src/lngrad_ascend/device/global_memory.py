@@ -117,5 +117,5 @@ class GlobalAddress:
         first, old = self.offset * self.array.dtype.itemsize, self.array.reshape(-1)
         if first % dtype.itemsize:
             raise BoundsFault(f"{self.name}: byte {first} is not the start of an element of {dtype}")
-        whole = old.view(np.uint8)[: old.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
-        return GlobalAddress(whole, self.name, first // dtype.itemsize)
+        typed = old.view(np.uint8)[: old.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+        return GlobalAddress(typed, self.name, first // dtype.itemsize)

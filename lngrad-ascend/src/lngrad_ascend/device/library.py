@@ -540,6 +540,6 @@ def call_library(api: str, tensors: Sequence[LocalTensor], n: tuple[int, ...], r
     if api in _ONLY_950 and core.soc.arch != 3510:
         raise DeviceFault(f"{api}: only 950 has it, this is {core.soc.name}")
     with core.tile_api(api):
-        found = LIBRARY[api](LibraryCall(api, tensors, n, real))
+        result = LIBRARY[api](LibraryCall(api, tensors, n, real))
     core.record(api, V, core.site or ("", 0))
-    return found or 0
+    return result or 0

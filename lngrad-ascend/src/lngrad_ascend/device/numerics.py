@@ -44,8 +44,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
     if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
         field: Dtype = np.dtype(typing.get_args(T)[1])
         return field
-    known = _PYTHON.get(T) if isinstance(T, type) else None
-    dtype = np.dtype(T) if known is None else known
+    mapped = _PYTHON.get(T) if isinstance(T, type) else None
+    dtype = np.dtype(T) if mapped is None else mapped
     if dtype not in CODES:
         raise DtypeError(f"{api}: T must be one of {', '.join(CPP_NAMES)}, got {dtype}")
     return dtype
@@ -138,12 +138,12 @@ def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
         if values.dtype.kind in "iu":
             inside: Array = np.clip(values, int(limits.min), int(limits.max)).astype(dtype)
             return inside
-        whole = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
+        integers = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
         if dtype.itemsize == 8:  # float64 does not hold the largest one
-            largest = np.where(whole > 0, limits.max, limits.min).astype(dtype)
-            held: Array = np.where(np.abs(whole) < 2.0**63, whole, 0).astype(dtype)
-            return np.where(np.abs(whole) < 2.0**63, held, largest)
-        clipped: Array = np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
+            largest = np.where(integers > 0, limits.max, limits.min).astype(dtype)
+            held: Array = np.where(np.abs(integers) < 2.0**63, integers, 0).astype(dtype)
+            return np.where(np.abs(integers) < 2.0**63, held, largest)
+        clipped: Array = np.clip(integers, int(limits.min), int(limits.max)).astype(dtype)
         return clipped
     if dtype == values.dtype:  # Cast from float to float rounds to whole numbers
         return _TO_INTEGER.get(mode, np.rint)(values)

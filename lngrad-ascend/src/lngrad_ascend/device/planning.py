@@ -28,7 +28,6 @@ from lngrad_ascend.device.descriptors import (
     repeated,
     repeats_meet,
     selected_lanes,
-    types_of,
 )
 from lngrad_ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, REPEAT_BYTES, round_to, saturated
 from lngrad_ascend.device.operations import OPERATIONS, Operands, Operation
@@ -102,13 +101,13 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
-    whole = DTYPES[types_of(d.types)[0]].kind in "iu"
-    sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
+    integral = d.dtype.kind in "iu"
+    sizes = {DTYPES[code].itemsize for code in d.codes[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
 
     def spread(numbers: Array, scalar: float) -> None:
-        copied = operation.name == "Adds" and whole and scalar == 0
+        copied = operation.name == "Adds" and integral and scalar == 0
         bitwise = copied or operation.name in BIT_BY_BIT  # and the known bits of a byte stay known
         kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
@@ -126,10 +125,10 @@ def _planned(
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None] & kept
 
-    half = DTYPES[types_of(d.types)[0]] == np.float16
     return PlannedInstruction(
-        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d, half=half
-    )
+        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d,
+        half=d.dtype == np.float16,
+    )  # fmt: skip
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
@@ -144,9 +143,9 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
         # Each repeat does the first one's work.
         if not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]:
             return d._replace(form=MASK, n=min(d.n, lanes), repeat=1)
-    whole = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
+    whole_repeats = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
     by_repeats = operation.operands.elementwise or operation.operands is Operands.REPEAT_REDUCE
-    if by_repeats and INT4 not in codes and (d.n <= lanes or whole):
+    if by_repeats and INT4 not in codes and (d.n <= lanes or whole_repeats):
         return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
     raise DeviceFault(
         f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
@@ -162,10 +161,10 @@ def _elementwise(parts: Sequence[Array]) -> Array:
 def _bitwise(parts: Sequence[Array]) -> Any:
     """Return the numbers of bytes whose bits have a value where those of all sources have one."""
     number = np.maximum.reduce([part % MAX_ORIGINS for part in parts])
-    known = np.bitwise_and.reduce(
+    known_bits = np.bitwise_and.reduce(
         [np.where(part % MAX_ORIGINS, part // MAX_ORIGINS, MAX_ORIGINS - 1) for part in parts]
     )
-    return np.where(number, number + known.astype(np.uint16) * MAX_ORIGINS, number)
+    return np.where(number, number + known_bits.astype(np.uint16) * MAX_ORIGINS, number)
 
 
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate) -> PlannedInstruction:
@@ -181,7 +180,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
-    codes = types_of(d.types)[: 1 + len(operands.sources)]
+    codes = d.codes[: 1 + len(operands.sources)]
     compares = operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
     if compares and ub.soc.arch == 2201 and DTYPES[codes[0]].itemsize > 1:
         # A2's code writes bytes, whatever they are called; only its checker looks.
@@ -278,7 +277,7 @@ def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> Non
 
 def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
     """Return (role, type code, start, end, strides) of dst and of every source."""
-    dst, src0, src1, _ = types_of(d.types)
+    dst, src0, src1, _ = d.codes
     roles = zip(("dst", *operation.operands.sources), (
         (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
         (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
@@ -312,7 +311,7 @@ def _count_plan(
 
 def _check_temporary(operation: Operation, d: Descriptor) -> None:
     """Refuse a temporary buffer that is smaller than what the host's Get…MaxMinTmpSize gives, or not apart from dst."""
-    room, dst, size = d.src2_end - d.src2, d.dst, DTYPES[types_of(d.types)[0]].itemsize
+    room, dst, size = d.src2_end - d.src2, d.dst, d.dtype.itemsize
     least = operation.temporary[size == 4] * REPEAT_BYTES
     if room and room < least:
         raise BoundsFault(
@@ -326,7 +325,7 @@ def _check_count_overlap(
     operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names, tolerate: Tolerate
 ) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
-    dst, dst_size, operands = d.dst, DTYPES[types_of(d.types)[0]].itemsize, operation.operands
+    dst, dst_size, operands = d.dst, d.dtype.itemsize, operation.operands
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
     if dst == src and dst_size <= src_size and not operands.mathematical:
@@ -427,10 +426,10 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
         ):
             inside = False
         if inside or (across and not sums_up):
-            what = "inside a repeat" if inside else "across repeats"
+            where = "inside a repeat" if inside else "across repeats"
             others = ", ".join(row.name for row in OPERATIONS if row.accumulates)
             raise OverlapFault(
-                f"{operation.name}: {names('dst')} and {names(role)} overlap {what}; inside a repeat they must be the "
+                f"{operation.name}: {names('dst')} and {names(role)} overlap {where}; inside a repeat they must be the "
                 "same memory or none of each other's, and no repeat may read what an earlier one wrote (but with dst as "
                 f"src1 and a repeat stride of 0: {others})"
             )
@@ -448,7 +447,7 @@ def _gathered(
 ) -> Computation:
     """Compute through index arrays: one repeat after another, or all at once."""
     memories = [ub.typed[code] for code in codes]
-    indices = [g.places // g.size for g in geometries]
+    indices = [g.elements for g in geometries]
     steps = [slice(r, r + 1) for r in range(d.repeat)] if loop else [slice(None)]
     buffers = [np.empty(index[steps[0]].shape, memory.dtype) for index, memory in zip(indices, memories, strict=True)]
     function, arguments = _computation(operation, d, ub, buffers[0], buffers[1:])

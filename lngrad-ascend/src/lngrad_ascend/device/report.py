@@ -310,7 +310,7 @@ class Cycles:
             lines.append(
                 f"{line.cycles:12,.0f}  {100 * line.cycles / max(self.cycles, 1):4.0f} %  {line.line} {line.name}"
             )
-            lines += [f"{'':21}waits {cycles:,.0f} for {what}" for what, cycles in line.waits]
+            lines += [f"{'':21}waits {cycles:,.0f} for {cause}" for cause, cycles in line.waits]
         lines += [
             f"advice: {advice.text}: {advice.cycles:,.0f} cycles, {advice.time_us:.2f} µs" for advice in self.advice
         ]

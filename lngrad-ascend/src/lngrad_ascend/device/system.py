@@ -201,7 +201,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     """
     core, site = running("InitOutput"), caller()
     dtype = gm.bound("InitOutput")[1]
-    whole = GlobalTensor.at(*gm.window("InitOutput", 0, size), dtype, gm.bypass)
+    target = GlobalTensor.at(*gm.window("InitOutput", 0, size), dtype, gm.bypass)
     if size == 0:
         return
     ub, start = core.ub, core.ub.next_free
@@ -227,7 +227,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize
-        copy_global(site, "DataCopyPad", source, whole[first], Blocks(1, part, part, part), inward=False)
+        copy_global(site, "DataCopyPad", source, target[first], Blocks(1, part, part, part), inward=False)
 
 
 def SetDeqScale(scale: float) -> None:

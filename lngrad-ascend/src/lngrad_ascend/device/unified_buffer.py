@@ -221,12 +221,12 @@ class UnifiedBuffer:
 
     def settle(self, spans: Sequence[Span]) -> bool:
         """Note which spans have a value throughout, and return whether all have."""
-        whole = True
+        complete = True
         for span in spans:
             if not span.valid:
                 span.valid = not self.poison[span.start : span.stop].any()
-                whole = whole and span.valid
-        return whole
+                complete = complete and span.valid
+        return complete
 
     def doubt(self, runs: Sequence[tuple[int, int]]) -> None:
         """Look again at ranges to which bytes without a value were carried."""

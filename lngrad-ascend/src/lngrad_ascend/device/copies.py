@@ -247,13 +247,7 @@ Tensor = Union[GlobalTensor, LocalTensor]  # noqa: UP007  # an alias is evaluate
 
 
 @dataclass(frozen=True)
-class DataCopyParams:
-    """Blocks of a copy.
-
-    For DataCopy, ``blockLen`` and both gaps are in units of 32 bytes. For DataCopyPad, blockLen and the gap in global
-    memory are in bytes. A gap goes from the end of one block to the start of the next.
-    """
-
+class _CopyParams:
     blockCount: int = 1
     blockLen: int = 0
     srcStride: int = 0
@@ -261,17 +255,22 @@ class DataCopyParams:
 
 
 @dataclass(frozen=True)
-class DataCopyExtParams:
+class DataCopyParams(_CopyParams):
+    """Blocks of a copy.
+
+    For DataCopy, ``blockLen`` and both gaps are in units of 32 bytes. For DataCopyPad, blockLen and the gap in global
+    memory are in bytes. A gap goes from the end of one block to the start of the next.
+    """
+
+
+@dataclass(frozen=True)
+class DataCopyExtParams(_CopyParams):
     """Blocks of DataCopyPad: ``blockCount`` of ``blockLen`` bytes.
 
     The strides are the gaps between the end of one block and the start of the next: in bytes in global memory, in
     32-byte blocks in the Unified Buffer.
     """
 
-    blockCount: int = 1
-    blockLen: int = 0
-    srcStride: int = 0
-    dstStride: int = 0
     rsv: int = 0
 
 
@@ -370,14 +369,8 @@ def DataCopyPad(
     local, remote = _sides("DataCopyPad", dst, src)
     if remote is None:
         raise PositionFault("DataCopyPad: one of dst and src must be global and the other local")
-    copy_global(
-        site,
-        "DataCopyPad",
-        local,
-        remote,
-        _padded_blocks(local, dataCopyParams, padParams, mode, dst is local),
-        dst is local,
-    )
+    blocks = _padded_blocks(local, dataCopyParams, padParams, mode, dst is local)
+    copy_global(site, "DataCopyPad", local, remote, blocks, dst is local)
 
 
 def _padded_blocks(
@@ -476,33 +469,30 @@ def TransDataTo5HD(
     if not 0 <= repeats <= MAX_REPEATS:
         raise BoundsFault(f"{api}: repeatTimes must be 0 to {MAX_REPEATS}, got {repeats}")
     instruction = (api, V, core.index, core.site or caller())
-    sides = (
-        ("srcList", srcList, nchwconvParams.srcRepStride, READ_V),
-        ("dstList", dstList, nchwconvParams.dstRepStride, WRITE_V),
-    )
+
+    def touched(side: str, tensors: Sequence[LocalTensor], distance: int, bit: int) -> list[slice]:
+        places = []
+        for index, tensor in enumerate(tensors):
+            start = tensor.start + distance * BLOCK_BYTES
+            stop, role = start + BLOCK_BYTES, f"{side}[{index}]"
+            check_place(api, f"{role} ({tensor.allocation.name} at byte {start})", start, stop, tensor.end, BLOCK_BYTES)
+            core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)
+            places.append(slice(start, stop))
+        return places
+
     for repeat in range(repeats):
-        blocks: dict[str, list[Array]] = {"srcList": [], "dstList": []}
-        poison: list[Array] = []
-        for side, tensors, stride, bit in sides:
-            for index, tensor in enumerate(tensors):
-                role, start = f"{side}[{index}]", tensor.start + repeat * stride * BLOCK_BYTES
-                stop = start + BLOCK_BYTES
-                check_place(
-                    api, f"{role} ({tensor.allocation.name} at byte {start})", start, stop, tensor.end, BLOCK_BYTES
-                )
-                if side == "srcList":
-                    poison.append(core.ub.poison[start:stop].reshape(-1, dtype.itemsize).max(axis=1))
-                core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)
-                blocks[side].append(core.ub.data[start:stop].view(dtype))
+        sources = touched("srcList", srcList, repeat * nchwconvParams.srcRepStride, READ_V)
+        poison = [core.ub.poison[place].reshape(-1, dtype.itemsize).max(axis=1) for place in sources]
+        targets = touched("dstList", dstList, repeat * nchwconvParams.dstRepStride, WRITE_V)
         if len({tensor.start for tensor in dstList}) != TRANSPOSED:
             raise DeviceFault(f"{api}: the tensors of dstList must be different blocks")
-        for target, column in zip(blocks["dstList"], _transposed(blocks["srcList"]), strict=True):
-            target[...] = column
+        rows = _transposed([core.ub.data[place].view(dtype) for place in sources])
+        for place, row in zip(targets, rows, strict=True):
+            core.ub.data[place].view(dtype)[...] = row
         if any(numbers.any() for numbers in poison):
-            for tensor, column in zip(dstList, _transposed(poison), strict=True):
-                start = tensor.start + repeat * nchwconvParams.dstRepStride * BLOCK_BYTES
-                core.ub.poison[start : start + BLOCK_BYTES] = np.repeat(column, dtype.itemsize)
-                core.ub.doubt([(start, start + BLOCK_BYTES)])
+            for place, row in zip(targets, _transposed(poison), strict=True):
+                core.ub.poison[place] = np.repeat(row, dtype.itemsize)
+                core.ub.doubt([(place.start, place.stop)])
     core.looped(api, 1, repeats * TRANSPOSED * BLOCK_BYTES)
     core.log.append(instruction)
 

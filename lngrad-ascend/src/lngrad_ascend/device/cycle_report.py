@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from lngrad_ascend import soc as socs
@@ -143,10 +144,22 @@ FLOAT = CPP_NAMES.index("float")
 NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the others stay
 
 
-def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
-    """Advise a second buffer where a unit waits for another one's use of its only buffer."""
-    uses: dict[tuple[int, Site], list[tuple[list[int], int]]] = defaultdict(list)  # a copy's waits, and its buffer
-    sizes: dict[tuple[int, Site], tuple[int, Site]] = {}  # bytes, and who uses them
+Buffer = tuple[int, Site]  # the unit and the line that use it
+
+
+@dataclass
+class Uses:
+    """The uses of a buffer: the events that wait for each and where it lies; and its bytes and its other user, if known."""
+
+    waits: list[list[int]] = field(default_factory=list)
+    places: set[int] = field(default_factory=set)
+    nbytes: int = 0
+    user: Site | None = None
+
+
+def _uses(trace: Trace) -> dict[Buffer, Uses]:
+    """Return the uses of the buffers that copies go to (by MTE2) and come from (by MTE3)."""
+    uses: dict[Buffer, Uses] = defaultdict(Uses)
     setter: dict[int, Event] = {}  # what came last on a flag's pipe
     last: dict[int, Event] = {}
     pending: list[int] = []
@@ -156,37 +169,43 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
             setter[number] = last[event[1]]
         elif event[0] == WAIT and number - event[2] in setter:
             before, source = setter[number - event[2]], trace[number - event[2]][1]
+            site = before[-1][3]
             if (source, event[1]) == (V, MTE2):
                 pending.append(number)
-                user = before[-1][3]
+                user = site
             elif (source, event[1]) == (MTE3, V):
-                key = MTE3, before[-1][3]
-                uses[key].append(([number], before[3]))
-                sizes[key] = before[1] * before[2], key[1]
+                use = uses[MTE3, site]
+                use.waits.append([number])
+                use.places.add(before[3])
+                use.nbytes, use.user = before[1] * before[2], site
         elif event[0] == COPY and event[-1][1] == MTE2:
-            key = MTE2, event[-1][3]
-            uses[key].append((pending, event[3]))
+            use = uses[MTE2, event[-1][3]]
+            use.waits.append(pending)
+            use.places.add(event[3])
             if user is not None:
-                sizes[key] = event[1] * event[2], user
+                use.nbytes, use.user = event[1] * event[2], user
             pending = []
         if event[0] in (VECTOR, IN_ORDER, COPY):
             last[event[-1][1]] = event
+    return uses
+
+
+def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
+    """Advise a second buffer where a unit waits for another one's use of its only buffer."""
     single = {
-        key: found for key, found in uses.items()
-        if key in sizes and len(found) >= OFTEN and len({place for _, place in found}) == 1
-    }  # fmt: skip
-    needed = sum(sizes[key][0] for key in single)
+        key: use for key, use in _uses(trace).items() if use.user and len(use.waits) >= OFTEN and len(use.places) == 1
+    }
+    needed = sum(use.nbytes for use in single.values())
     changes: Changes = {}
-    for found in single.values() if needed <= free_bytes else ():
-        changes |= dict.fromkeys(found[0][0], NOTHING)
-        for (earlier, _), (waits, _) in pairwise(found):
-            for place, number in enumerate(waits):
-                known = place < len(earlier)
-                back = number - earlier[place] + trace[earlier[place]][2] if known else 0
-                changes[number] = (*trace[number][:2], back) if known else NOTHING
+    for use in single.values() if needed <= free_bytes else ():
+        changes |= dict.fromkeys(use.waits[0], NOTHING)
+        for earlier, waits in pairwise(use.waits):
+            changes |= dict.fromkeys(waits, NOTHING)
+            for number, before in zip(waits, earlier, strict=False):
+                changes[number] = (*trace[number][:2], number - before + trace[before][2])
     where = dict.fromkeys(
-        f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(sizes[pipe, site][1])}" if pipe == MTE2
-        else f"V waits for MTE3 at {site_text(site)}" for pipe, site in single
+        f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(use.user or site)}" if pipe == MTE2
+        else f"V waits for MTE3 at {site_text(site)}" for (pipe, site), use in single.items()
     )  # fmt: skip
     return f"{'; '.join(where)}: one buffer; a second one ({needed:,} of {free_bytes:,} free bytes)", changes
 

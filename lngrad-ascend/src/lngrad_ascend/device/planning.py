@@ -43,20 +43,20 @@ Tolerate = Callable[[DeviceFault], None]
 Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa: UP007  # evaluated, on Python 3.10 too
 
 
+@dataclass(slots=True)
 class Access:
     """The ranges of bytes that an operand touches, and the spans of memory that they were found in."""
 
-    __slots__ = ("role", "runs", "spans", "start")
+    role: str
+    start: int
+    runs: Runs
+    spans: tuple[Span, ...] = ()
 
-    def __init__(self, role: str, start: int, runs: Runs) -> None:
-        self.role = role
-        self.start = start
-        self.runs = runs
-        self.spans: tuple[Span, ...] = (_NOT_LOOKED_UP,) if runs else ()
+    def __post_init__(self) -> None:
+        self.spans = (_NOT_LOOKED_UP,) if self.runs else ()
 
 
-_NOT_LOOKED_UP = Span(0, 0)
-_NOT_LOOKED_UP.live = False
+_NOT_LOOKED_UP = Span(0, 0, live=False)
 
 
 @dataclass(slots=True)

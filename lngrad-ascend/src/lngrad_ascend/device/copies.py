@@ -56,8 +56,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     region, first, end = remote.extent(api)
     if b.blocks == 0 or b.nbytes == 0:
         return
-    core, side = local.core, VECIN if inward else VECOUT
-    pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
+    core = local.core
+    pipe, role, bit, side = (MTE2, "dst", WRITE_MTE2, VECIN) if inward else (MTE3, "src", READ_MTE3, VECOUT)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
     if core.checked and api == "DataCopy":
         _check_position(api, local, role, side)
@@ -77,27 +77,26 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
     local_bytes = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
     remote_bytes = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
-    atomic = not inward and core.atomic is not None
-    if atomic:
+    kind = READ if inward else WRITE if core.atomic is None else ATOMIC
+    if kind == ATOMIC:
         _refuse_uncleared(api, local, region, first, remote_bytes.reshape(b.blocks, -1), b)
     if core.rules.ordering:
         ranges = _runs(first, b.blocks, b.nbytes, b.global_step)
-        kind = READ if inward else ATOMIC if atomic else WRITE
         core.touch_global(instruction, region, ranges, kind, local_bytes, remote_bytes)
         if core.ub.padded and kind == WRITE:
             _pad_global(local, region.start + first, b)
     if inward:
         _move_in(local, local_bytes, remote_bytes, b)
-        if spare:
-            last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
-            core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
         core.writes(remote_bytes, local_bytes)
         _move_out(local, local_bytes, remote_bytes)
-        if spare:
-            region.data[first:] = memory[: region.data.size - first]
         core.tally.bytes_out += b.blocks * b.nbytes
+    if spare and inward:
+        last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
+        core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
+    elif spare:
+        region.data[first:] = memory[: region.data.size - first]
     core.tally.instructions[api] += 1
     core.log.append(instruction)
     if core.trace is not None:

@@ -135,16 +135,14 @@ def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     """Return ``values`` in ``dtype``, rounded as Cast does."""
     if dtype.kind in "iu" or dtype == ml_dtypes.int4:
         limits = ml_dtypes.iinfo(dtype)
-        if values.dtype.kind in "iu":
-            inside: Array = np.clip(values, int(limits.min), int(limits.max)).astype(dtype)
-            return inside
-        integers = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
-        if dtype.itemsize == 8:  # float64 does not hold the largest one
-            largest = np.where(integers > 0, limits.max, limits.min).astype(dtype)
-            held: Array = np.where(np.abs(integers) < 2.0**63, integers, 0).astype(dtype)
-            return np.where(np.abs(integers) < 2.0**63, held, largest)
-        clipped: Array = np.clip(integers, int(limits.min), int(limits.max)).astype(dtype)
-        return clipped
+        integers: Any = values
+        if values.dtype.kind not in "iu":
+            integers = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
+            if dtype.itemsize == 8:  # float64 does not hold the largest one
+                fits = np.abs(integers) < 2.0**63
+                largest = np.where(integers > 0, limits.max, limits.min).astype(dtype)
+                return np.where(fits, np.where(fits, integers, 0).astype(dtype), largest)
+        return np.clip(integers, int(limits.min), int(limits.max)).astype(dtype)  # type: ignore[no-any-return]
     if dtype == values.dtype:  # Cast from float to float rounds to whole numbers
         return _TO_INTEGER.get(mode, np.rint)(values)
     nearest = values.astype(dtype)

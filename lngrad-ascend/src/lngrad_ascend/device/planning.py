@@ -180,13 +180,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
-    codes = d.codes[: 1 + len(operands.sources)]
-    compares = operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
-    if compares and ub.soc.arch == 2201 and DTYPES[codes[0]].itemsize > 1:
-        # A2's code writes bytes, whatever they are called; only its checker looks.
-        tolerate(DeviceFault(f"{name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
-        codes = (CPP_NAMES.index("uint8_t"), *codes[1:])
-    _check_types(operation, codes, ub.soc.arch)
+    codes = _checked_types(operation, d.codes[: 1 + len(operands.sources)], ub.soc.arch, tolerate)
     packed = operands is Operands.CAST and INT4 in codes
     if d.form == COUNTER:
         d = _counted(operation, d, codes)
@@ -196,20 +190,16 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
         return _count_plan(operation, d, ub, names, tolerate)
     if d.form == COUNT and d.n < 0:
         raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
-    if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
-        rest = d.repeat % (MAX_REPEATS + 1)
-        tolerate(
-            BoundsFault(
-                f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}; a device takes {rest}"
-            )
-        )
+    rest = d.repeat % (MAX_REPEATS + 1)
+    if rest != d.repeat and operands is not Operands.REDUCE:
+        rule = f"repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}; a device takes {rest}"
+        tolerate(BoundsFault(f"{name}: {rule}"))
         d = d._replace(repeat=rest)
-    # Select's bits and Gather's offsets do not count.
-    size = max(DTYPES[code].itemsize for code in (codes if operands.elementwise else codes[-1:]))
-    if operands is Operands.GATHER:
-        size = DTYPES[codes[0]].itemsize
-    unmasked = d.form == COUNT or operands is Operands.BRCB
-    lanes = np.arange(0) if unmasked else selected_lanes(name, d, size, tolerate)
+    lanes = np.arange(0)
+    if d.form != COUNT and operands is not Operands.BRCB:
+        # Select's bits and Gather's offsets do not count.
+        counted = codes if operands.elementwise else codes[:1] if operands is Operands.GATHER else codes[-1:]
+        lanes = selected_lanes(name, d, max(DTYPES[code].itemsize for code in counted), tolerate)
     if (d.n if d.form == COUNT else d.repeat) == 0:
         return _planned(
             operation, d, [Access("dst", d.dst, ())], (lambda *scalar: None, ()), lambda: ([], _elementwise)
@@ -258,9 +248,15 @@ def _has_flags(operation: Operation, d: Descriptor, size: int) -> bool:
     return not d.extra or repeats > 1
 
 
-def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> None:
+def _checked_types(operation: Operation, codes: tuple[int, ...], arch: int, tolerate: Tolerate) -> tuple[int, ...]:
+    """Return the types of the operands, or raise DtypeError."""
+    compares = operation.operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
+    if compares and arch == 2201 and DTYPES[codes[0]].itemsize > 1:
+        # A2's code writes bytes, whatever they are called; only its checker looks.
+        tolerate(DeviceFault(f"{operation.name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
+        codes = (CPP_NAMES.index("uint8_t"), *codes[1:])
     if operation.takes(codes, arch):
-        return
+        return codes
     got = [CPP_NAMES[code] for code in codes]
     one_type = not operation.mixed
     if one_type and not operation.takes(codes[:1] * len(codes), arch):

@@ -70,7 +70,6 @@ LEFT: set[str] = {
     "lngrad-ascend/src/lngrad_ascend/cpp/kernel.py",
     "lngrad-ascend/src/lngrad_ascend/cpp/op_host.py",
     "lngrad-ascend/src/lngrad_ascend/cpp/project.py",
-    "lngrad-ascend/src/lngrad_ascend/device/launch.py",
     "lngrad-ascend/src/lngrad_ascend/sdk/c_sources.py",
     "lngrad-ascend/src/lngrad_ascend/sdk/operator_tests.py",
     "lngrad/scripts/native_code.py",

@@ -232,9 +232,7 @@ class Core:
             DeviceFault: A rule is broken.
             DtypeError: A type that the instruction does not take.
         """
-        plan = self._plans.get(descriptor)
-        if plan is None:
-            plan = self._plan(descriptor, (dst, src0, src1, src2))
+        plan = self._plans.get(descriptor) or self._plan(descriptor, (dst, src0, src1, src2))
         handles = self.ub.handles
         for handle, (role, bit) in zip((dst, src0, src1, src2), plan.uses):  # noqa: B905
             allocation = handles[handle]
@@ -244,8 +242,7 @@ class Core:
         instruction = (plan.name, V, self.index, self.site or site)
         poisoned = self._order(plan, instruction)
         if self.ub.stale:
-            for access in plan.reads:
-                self.ub.warn_stale(access.runs)
+            self.ub.warn_stale([run for access in plan.reads for run in access.runs])
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
             self._spread(plan, instruction, scalar)
@@ -264,13 +261,11 @@ class Core:
                 if span.read_epochs[V] != epoch:
                     span.read_epochs[V], span.readers[V] = epoch, instruction
         for span in plan.write.spans:
-            if poisoned:
-                span.valid = False
-            elif not span.valid:
+            if not (poisoned or span.valid):
                 self.ub.give_value(span)
             span.writer, span.write_epoch, span.writer_pipe = instruction, epoch, V
         if poisoned:
-            self.ub.settle(plan.write.spans)
+            self.ub.doubt(plan.write.runs)
         if self.trace is not None:
             self.trace.issued(plan, instruction)
         if plan.waits:

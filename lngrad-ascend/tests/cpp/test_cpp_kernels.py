@@ -16,8 +16,9 @@ from lngrad.errors import ShapeError
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 from lngrad_ascend import ascendc, soc, tiling
 from lngrad_ascend.ascendc import CompileError, DeviceFault, launch
-from lngrad_ascend.cpp.compiling import header_files, without_chevrons
+from lngrad_ascend.cpp.compiling import without_chevrons
 from lngrad_ascend.cpp.handlers import HANDLERS
+from lngrad_ascend.cpp.headers import header_files
 from lngrad_ascend.cpp.kernel import guarded
 from lngrad_ascend.cpp.protocol import Op
 from lngrad_ascend.device.operations import OPERATIONS

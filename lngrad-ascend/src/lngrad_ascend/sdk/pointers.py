@@ -51,7 +51,7 @@ class Handles:
         return number
 
     def object_of(self, number: int) -> Any:
-        """Return the object of a number, None for 0; where there is none, an object that every interface refuses by its own text."""
+        """Return the object of a number, None for 0; for others an object that every interface refuses by its own text."""
         if number == 0:
             return None
         found = self._objects.get(number)

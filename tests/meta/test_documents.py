@@ -14,6 +14,7 @@ from packages import ROOT, SOURCES, sources, test_files
 PAGES = sorted(
     [
         *ROOT.glob("README*.md"),
+        *ROOT.glob("lngrad*/README.md"),
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs" / "reference").glob("*.md"),
@@ -75,7 +76,7 @@ def test_the_index_of_decisions_has_each_once_with_its_title():
         assert page.read_text("utf-8").startswith(f"# {number}. {title}\n")
 
 
-OURS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = [ROOT / "CONTRIBUTING.md", *ROOT.glob("lngrad*/README.md"), *sorted((ROOT / "docs").glob("*.md"))]
 THEIRS = {
     "dist/",
     "lib64/",

@@ -501,7 +501,7 @@ def forwards(name: str, norm: str, interpreted: bool) -> dict[str, Any]:
     In float32 y is rounded once and its sums have lngrad's tolerance; in 16 bits it is right within four units of roundoff of
     the largest element of its row, so that xhat may be rounded before it is multiplied by the weight.
     """
-    from lngrad.check.case import NORMS
+    from lngrad.core.norms import NORMS
     from lngrad.core import reference
     from lngrad.support.dtypes import UNIT_ROUNDOFF
     from lngrad.testing import CASES, Forward, GradientError, RmsForward, check_forward, make_inputs

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lngrad.check.calls.kernel import Here
-from lngrad.check.case import NORMS, PLAIN, Options
+from lngrad.check.case import Options
+from lngrad.core.norms import NORMS, PLAIN
 from lngrad.check.certify import certify
 from lngrad.check.formats.reading import of_norm, read_folder, shipped
 from lngrad.check.golden import write_goldens

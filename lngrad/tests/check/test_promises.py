@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 import lngrad.check
 from lngrad.check import reproduction
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import NORMS, Options
+from lngrad.check.case import Options
+from lngrad.core.norms import NORMS
 from lngrad.check.formats.reading import of_norm, shipped
 from lngrad.check.inputs import draw, with_other_values
 from lngrad.check.judge import MANY_UNNAMED, Patience, check_case

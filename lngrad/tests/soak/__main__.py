@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from lngrad.check.case import PLAIN
+from lngrad.core.norms import PLAIN
 from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, known_norm, say, working
 from soak.call import ENTRY_POINTS
 from soak.run import Report, program, shrink

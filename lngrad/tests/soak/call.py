@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, PLAIN
+from lngrad.core.norms import NORMS, PLAIN
 from lngrad.check.layouts import LAYOUTS, Guarded
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
 from lngrad.support.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import PLAIN
+from lngrad.core.norms import PLAIN
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import _ACLNN_BACKWARD, _aclnn_backward, _aclnn_call, _each, public_functions
 from lngrad.core.problem import Grads

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.check.case import NORMS
+from lngrad.core.norms import NORMS
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.layouts import Guarded
 from lngrad.core.problem import ROLES, Operator, Role

@@ -15,11 +15,11 @@ import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Clock, Context, Timing, interleave
 from lngrad.bench.records import Key, Record, commit, machine
-from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.check.implementations.ours import public_functions
 from lngrad.core.arrays import Output, empty
 from lngrad.core.machine import Others
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import RmsGrads
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.testing import Inputs, check_forward, check_grads

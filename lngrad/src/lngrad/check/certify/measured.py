@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, CheckCase, Source
+from lngrad.check.case import OF_ROWS, CheckCase, Source
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.problem import FORWARD, RMS_FORWARD, WITH_RESIDUAL, Grads
+from lngrad.core.norms import NORMS
+from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import Inputs
@@ -95,15 +96,15 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     """
     dy, x, mean, rstd, scale = given
     M, N = x.shape
-    normalization, residual, _ = NORMS[subject.norm]
+    norm = NORMS[subject.norm]
+    normalization = norm.normalization
     gamma = scale - scale.dtype.type(normalization.offset) if normalization.offset else scale
     mean = mean if normalization.centred else np.zeros_like(mean)
-    nothing = np.zeros_like(x) if residual else None
+    nothing = np.zeros_like(x) if norm.residual else None
     dtype, parameter = x.dtype.name, gamma.dtype.name
     case = CheckCase(
         name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
-        statistics_dtype=ACCUMULATORS[dtype], output_dtypes=(dtype, parameter, parameter),
-        ranges={"mean": None, "statistic": None}, norm=subject.norm,
+        statistics_dtype=ACCUMULATORS[dtype], ranges={"mean": None, "statistic": None}, norm=subject.norm,
     )  # fmt: skip
     inputs = Inputs(
         dy, x if nothing is None else nothing, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1, normalization,
@@ -111,14 +112,16 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     )  # fmt: skip
     with np.errstate(all="ignore"):
         variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
-    out = None if place is None else Grads(place, np.empty_like(gamma), np.empty_like(gamma))
-    got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)
-    return Grads(*(None if one is None else as_numpy(one) for one in got))
+    out = None
+    if place is not None:
+        out = case.operator.results(**{name: place if name == "dx" else np.empty_like(gamma) for name in case.outputs})
+    got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)._asdict()
+    return Grads(**{name: None if got.get(name) is None else as_numpy(got[name]) for name in Grads._fields})
 
 
 def column_names(subject: Implementation) -> tuple[str, ...]:
     """dgamma, and dbeta where the norm has one; the last is where bare sums are seen."""
-    return ("dgamma", "dbeta") if NORMS[subject.norm].normalization.centred else ("dgamma",)
+    return tuple(name for name in NORMS[subject.norm].backward.outputs if name not in OF_ROWS)
 
 
 def bare_sums(subject: Implementation, *given: Array) -> Array:
@@ -134,22 +137,21 @@ def normalized(
 ) -> dict[str, Array]:
     """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
-    normalization, has_residual, _ = NORMS[subject.norm]
-    operator = FORWARD if normalization.centred else RMS_FORWARD
-    residual = x[:, ::-1].copy() if has_residual else None
+    norm = NORMS[subject.norm]
+    residual, beta = x[:, ::-1].copy() if norm.residual else None, beta if norm.normalization.centred else None
     out: Any = None
-    operator = WITH_RESIDUAL[operator] if has_residual else operator
     if place is not None:
-        made = {"y": place, "total": np.empty_like(x) if has_residual else None}
-        out = operator.results(*(made.get(name, np.empty((len(x), 1), np.float32)) for name in operator.outputs))
+        memory = {"y": place, "total": np.empty_like(x) if norm.residual else None}
+        rows = {name: np.empty((len(x), 1), np.float32) for name in norm.forward.outputs if name not in memory}
+        out = norm.forward.results(**{name: (memory | rows)[name] for name in norm.forward.outputs})
     given = Arguments(
-        x=x, gamma=gamma, beta=beta if normalization.centred else None, normalized_shape=x.shape[1:], out=out,
-        residual=residual, normalization=normalization,
+        x=x, gamma=gamma, beta=beta, normalized_shape=x.shape[1:], out=out, residual=residual,
+        normalization=norm.normalization,
     )  # fmt: skip
     results = subject.forward(given)()
     results = results if isinstance(results, tuple) else (results,)
-    names = getattr(results, "_fields", operator.outputs)  # torch gives y alone
-    return {name: as_numpy(one) for name, one in zip(names, results, strict=False) if one is not None}
+    names = getattr(results, "_fields", norm.forward.outputs)  # torch gives y alone
+    return {name: as_numpy(array) for name, array in zip(names, results, strict=False) if array is not None}
 
 
 def takes(subject: Implementation, M: int, N: int) -> bool:

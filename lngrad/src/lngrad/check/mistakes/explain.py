@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from lngrad.check.case import NORMS
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.changes import Family
 from lngrad.check.result import AT_A_PLACE
+from lngrad.core.norms import NORMS
 
 # By the letter of the code.
 WHY = {

@@ -50,7 +50,8 @@ wheel: $(VENV)/.dev
 # Wheels for Linux with all kernels and torch's native code, for x86-64 and aarch64: 30 minutes of processor time.
 WHEEL_DIR ?= dist
 wheel-prebuilt: $(VENV)/.dev
-	$(BIN)/python scripts/prebuilt.py --wheels $(WHEEL_DIR) --torch $(PREBUILT)
+	$(BIN)/python lngrad/scripts/prebuilt.py --wheels $(WHEEL_DIR) --torch $(PREBUILT)
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(WHEEL_DIR) lngrad-ascend
 
 # The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.
 arm: $(VENV)/.dev

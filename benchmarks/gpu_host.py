@@ -57,7 +57,7 @@ def tensors(M: int, N: int, device: str, dtype: Any) -> dict[str, Any]:
 def without() -> Iterator[dict[str, Any]]:
     """Calls of CPU tensors that are planned for a GPU and launch nothing; autograd's engine costs as much as on a GPU."""
     sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("", "torch_api")]
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/conftest.py has it: plans for CPU tensors
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # as tests/shared_fixtures.py has it: plans for CPU tensors
     import launches
     import pytest
     import torch

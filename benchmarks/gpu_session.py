@@ -55,7 +55,7 @@ def parts(folder: Path) -> dict[str, Part]:
     model = "model", "8192x768,128x768", "bfloat16", "torch,compile"
     large = "65536x1024,131072x512,29128x2304,13108x5120,9363x7168,5462x12288,4096x16384,64x768,512x1024"
     native = "from lngrad.torch.native import building; print(building.build())"
-    tests = "-q", "-x", "-n", "8", "-m", "gpu", "tests/gpu", "tests/core"
+    tests = "-q", "-x", "-n", "8", "-m", "gpu", "lngrad/tests/gpu", "lngrad/tests/core"
     threads = (
         "--threads",
         "1,2,4,8,16",
@@ -70,7 +70,9 @@ def parts(folder: Path) -> dict[str, Part]:
     return {
         "native": Part(1, 1.5, 60, [*PYTHON, "-c", native]),
         "tests": Part(1, 1.7, 80, [*PYTHON, "-m", "pytest", *tests]),
-        "ordered": Part(1, 0.8, 35, [*PYTHON, "-m", "pytest", *tests[:-2], "tests/gpu", "-k", "golden"], ordered=True),
+        "ordered": Part(
+            1, 0.8, 35, [*PYTHON, "-m", "pytest", *tests[:-2], "lngrad/tests/gpu", "-k", "golden"], ordered=True
+        ),
         "sums": Part(1, 0.5, 25, script("bands", "--sums")),
         "host": Part(1, 1.8, 100, script("host")),
         "bands": Part(1, 3.1, 170, script("bands", "--minutes", "2.7")),

@@ -31,7 +31,7 @@ os.environ.setdefault(
     "TORCHINDUCTOR_CPP_DYNAMIC_THREADS", "1"
 )  # one kernel for both numbers of threads: half the compiling
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "lngrad" / "src"), str(ROOT / "docs")]
 
 from benchmark_tables import peers_table  # noqa: E402
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import mistakes_page
 from benchmark_page import page
 from benchmark_tables import gpu_table, overview, quack_table, ranges, shapes_table
 
@@ -21,22 +22,21 @@ from lngrad_ascend.device.operations import OPERATIONS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+MISTAKES = ROOT / "docs" / "mistakes.md"
 INSTRUCTIONS = ROOT / "docs" / "ascend-c-types.csv"
 PICTURES = ROOT / "docs" / "bench.svg", ROOT / "docs" / "gpu.svg"
 
 
 def main() -> int:
-    """Rewrite the READMEs, docs/performance*.md, docs/torch*.md, docs/gpu.md, docs/benchmarks.html and the pictures."""
+    """Rewrite the READMEs, docs/performance.md, torch.md, gpu.md, mistakes.md, benchmarks.html and the pictures."""
     machines = machines_in(RESULTS)
     device = device_in(RESULTS)
     for name in READMES:
         _replace(ROOT / name, readme(machines, name, device))
-    english = performance(machines)
-    _replace(ROOT / "docs" / "performance.md", english)
-    _replace(ROOT / "docs" / "performance.zh-CN.md", in_chinese(english))
+    _replace(ROOT / "docs" / "performance.md", performance(machines))
+    MISTAKES.write_text(mistakes_page.page(), encoding="utf-8")
     INSTRUCTIONS.write_text(instructions(), encoding="utf-8")
-    for name in TORCH_PAGES:
-        _replace(ROOT / name, torch(machines, name))
+    _replace(ROOT / "docs" / "torch.md", torch(machines))
     _replace(ROOT / "docs" / "gpu.md", gpu(device, RESULTS))
     (ROOT / "docs" / "benchmarks.html").write_text(page(machines), encoding="utf-8")
     plot(list(machines.values()), PICTURES[0], scope="override")
@@ -96,28 +96,19 @@ READMES = {
         "LayerNorm 加速比的几何平均。CPU：2 个线程，输出已预分配，每行不少于 64 个元素，相对 torch 2.13 和 oneDNN 3.2 中较快者"
         "（override()：相对 torch）。GPU：相对 torch 2.11 和 Liger 0.8.5 中较快者，调用有 2²⁶ 个元素；"
         "领先的用例则包括全部大小，小于 2²² 个元素时 torch 最多快 4 倍（[GPU](docs/gpu.md)（英文））。"
-        "全部 CPU 用例：[benchmarks](docs/benchmarks.html)（英文）；说明见[性能](docs/performance.zh-CN.md)。",
+        "全部 CPU 用例：[benchmarks](docs/benchmarks.html)（英文）；说明见[性能](docs/performance.md)（英文）。",
         "五台机器上，各形状和 dtype 下 override() 相对 torch 的 LayerNorm 的加速比",
     ),
 }
 
 
-TORCH_PAGES = {
-    "docs/torch.md": (
-        "rows × columns",
-        "override() float32",
-        "override() 16 bits",
-        "lngrad.torch.LayerNorm float32",
-        "lngrad.torch.LayerNorm 16 bits",
-    ),
-    "docs/torch.zh-CN.md": (
-        "行 × 列",
-        "override() float32",
-        "override() 16 位",
-        "lngrad.torch.LayerNorm float32",
-        "lngrad.torch.LayerNorm 16 位",
-    ),
-}
+TORCH_HEADINGS = (
+    "rows × columns",
+    "override() float32",
+    "override() 16 bits",
+    "lngrad.torch.LayerNorm float32",
+    "lngrad.torch.LayerNorm 16 bits",
+)
 
 
 def readme(machines: dict[str, list[Record]], name: str, device: list[Record]) -> str:
@@ -132,9 +123,9 @@ def performance(machines: dict[str, list[Record]]) -> str:
     return ranges({_short(name): lines for name, lines in machines.items()})
 
 
-def torch(machines: dict[str, list[Record]], name: str) -> str:
+def torch(machines: dict[str, list[Record]]) -> str:
     """A line a shape: what a LayerNorm of torch's gains by override(), and lngrad's module over torch's."""
-    return shapes_table(machines, TORCH_PAGES[name])
+    return shapes_table(machines, TORCH_HEADINGS)
 
 
 def gpu(device: list[Record], folder: Path) -> str:
@@ -149,28 +140,14 @@ def gpu(device: list[Record], folder: Path) -> str:
     )
 
 
-CHINESE = {
-    "timed | against | won | rows of ≥ 64: float32 | 16 bits | shorter rows | least":
-        "范围 | 对比对象 | 领先 | 每行 ≥ 64：float32 | 16 位 | 更短的行 | 最小",
-    "× to ": "× 到 ",
-}  # fmt: skip
-
-
 def instructions() -> str:
     """A line an instruction of Ascend C's: its types, and those that 950 takes in addition; then the functions on rows."""
     lines = ["instruction,types,more on 950"]
-    for one in OPERATIONS:
-        mixed = [" from ".join(part.split(maxsplit=1)) for part in one.mixed.split("; ") if part]
-        lines.append(f'{one.name},"{", ".join([*one.types.split(), *mixed])}","{", ".join(one.more.split())}"')
+    for operation in OPERATIONS:
+        mixed = [" from ".join(part.split(maxsplit=1)) for part in operation.mixed.split("; ") if part]
+        types, more = ", ".join([*operation.types.split(), *mixed]), ", ".join(operation.more.split())
+        lines.append(f'{operation.name},"{types}","{more}"')
     return "\n".join([*lines, *(f"{name},rows and matrices," for name in LIBRARY)]) + "\n"
-
-
-def in_chinese(text: str) -> str:
-    """The words of docs/performance.md's table in Chinese."""
-    text = re.sub(r"(\d+) of (\d+)", r"\1 / \2", text)
-    for english, chinese in CHINESE.items():
-        text = text.replace(english, chinese)
-    return text
 
 
 def _short(name: str) -> str:

@@ -3,7 +3,7 @@
 Run before a release, or when a kernel has changed.
 
     python scripts/arm.py --wheels dist
-    python scripts/arm.py --wheels dist --processors neoverse-n1 tests/cpu/test_pool.py -k many      these tests, one processor
+    python scripts/arm.py --wheels dist --processors neoverse-n1 lngrad/tests/cpu/test_pool.py -k many   these, one processor
 
 It needs apt, which fetches QEMU, proot, a linker and a Debian for arm64 into build/arm (600 MB), and pip, which fetches wheels
 for that. Nothing is installed on this machine, and no rights of root are needed: proot starts its programs in QEMU.
@@ -33,8 +33,8 @@ TOOLS = {  # and the packages that have them
 PACKAGES = ("python3", "bash", "coreutils", "libgomp1", "libstdc++6")
 NEEDED = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "sybil>=9", "pyyaml>=6")
 TESTS = (
-    "tests/core/test_golden_bits.py", "tests/core/test_precision.py", "tests/core/test_special_values.py",
-    "tests/core/test_threads.py", "tests/cpu/test_pool.py", "tests/cpu/test_workers.py",
+    *(f"lngrad/tests/core/test_{name}.py" for name in ("golden_bits", "precision", "special_values", "threads")),
+    "lngrad/tests/cpu/test_pool.py", "lngrad/tests/cpu/test_workers.py",
 )  # fmt: skip
 
 
@@ -118,9 +118,9 @@ def libraries() -> dict[str, str]:
 
 
 def make_wheel(processors: list[str], folder: Path) -> Path:
-    """By scripts/prebuilt.py, which leaves libraries that fit the sources as they are."""
+    """By lngrad/scripts/prebuilt.py, which leaves libraries that fit the sources as they are."""
     path = os.pathsep.join([os.environ["PATH"], str(ARM / "host/usr/bin")])
-    command = (sys.executable, Path(__file__).with_name("prebuilt.py"), "--wheels", folder, *processors)
+    command = (sys.executable, ROOT / "lngrad" / "scripts" / "prebuilt.py", "--wheels", folder, *processors)
     run(*command, env={**os.environ, **libraries(), "PATH": path})
     return max(folder.glob("lngrad-*_aarch64.whl"), key=lambda one: one.stat().st_mtime)
 

@@ -42,8 +42,8 @@ COMMANDS = (
 
 def taken(command: str, folder: Path, wheel: Path) -> str:
     """A command as the page shows it, what it printed, and its seconds. One that check ends with 1 has done its work."""
-    said = command.format(wheel=wheel.name)
-    words = ["bash", "-c", f"[ -f env/bin/activate ] && . env/bin/activate; {said}"]
+    line = command.format(wheel=wheel.name)
+    words = ["bash", "-c", f"[ -f env/bin/activate ] && . env/bin/activate; {line}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     environment |= {"XDG_CACHE_HOME": str(folder / ".cache"), "COLUMNS": "80", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     start = perf_counter()
@@ -51,13 +51,13 @@ def taken(command: str, folder: Path, wheel: Path) -> str:
         words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     seconds = perf_counter() - start
-    if done.returncode not in ((0, 1) if " check " in said else (0,)):
-        raise SystemExit(f"{said}: exit code {done.returncode}\n{done.stdout}")
+    if done.returncode not in ((0, 1) if " check " in line else (0,)):
+        raise SystemExit(f"{line}: exit code {done.returncode}\n{done.stdout}")
     lines = [line.rstrip().replace(str(folder), "~") for line in done.stdout.splitlines()]
     lines = [line for line in lines if not line.startswith(("WARNING: Location", "Looking in"))]
     if len(lines) > MAX_LINES:
         lines[MAX_LINES:] = [f"… and {len(lines) - MAX_LINES} more lines"]
-    return "\n".join([f"$ {said}", *lines, f"[{seconds:.1f} s]"])
+    return "\n".join([f"$ {line}", *lines, f"[{seconds:.1f} s]"])
 
 
 def main(
@@ -67,9 +67,9 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if not dist:
-            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
+            command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT / "lngrad")]
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        (wheel,) = (dist or folder).glob("*.whl")
+        (wheel,) = (dist or folder).glob("lngrad-*.whl")
         if dist:
             (folder / wheel.name).write_bytes(wheel.read_bytes())
         (folder / "my_kernel.py").write_text(KERNEL.findall(PAGE.read_text(encoding="utf-8"))[0])

@@ -36,18 +36,19 @@ else:
     import tomli as tomllib  # import-linter brings it for Python 3.10
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ROOT / "lngrad" / "pyproject.toml"
 RECORDS, PAGE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.md"
 EXTRAS = {"core": ("demo", "plots", "check"), "jax": ("jax",), "torch": ("torch",)}
 FIRST = {"jax": 11}  # the first Python 3 that jax 0.10 is made for
 TOOLS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "safetensors")  # what the copied tests import
 TESTS = {
-    "core": [f"tests/{name}.py" for name in (
+    "core": [f"lngrad/tests/{name}.py" for name in (
         "core/test_problem", "core/test_reference", "core/test_golden_bits", "check/test_formats",
     )],
-    "jax": ["tests/jax_api"],
-    "torch": ["tests/torch_api"],
+    "jax": ["lngrad/tests/jax_api"],
+    "torch": ["lngrad/tests/torch_api"],
 }  # fmt: skip
-# The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (tests/golden_cases.py).
+# The bits of numpy_cpu are NumPy's own, and promised for one NumPy alone (lngrad/tests/golden_cases.py).
 BITS = ["-k", "not (test_golden_bits and numpy_cpu)"]
 
 # The columns of versions; what else a set brings is in the records.
@@ -196,7 +197,8 @@ class Environment:
 
     def __init__(self, python: str, group: str, level: str, folder: Path, archives: Path) -> None:
         self.python, self.group, self.level, self.folder = python, group, level, folder
-        (self.wheel,), (self.source,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
+        (self.wheel,), (self.source,) = archives.glob("lngrad-*.whl"), archives.glob("lngrad-*.tar.gz")
+        (self.ascend,) = archives.glob("lngrad_ascend-*.whl")
         self.bin = folder / "env" / "bin"
         self.settings = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         if group == "core":  # the other tests take kernels that this machine has: those do not depend on torch or jax
@@ -221,8 +223,8 @@ class Environment:
             "--only-binary",
             ":all:",
         ]
-        self.run(*uv, "install", *python, *resolution, *tools, "-r", ROOT / "pyproject.toml", *extras)
-        self.run(*uv, "install", *python, "--no-deps", self.wheel)
+        self.run(*uv, "install", *python, *resolution, *tools, "-r", PROJECT, *extras)
+        self.run(*uv, "install", *python, "--no-deps", self.wheel, self.ascend)
         self.run(*uv, "check", *python)
         self.run(*uv, "install", *python, "--no-deps", "--reinstall", self.source)
         place = self.run(self.bin / "python", "-c", "import lngrad; print(lngrad.__file__)")
@@ -247,10 +249,10 @@ class Environment:
 
     def tests(self) -> str:
         """The tests of this set, copied, against the installed package. Returns pytest's last line."""
-        for name in ("tests", "cases", "examples"):
+        for name in ("tests", "lngrad/tests", "cases", "examples"):
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", self.folder)
-        options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-o", "testpaths=tests", *BITS]
+        options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-p", "shared_fixtures", *BITS]
         if self.level == "lowest":  # an old package may use what a newer one has deprecated
             options += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
         said = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.group])
@@ -286,7 +288,7 @@ def prove(environment: Environment) -> Record:
 
 def claimed() -> list[str]:
     """The Pythons of the classifiers."""
-    return re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8"))
+    return re.findall(r"Python :: (3\.\d+)\"", PROJECT.read_text("utf-8"))
 
 
 def main(
@@ -328,7 +330,8 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         archives = dist.resolve() if dist else Path(temporary, "dist")
         if not dist:
-            run(sys.executable, "-m", "build", "--outdir", archives, ROOT, cwd=Path(temporary))
+            for package in ("lngrad", "lngrad-ascend"):
+                run(sys.executable, "-m", "build", "--outdir", archives, ROOT / package, cwd=Path(temporary))
         for cell in cells:
             with tempfile.TemporaryDirectory() as folder:
                 new.append(prove(Environment(*cell, Path(folder), archives)))

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"
 LINK = re.compile(r"```.*?```|`[^`\n]*`|(\]\()([^)#\s]+)((?:#[^)]*)?\))", re.DOTALL)  # code is passed over
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+\.png)\)")
-ENTRY = re.compile(r"^::: lngrad\.ascend\.aclnn?\.(\w+)$", re.MULTILINE)
+ENTRY = re.compile(r"^::: lngrad_ascend\.aclnn?\.(\w+)$", re.MULTILINE)
 LANGUAGES = {
     ".py": "python",
     ".yml": "yaml",

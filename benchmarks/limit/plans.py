@@ -3,7 +3,7 @@
     python benchmarks/limit/plans.py [backward|forward] [float32|bfloat16|float16] ROWSxCOLUMNS ... PLAN ...
 
 A plan is TOGETHER.AHEAD, with .stored or .streamed behind it if that is not as the library decides. So the tables of
-src/lngrad/cpu/processor_tuning.py are made. Each plan has two times in that of the library's own: in a loop of one
+lngrad/src/lngrad/cpu/processor_tuning.py are made. Each plan has two times in that of the library's own: in a loop of one
 call; and as in a model, where everything else was evicted, dy and x were just written, the memory of the result is in
 no cache, and a pass over the result belongs to the call. Medians of 25 turns, with 1 thread and with all.
 """

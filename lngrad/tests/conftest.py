@@ -19,7 +19,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 # An offset is one addition to gamma: the norms that differ by it alone run with -m slow, and in the tests of precision always.
-_OFFSET_ALONE = {"gemma", "zero-centred gamma"}
+_OFFSET_ALONE = {"gemma_rms_norm", "zero_centred_layer_norm"}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _OFFSET_ALONE)) for name in NORMS])

@@ -425,7 +425,7 @@ def _family() -> Iterator[GoldenCase]:
     for name, switches in norms.NORMS.items():
         if not switches:
             continue
-        facts = {"normalization": LAYER_NORM, "residual": False} | switches
+        name, facts = norms.OF_GOLDEN_BITS.get(name, name), {"normalization": LAYER_NORM, "residual": False} | switches
         for N, dtype in product((1, *FOUR_WALKS), DTYPES):
             yield golden_case(f"{name}: rows", Call((69,), (N,), dtype, **facts))
         for N in (40, 8200):

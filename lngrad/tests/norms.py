@@ -11,20 +11,26 @@ import numpy as np
 import pytest
 
 import lngrad
+from lngrad.core.norms import NORMS as FAMILY
+from lngrad.core.norms import PLAIN, Norm
 from lngrad.core.plan import BACKENDS
-from lngrad.testing import Case, Inputs, Normalization
+from lngrad.core.problem import LAYER_NORM, RMS_NORM
+from lngrad.testing import Case, Inputs
 
-RMS = Normalization(centred=False)
+RMS = RMS_NORM
 
-# What make_inputs takes for each.
-NORMS: dict[str, dict[str, Any]] = {
-    "layer_norm": {},
-    "rms_norm": {"normalization": RMS},
-    "gemma": {"normalization": RMS._replace(offset=1.0)},
-    "zero-centred gamma": {"normalization": Normalization(offset=1.0)},
-    "add_rms_norm": {"normalization": RMS, "residual": True},
-    "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
-}
+
+def options(norm: Norm) -> dict[str, Any]:
+    """What make_inputs takes for a norm; nothing for layer normalization."""
+    facts = {"normalization": norm.normalization, "residual": norm.residual, "gated": norm.gated}
+    return {name: value for name, value in facts.items() if value and value != LAYER_NORM}
+
+
+# add_layer_norm is deep_norm without a factor.
+NORMS = {name: options(FAMILY[name]) for name in PLAIN if name != "add_layer_norm"}
+
+
+OF_GOLDEN_BITS = {"gemma_rms_norm": "gemma", "zero_centred_layer_norm": "zero-centred gamma"}  # other names there
 
 
 def light(cases: Iterable[Case]) -> list[Any]:

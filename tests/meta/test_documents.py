@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import PurePath
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from packages import ROOT, SOURCES, sources, test_files
+
 PAGES = sorted(
     [
         *ROOT.glob("README*.md"),
@@ -55,7 +56,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_tests_that_a_page_names_exist():
-    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = "".join(path.read_text("utf-8") for path in test_files())
     for page in [*PAGES, *(ROOT / "docs").glob("*/*.md")]:
         for name in re.findall(r"`(test_\w+)`", page.read_text("utf-8")):
             assert re.search(rf"^ *def {name}\(", tests, re.MULTILINE), f"{page.name}: {name}"
@@ -90,16 +91,10 @@ NAMED = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+)?|\w+\.(?:py|toml|md|json))`")
 
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page):
-    """By their path from the root, from src/lngrad, or by a name that some folder has."""
-    names = {path.name for path in (ROOT / "src").rglob("*.py")}
-    names |= {f"{path.name}/" for path in (ROOT / "src").rglob("*") if path.is_dir()}
+    """By their path from the root, from a package or its folder, or by a name that some folder has."""
+    names = {path.name for _, path in sources()} | {f"{path.name}/" for _, path in sources("*") if path.is_dir()}
     for name in NAMED.findall(page.read_text("utf-8")):
-        places = [
-            ROOT / name,
-            ROOT / "src" / name,
-            ROOT / "src" / "lngrad" / name,
-            ROOT / "src" / "lngrad" / "ascend" / name,
-        ]
+        places = [ROOT / name, *(place / name for source in SOURCES.values() for place in (source, source.parent))]
         generic = "NAME" in name or name.endswith(".h") or name in THEIRS
         assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"
 
@@ -108,7 +103,7 @@ def test_the_architecture_page_names_every_module():
     """By its name, or by that of its folder inside a room."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     named = set(re.findall(r"`(?:\w+/)*(\w+)(?:\.py|/)?`", page))
-    modules = [path.relative_to(ROOT / "src" / "lngrad") for path in (ROOT / "src" / "lngrad").rglob("*.py")]
+    modules = [PurePath(name) for name, _ in sources()]
     assert [path for path in modules if not {path.stem, *path.parts[1:-1]} & {*named, "__init__"}] == []
 
 

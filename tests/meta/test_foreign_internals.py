@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "lngrad"
+from packages import ROOT, source_file, sources, test_files
+
 PAGE = (ROOT / "docs" / "foreign-internals.md").read_text("utf-8")
 ROW = re.compile(r"^\| \w+ \| `([\w/]+\.py)` \| `([\w.]+)` \|(.*)\|$", re.MULTILINE)
 
@@ -26,7 +25,7 @@ PUBLIC = {"_fields", "_replace", "_asdict", "_make"}  # of named tuples
 
 def names_of_our_own() -> set[str]:
     found = set()
-    for path in SOURCE.rglob("*.py"):
+    for _, path in sources():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 found.add(node.name)
@@ -62,20 +61,16 @@ def test_the_page_names_them_all():
     ours = names_of_our_own()
     page = {(file, name) for file, name, _ in ROW.findall(PAGE)}
     assert len(page) == len(ROW.findall(PAGE)) > 20
-    here = {
-        (str(path.relative_to(SOURCE)), name)
-        for path in SOURCE.rglob("*.py")
-        for name in foreign_names(path.read_text("utf-8"), ours)
-    }
+    here = {(file, name) for file, path in sources() for name in foreign_names(path.read_text("utf-8"), ours)}
     assert here - page == set(), "docs/foreign-internals.md lacks these"
 
 
 def test_every_row_is_true():
     tests = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
+    for path in test_files():
         tests |= set(re.findall(r"^ *def (test_\w+)", path.read_text("utf-8"), re.MULTILINE))
     for file, name, rest in ROW.findall(PAGE):
-        assert name in (SOURCE / file).read_text("utf-8"), f"{file} does not use {name}"
+        assert name in source_file(file).read_text("utf-8"), f"{file} does not use {name}"
         named = re.findall(r"`(test_\w+)`", rest)
         assert named, f"{file}, {name}: no test"
         assert set(named) <= tests, f"{file}, {name}: there is no {set(named) - tests}"

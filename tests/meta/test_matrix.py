@@ -69,7 +69,7 @@ def test_the_page_is_that_of_the_records(matrix):
 def test_what_is_claimed_was_tried_or_is_named(matrix):
     """Every Python of the classifiers has rows, or is on the list of those not found; the lowest versions are pyproject's."""
     tomllib = pytest.importorskip("tomllib")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads(matrix.PROJECT.read_text("utf-8"))["project"]
     records = [each for each in matrix.read() if each.get("set", "core") == "core"]
     assert set(matrix.claimed()) <= {".".join(each["python"].split(".")[:2]) for each in records}
     for each in records:
@@ -79,15 +79,16 @@ def test_what_is_claimed_was_tried_or_is_named(matrix):
 
 
 @pytest.fixture
-def releases(matrix):
+def releases(matrix, monkeypatch):
     """The releases of torch that wheels bring a library for."""
+    monkeypatch.syspath_prepend(ROOT / "lngrad" / "scripts")
     import native_code
 
     return native_code.RELEASES
 
 
 def test_the_lowest_torch_is_one_that_wheels_have_a_library_for(releases, matrix):
-    claim = re.search(r'"torch>=(\d+\.\d+)"', (ROOT / "pyproject.toml").read_text("utf-8"))[1]
+    claim = re.search(r'"torch>=(\d+\.\d+)"', matrix.PROJECT.read_text("utf-8"))[1]
     assert releases[0].startswith(f"{claim}.")
     assert f"torch needs {claim} or later" in matrix.HEAD
     minors = [int(release.split(".")[1]) for release in releases]
@@ -109,7 +110,7 @@ def test_what_is_claimed_goes_together(releases, matrix, tmp_path):
     def resolve(torch, python):
         (tmp_path / "torch.txt").write_text(f"torch=={torch}\n")
         command = [uv, "pip", "compile", "--quiet", "--only-binary", ":all:", "--python-version", python]
-        where = ["--python-platform", "x86_64-manylinux_2_28", "-c", tmp_path / "torch.txt", ROOT / "pyproject.toml"]
+        where = ["--python-platform", "x86_64-manylinux_2_28", "-c", tmp_path / "torch.txt", matrix.PROJECT]
         extras = [word for extra in ("torch", "gpu", "jax") for word in ("--extra", extra)]
         done = subprocess.run([*command, *where, *extras], cwd=tmp_path, capture_output=True, text=True)
         if re.search(r"(?i)failed to fetch|error sending request|network", done.stderr):

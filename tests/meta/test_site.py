@@ -8,23 +8,29 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "lngrad"
+from packages import ROOT, source_file
+
 REFERENCE = {page: page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))}
 PUBLIC = (
     "__init__", "torch/__init__", "jax/__init__", "distributed", "errors", "core/reference", "testing", "typing",
-    "ascend/soc", "ascend/faults", "ascend/graph/__init__", "ascend/graph_torch", "ascend/tiling/__init__", "ascend/ascendc",
-    "ascend/acl/__init__", "ascend/acl/enums", "ascend/aclnn/__init__", "ascend/sdk/__init__",
+    *(f"lngrad_ascend/{name}" for name in (
+        "soc", "faults", "graph/__init__", "graph_torch", "tiling/__init__", "ascendc", "acl/__init__", "acl/enums",
+        "aclnn/__init__", "sdk/__init__",
+    )),
 )  # fmt: skip
+
+
+def module_of(file: str) -> str:
+    parts = [part for part in file.split("/") if part != "__init__"]
+    return ".".join(parts if file.startswith("lngrad_ascend/") else ["lngrad", *parts])
 
 
 def public_names(file: str) -> list[str]:
     """What a module's own list of public names spells out, or else what it defines; enumerators come with their class."""
-    tree = ast.parse((SOURCE / f"{file}.py").read_text("utf-8")).body
+    tree = ast.parse(source_file(f"{file}.py").read_text("utf-8")).body
     lists = [
         node.value
         for node in tree
@@ -33,8 +39,8 @@ def public_names(file: str) -> list[str]:
     if lists:
         spelled = lists[0] if isinstance(lists[0], ast.List) else getattr(lists[0], "left", ast.List([]))
         names = {name.value for name in spelled.elts if isinstance(name, ast.Constant)}
-        if any(isinstance(one, ast.ListComp) for one in lists):  # of a table
-            module = import_module(f"lngrad.{file.removesuffix('/__init__').replace('/', '.')}")
+        if any(isinstance(value, ast.ListComp) for value in lists):  # of a table
+            module = import_module(module_of(file))
             names |= {name for name in module.__all__ if callable(getattr(module, name))}
         return sorted(names)
     return [node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
@@ -55,7 +61,7 @@ def test_every_public_name_has_an_entry_and_an_example(file):
 
     An entry is of the name, of its whole module, or of the name in the module that it comes from.
     """
-    module = ".".join(["lngrad", *(part for part in file.split("/") if part != "__init__")])
+    module = module_of(file)
     for name in public_names(file):
         entry = rf"^::: (?:{re.escape(module)}|lngrad[\w.]*\.{name})$"
         if VALUES.fullmatch(name):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "lngrad"
+from packages import ROOT, sources
+
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
 
 EMPTY = (ast.Dict, ast.List, ast.Set)
@@ -21,8 +20,8 @@ CHANGES = {"dict", "list", "set", "deque", "Counter", "defaultdict", "OrderedDic
            "_stamp", "_target", "_writable", "_folder", "DispatchKeySet"}  # fmt: skip
 # Public singletons without fields: the graph ops.
 NO_STATE = {
-    ("ascend/graph/layer_norm_grad.py", "LayerNormGrad"),
-    ("ascend/graph/layer_norm_grad.py", "LayerNormGradV3"),
+    ("lngrad_ascend/graph/layer_norm_grad.py", "LayerNormGrad"),
+    ("lngrad_ascend/graph/layer_norm_grad.py", "LayerNormGradV3"),
 }
 
 
@@ -56,11 +55,7 @@ def state_of(text: str) -> set[str]:
 
 
 def test_the_page_is_complete_and_true():
-    here = {
-        (str(path.relative_to(SOURCE)), name)
-        for path in SOURCE.rglob("*.py")
-        for name in state_of(path.read_text("utf-8"))
-    }
+    here = {(file, name) for file, path in sources() for name in state_of(path.read_text("utf-8"))}
     page = set(ROW.findall((ROOT / "docs" / "state.md").read_text("utf-8")))
     assert here - NO_STATE - page == set(), "docs/state.md lacks these"
     assert page - here == set(), "docs/state.md has rows for what is not there"
@@ -97,15 +92,11 @@ def locks_of(tree: ast.AST) -> set[tuple[str, str, bool]]:
 
 def test_every_lock_is_fork_safe_and_judged():
     """A lock of a module is fork_safe_lock(); the row of another one says why a forked child does not need it."""
-    here = {
-        (str(path.relative_to(SOURCE)), *lock)
-        for path in SOURCE.rglob("*.py")
-        for lock in locks_of(ast.parse(path.read_text("utf-8")))
-    }
+    here = {(file, *lock) for file, path in sources() for lock in locks_of(ast.parse(path.read_text("utf-8")))}
     assert {kind for _, _, kind, of_module in here if of_module} == {"fork_safe_lock"}
     names = {(file, name, kind) for file, name, kind, _ in here} | {
-        (str(path.relative_to(SOURCE)), name, kind)
-        for path in SOURCE.rglob("*.[ch]*")
+        (file, name, kind)
+        for file, path in sources("*.[ch]*")
         if path.suffix in (".c", ".h", ".cpp")
         for kind, name in IN_C.findall(path.read_text("utf-8"))
     }

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from packages import ROOT, SOURCES
+
+PATHS = [str(source.parent) for source in SOURCES.values()]
 SAMPLE = ROOT / "tests" / "typing" / "sample.py"
 
 
 def mypy(program: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """As a user has it: strict, without this repository's configuration."""
     (tmp_path / "mypy.ini").write_text(
-        f"[mypy]\nstrict = true\nwarn_unused_ignores = true\nmypy_path = {ROOT / 'src'}\n"
-        "[mypy-lngrad.*]\nfollow_imports = silent\n"
+        f"[mypy]\nstrict = true\nwarn_unused_ignores = true\nmypy_path = {':'.join(PATHS)}\n"
+        "[mypy-lngrad.*,lngrad_ascend.*]\nfollow_imports = silent\n"
         "[mypy-numba.*,torch.*,jax.*,triton.*,ml_dtypes.*]\nignore_missing_imports = true\nfollow_imports = skip\n"
     )
     cache = ROOT / ".mypy_cache" / "sample"
@@ -48,7 +50,7 @@ def test_mypy_finds_the_mistakes(tmp_path):
 def test_pyright(tmp_path):
     configuration = {
         "include": ["sample.py"],
-        "extraPaths": [str(ROOT / "src")],
+        "extraPaths": PATHS,
         "reportUnnecessaryTypeIgnoreComment": "error",
         "enableTypeIgnoreComments": False,
     }

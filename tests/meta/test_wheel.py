@@ -1,4 +1,4 @@
-"""The sdist and the wheel hold all that lngrad needs: built, installed outside the checkout, and used from there.
+"""The sdist and the wheel of each package hold all that it needs: built, installed outside the checkout, and used from there.
 
 The environment is empty but for lngrad's dependencies, which are lent by path, so that nothing is downloaded: a path file adds
 the folder of this Python's packages, and an editable lngrad in that folder is not seen through it.
@@ -21,7 +21,11 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
+import lngrad as lngrad_itself
+import lngrad_ascend
+
 ROOT = Path(__file__).parents[2]
+PACKAGES = {"lngrad": "lngrad", "lngrad-ascend": "lngrad_ascend"}  # each with its import's name
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("build", "hatchling")), reason="needs build and hatchling"
@@ -36,10 +40,16 @@ def run(*command, cwd, environment=None):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder with the sdist, and the wheel that is built from it."""
+    """The folder with the sdist of each package, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    for package in PACKAGES:
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT / package, cwd=folder)
     return folder
+
+
+def wheel_of(folder: Path, package: str = "lngrad") -> Path:
+    (wheel,) = folder.glob(f"{PACKAGES[package]}-*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +60,8 @@ def lngrad(built, tmp_path_factory):
     python = folder / "env" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
     (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    (wheel,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *built.glob("*.whl"), cwd=folder)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def installed(*arguments):
@@ -62,48 +71,48 @@ def lngrad(built, tmp_path_factory):
     return installed
 
 
-def test_the_archives_hold_what_they_should(built):
-    (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
-    names = zipfile.ZipFile(wheel).namelist()
-    packed = {name.removeprefix("lngrad/") for name in names if name.startswith("lngrad/")}
-    here = {
-        str(path.relative_to(ROOT / "src" / "lngrad"))
-        for path in (ROOT / "src" / "lngrad").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert packed == here
-    assert {name.split("/")[0] for name in names} == {
-        "lngrad",
-        next(n for n in names if ".dist-info" in n).split("/")[0],
-    }
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_archives_hold_what_they_should(built, package):
+    folder, (source,) = ROOT / package / "src" / PACKAGES[package], built.glob(f"{PACKAGES[package]}-*.tar.gz")
+    names = zipfile.ZipFile(wheel_of(built, package)).namelist()
+    inside = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    packed = {name for name in names if ".dist-info/" not in name}
+    assert packed == {f"{folder.name}/{path.relative_to(folder)}" for path in inside}
     with tarfile.open(source) as archive:
-        inside = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "Makefile", "conftest.py"} <= inside
-    assert {"README.zh-CN.md", "SECURITY.md", "CITATION.cff"} <= inside
-    assert {"tests/conftest.py", "examples/numpy_quickstart.py", "docs/path.md", "cases/lngrad.yaml"} <= inside
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "pyproject.toml", f"src/{folder.name}/__init__.py"} <= names
+    assert ("scripts/prebuilt.py" in names) == (package == "lngrad")  # it makes wheels with compiled kernels
+    assert any(name.startswith("tests/") for name in names)
+    assert (ROOT / package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_wheel_built_twice_is_the_same(built, tmp_path):
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
-    (first,), (second,) = built.glob("*.whl"), tmp_path.glob("*.whl")
-    assert first.read_bytes() == second.read_bytes()
+def test_both_packages_have_one_version():
+    assert lngrad_ascend.__version__ == lngrad_itself.__version__
+    needs = (ROOT / "lngrad-ascend" / "pyproject.toml").read_text("utf-8")
+    assert f'"lngrad=={lngrad_itself.__version__}"' in needs
 
 
-def test_the_metadata_is_that_of_the_project(built):
-    (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_wheel_built_twice_is_the_same(built, package, tmp_path):
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT / package, cwd=tmp_path)
+    assert wheel_of(built, package).read_bytes() == wheel_of(tmp_path, package).read_bytes()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_metadata_is_that_of_the_project(built, package):
+    with zipfile.ZipFile(wheel_of(built, package)) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
         found = HeaderParser().parsestr(archive.read(name).decode())
     assert found["License-Expression"] == "Apache-2.0"
     assert found["Description-Content-Type"] == "text/markdown"
-    assert found.get_payload() == (ROOT / "README.md").read_text("utf-8")
+    assert found.get_payload() == (ROOT / package / "README.md").read_text("utf-8")
     assert "Typing :: Typed" in found.get_all("Classifier")
 
 
 @pytest.fixture(scope="module")
 def prebuilt():
-    """scripts/prebuilt.py."""
-    path = ROOT / "scripts" / "prebuilt.py"
+    """lngrad/scripts/prebuilt.py."""
+    path = ROOT / "lngrad" / "scripts" / "prebuilt.py"
     spec = spec_from_file_location("scripts_prebuilt", path)
     module = module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -114,7 +123,7 @@ def prebuilt():
 
 def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_path):
     """It needs Numba where no such wheel is made for, and nowhere else; its RECORD has every file."""
-    (plain,) = built.glob("*.whl")
+    plain = wheel_of(built)
     library = tmp_path / "haswell.so"
     library.write_bytes(b"machine code")
     native = tmp_path / "torch-2.13-0.so"
@@ -174,7 +183,7 @@ def test_a_wheel_brings_the_native_code_for_torch(built, prebuilt, tmp_path):
         pytest.skip(str(reason))
     library = tmp_path / native.name_of(".".join(torch.__version__.split(".")[:2]))
     keep(library, kept(made))
-    (plain,) = built.glob("*.whl")
+    plain = wheel_of(built)
     wheel = prebuilt.make_wheel(plain, [], "x86_64", tmp_path, [library])
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PATH": str(tmp_path)}
@@ -232,6 +241,13 @@ def test_run(lngrad):
     np.savez(lngrad.folder / "in.npz", **{name: rng.standard_normal((5, 7), np.float32) for name in ("dy", "x")})
     lngrad("run", "in.npz", "-o", "out.npz")
     assert set(np.load(lngrad.folder / "out.npz")) == {"dx", "dgamma", "dbeta"}
+
+
+def test_the_commands_of_lngrad_ascend_come_with_its_wheel(lngrad):
+    assert "safe size" in lngrad("tiling", "--shape", "2,32,16")
+    program = "import lngrad_ascend; print(lngrad_ascend.__file__)"
+    where = run(lngrad.python, "-c", program, cwd=lngrad.folder, environment=lngrad.environment)
+    assert Path(where.strip()).is_relative_to(lngrad.site)
 
 
 def test_check_brings_cases(lngrad):

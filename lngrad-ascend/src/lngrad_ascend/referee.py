@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.case import CheckCase
 from lngrad.check.implementations.implementation import (
     Added,
     Arguments,
@@ -25,6 +25,7 @@ from lngrad.check.implementations.implementation import (
 )
 from lngrad.check.implementations.ours import NO_DEVICE, backend
 from lngrad.check.inputs import DrawnInputs
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import Grads
 from lngrad.errors import MISSING, BackendUnavailable
 from lngrad.support.dtypes import numpy_dtype
@@ -98,13 +99,15 @@ def _graph_backward(a: Arguments) -> Any:
         arrays = (np.ascontiguousarray(getattr(a, names.get(name, name))) for name in op.inputs)
         grads = op(*arrays, **{name: getattr(a, name) for name in op.attributes})
         return _added_grads(a, grads.dx if a.alpha == 1 else grads.dgx, grads.dgamma, grads.dbeta)
-    options = {"output_mask": a.output_mask, "epsilon": a.eps, "pd_gamma_dtype": a.dtypes["dgamma"]}
-    return graph.LayerNormGrad(a.dy, a.x, *_graph_statistics(a, a.variance), a.gamma, **options)
+    options: dict[str, Any] = {"output_mask": a.output_mask, "epsilon": a.eps, "pd_gamma_dtype": a.dtypes["dgamma"]}
+    variance, mean = _graph_statistics(a, a.variance)
+    return graph.LayerNormGrad(a.dy, a.x, variance, mean, a.gamma, **options)
 
 
 def _graph_v3_backward(a: Arguments) -> Any:
-    options = {"output_mask": a.output_mask, "pd_gamma_dtype": a.dtypes["dgamma"]}
-    return graph.LayerNormGradV3(a.dy, a.x, *_graph_statistics(a, a.rstd), a.gamma, **options)
+    options: dict[str, Any] = {"output_mask": a.output_mask, "pd_gamma_dtype": a.dtypes["dgamma"]}
+    rstd, mean = _graph_statistics(a, a.rstd)
+    return graph.LayerNormGradV3(a.dy, a.x, rstd, mean, a.gamma, **options)
 
 
 def _graph_statistics(a: Arguments, statistic: Array) -> Iterator[Array]:
@@ -196,7 +199,7 @@ def ascendc_kernel(name: str) -> Implementation:
     parameters = _parameters(source, kernel)
     host = _host(source.with_suffix(".py"), needed=bool(set(parameters) & set(LAST)))
 
-    def backward(a: Arguments) -> Grads:
+    def backward(a: Arguments) -> Any:
         from lngrad_ascend import ascendc
 
         options = _options(host, a, source)

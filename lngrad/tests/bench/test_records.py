@@ -133,8 +133,7 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
     for path, text in (
         *((name, generate.readme(machines, name, device)) for name in generate.READMES),
         ("docs/performance.md", generate.performance(machines)),
-        ("docs/performance.zh-CN.md", generate.in_chinese(generate.performance(machines))),
-        *((name, generate.torch(machines, name)) for name in generate.TORCH_PAGES),
+        ("docs/torch.md", generate.torch(machines)),
         ("docs/ascend-c-types.csv", generate.instructions()),
         ("docs/gpu.md", generate.gpu(device, results)),
         ("docs/benchmarks.html", generate.page(machines)),

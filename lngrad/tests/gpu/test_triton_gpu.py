@@ -737,13 +737,13 @@ GOLDEN = Path(__file__).with_name("golden_bits.json")
 FINALIZE_SHAPE = triton_policy.finalize_shape
 # Bands of tiles at once and with partial sums, pairs, and long rows.
 ORDERED = {
-    f"{name} ({M},{N}) {dtype}": Call((M,), (N,), dtype, **norms.NORMS[name])
+    f"{norms.OF_GOLDEN_BITS.get(name, name)} ({M},{N}) {dtype}": Call((M,), (N,), dtype, **norms.NORMS[name])
     for name, M, N, dtypes in (
         ("layer_norm", 3, 64, "float32"), ("layer_norm", 130, 64, "float32 bfloat16"), ("layer_norm", 130, 256, "bfloat16"),
         ("layer_norm", 5, 300, " ".join(DTYPES)), ("layer_norm", 3, 768, "float32 bfloat16 float64"),
         ("layer_norm", 2, 1024, "float32 bfloat16 float16"), ("layer_norm", 2, 2304, "float32 bfloat16"),
         ("layer_norm", 2, 5120, "bfloat16"), ("layer_norm", 1, 8200, "bfloat16"), ("layer_norm", 2, 4200, "float64"),
-        ("layer_norm", 1, 16400, "float32"), ("rms_norm", 3, 768, "bfloat16"), ("gemma", 130, 64, "float16"),
+        ("layer_norm", 1, 16400, "float32"), ("rms_norm", 3, 768, "bfloat16"), ("gemma_rms_norm", 130, 64, "float16"),
         ("add_rms_norm", 5, 300, "float32"), ("deep_norm", 3, 1024, "bfloat16"),
     )
     for dtype in dtypes.split()

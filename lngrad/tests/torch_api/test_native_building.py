@@ -197,7 +197,7 @@ def test_a_library_of_the_package_that_does_not_fit_gives_way(package, tmp_path,
 
 
 def test_the_library_takes_nothing_of_one_python_alone(library, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "scripts")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     native_code = pytest.importorskip("native_code")  # the matrix has the tests alone
     needs = native_code.undefined(library.read_bytes())
     assert {"PyModule_Create2", "PyGILState_Ensure", "_Py_NoneStruct"} <= needs

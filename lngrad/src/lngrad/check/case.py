@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from lngrad.check.layouts import LAYOUTS
 from lngrad.core.norms import NORMS
@@ -149,6 +149,12 @@ class CheckCase:
     def output_mask(self) -> tuple[bool, ...]:
         """Whether each result is wanted, as files and functions have it."""
         return tuple(name in (self.wanted or ()) for name in self.outputs)
+
+    def results(self, arrays: Mapping[str, Any]) -> Results:
+        """The results, of arrays by name; None where there is none."""
+        of_type: Any = self.operator.results
+        results: Results = of_type(**{name: arrays.get(name) for name in self.outputs})
+        return results
 
     def shapes_of_results(self, rows: int | None = None) -> dict[str, Shape]:
         """Shapes of the results by name, or of those of some rows."""

@@ -229,7 +229,7 @@ class Caller:
         if compiled:
             raise NotApplicable(FLUSHED)
         self._results = results
-        copies = self.again()
+        copies: Results = self.again()
         if request.copied:
             self._unchanged(request, given)
         return copies

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
-from lngrad.check.case import Results
+from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import BACKWARD
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError, flattened
 from lngrad.support.children import BLAS_THREADS, end_of, ends_with_parent, give_up_access, how_it_died
@@ -78,11 +77,11 @@ class KernelProcess:
         self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection
-        self._operator = BACKWARD  # of the last call
+        self._case: CheckCase  # of the last call
         self._writes = False  # to its inputs, as was seen: it gets copies from then on
 
     def call(self, request: Request) -> Any:
-        self._operator = request.case.operator
+        self._case = request.case
         if self._writes:
             return self._results(self._ask("call", replace(request, copied=True)))
         try:
@@ -104,7 +103,7 @@ class KernelProcess:
         return self._results(self._ask("again", None))
 
     def repeat(self, request: Request, number: int) -> None:
-        self._operator = request.case.operator
+        self._case = request.case
         self._ask("repeat", request, number)
 
     def restart(self) -> bool:
@@ -159,14 +158,14 @@ class KernelProcess:
 
     def _results(self, told: dict[str, Any]) -> Results:
         """The arrays of an answer. Of one whose size can't be right nothing but dtype and shape is taken."""
-        results: dict[str, Any] = dict.fromkeys(self._operator.outputs)
+        results: dict[str, Any] = {}
         try:
-            for name in results:
+            for name in self._case.outputs:
                 if (facts := told["arrays"][name]) is not None:
                     results[name] = self._array(facts["dtype"], tuple(facts["shape"]), facts["sent"])
         except _BROKEN:
             raise self._death() from None
-        return self._operator.results(**results)
+        return self._case.results(results)
 
     def _array(self, name: str, shape: tuple[int, ...], sent: bool) -> Any:
         dtype = numpy_dtype(name) if name in DTYPES else np.dtype(name)
@@ -256,7 +255,7 @@ def with_variable(name: str, variable: str) -> Implementation:
     kernel = KernelProcess(name, 1, CALL_SECONDS, filled=False)
     kernel.start()
 
-    def backward(a: Arguments) -> Results:
+    def backward(a: Arguments) -> Any:
         assert a.case is not None  # of whoever certifies
         x = a.x if a.summand is None else a.summand
         added = a.normalization, a.residual, a.dtotal, a.gate

@@ -138,14 +138,14 @@ def normalized(
     """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
     norm = NORMS[subject.norm]
-    residual, beta = x[:, ::-1].copy() if norm.residual else None, beta if norm.normalization.centred else None
+    residual = x[:, ::-1].copy() if norm.residual else None
     out: Any = None
     if place is not None:
         memory = {"y": place, "total": np.empty_like(x) if norm.residual else None}
         rows = {name: np.empty((len(x), 1), np.float32) for name in norm.forward.outputs if name not in memory}
         out = norm.forward.results(**{name: (memory | rows)[name] for name in norm.forward.outputs})
     given = Arguments(
-        x=x, gamma=gamma, beta=beta, normalized_shape=x.shape[1:], out=out, residual=residual,
+        x=x, gamma=gamma, beta=beta if "beta" in norm.forward.inputs else None, normalized_shape=x.shape[1:], out=out, residual=residual,
         normalization=norm.normalization,
     )  # fmt: skip
     results = subject.forward(given)()

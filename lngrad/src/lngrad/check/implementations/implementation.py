@@ -16,7 +16,7 @@ import numpy as np
 import lngrad
 from lngrad.check.case import OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.norms import norm_of
+from lngrad.core.norms import norm_with
 from lngrad.core.problem import BACKWARD, LAYER_NORM, RMS_BACKWARD, WITH_GATE, Normalization, Operator
 from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
@@ -137,7 +137,7 @@ class Arguments:
     @property
     def norm(self) -> str:
         """Its name in NORMS."""
-        return norm_of(self.normalization, self.residual is not None, self.gate is not None).name
+        return norm_with(self.normalization, self.residual is not None, self.gate is not None).name
 
     @property
     def weight(self) -> Any:

@@ -23,7 +23,7 @@ from lngrad.check.mistakes.places import MAX_ROWS, in_places, nearest_of, some_r
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
-from lngrad.core.norms import PLAIN, norm_of
+from lngrad.core.norms import PLAIN, norm_with
 from lngrad.core.problem import Grads
 from lngrad.core.reference import gate_factors
 from lngrad.support.bounded_cache import cached_property
@@ -194,7 +194,7 @@ def _plain(case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mappi
         }
         dx, lead = None if dx is None else dx[sample], lead[1:]
         shares = {name: share[sample] for name, share in shares.items()}
-    plain = replace(case, norm=norm_of(inputs.normalization).name, lead=lead)
+    plain = replace(case, norm=norm_with(inputs.normalization).name, lead=lead)
     return Failure(ExactCase(plain, inputs), {"dx": dx, **sums}, shares)
 
 

@@ -59,7 +59,7 @@ def _explained(text: str) -> str:
 
 def right_lines(norm: str) -> list[str]:
     """The backward of a norm, a line for each of its terms."""
-    one, residual, _ = NORMS[norm]
+    one, residual = NORMS[norm].normalization, NORMS[norm].residual
     x = "total" if residual else "x"
     means = ["dxhat.mean(1, keepdims=True)"] * one.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
     lines = [f"total = {'x' if one.alpha == 1 else 'alpha * x'} + residual"] if residual else []

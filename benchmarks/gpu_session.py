@@ -46,11 +46,11 @@ def parts(folder: Path) -> dict[str, Part]:
 
     def bench(seconds: int, name: str, *options: str) -> list[str]:
         records = ["--json", str(folder / f"{name}.jsonl"), "--resume", "--rounds", "7", "--time-limit", str(seconds)]
-        return [*PYTHON, "-m", "lngrad", "bench", *options, *records]
+        return [*PYTHON, str(HERE / "bench.py"), *options, *records]
 
     def cuda(seconds: int, scopes: str, cases: str, dtypes: str, peers: str, norm: str = "layer_norm") -> list[str]:
-        given = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}
-        return bench(seconds, "gpu", *(word for name, value in given.items() for word in (f"--{name}", value)))
+        options = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}
+        return bench(seconds, "gpu", *(word for name, value in options.items() for word in (f"--{name}", value)))
 
     model = "model", "8192x768,128x768", "bfloat16", "torch,compile"
     large = "65536x1024,131072x512,29128x2304,13108x5120,9363x7168,5462x12288,4096x16384,64x768,512x1024"

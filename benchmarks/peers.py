@@ -38,7 +38,6 @@ from benchmark_tables import peers_table  # noqa: E402
 from lngrad.bench.cases import Job, Settings  # noqa: E402
 from lngrad.bench.cpu import CpuBench  # noqa: E402
 from lngrad.bench.measure import REST, TURN  # noqa: E402
-from lngrad.bench.peers import CPU_PEERS, all_of_jax  # noqa: E402
 from lngrad.bench.records import append, read  # noqa: E402
 from lngrad.bench.runner import ROOFLINE, Contest, Say, plan_of, run, why_not  # noqa: E402
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall  # noqa: E402
@@ -46,6 +45,7 @@ from lngrad.check.implementations.hub import layer  # noqa: E402
 from lngrad.check.implementations.ours import public_functions  # noqa: E402
 from lngrad.core.threads import get_num_threads  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
+from peer_libraries.rows import CPU_PEERS, all_of_jax  # noqa: E402
 
 NORMS = ("layer_norm", "rms_norm", "add_rms_norm")
 SHAPES = ((512, 768), (2048, 1024), (4096, 768), (8192, 2048), (4096, 4096))

@@ -9,7 +9,6 @@ import pytest
 import lngrad
 from lngrad.bench import cpu
 from lngrad.bench.cases import Job
-from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import first_rows, random_arguments
 from lngrad.core.arrays import empty
 from lngrad.core.problem import Forward, Grads, RmsForward, RmsGrads
@@ -34,22 +33,6 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
         lngrad.set_num_threads(threads)
         bench._roofline()
     assert ran == [1, 2, 3, 1]
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_onnx_runtime_is_called_right(norm: str) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    given = random_arguments(Job(64, 96, "float32", "forward", norm))
-    forward = CPU_PEERS["onnxruntime"].forward
-    assert forward is not None
-    results, rows = forward(given)(), first_rows(given)
-    if norm == "layer_norm":
-        check_forward(Forward(*(result[: len(rows.x)] for result in results)), rows, eps=given.eps)
-    else:
-        check_forward(
-            RmsForward(results[0], given.rstd, *results[1:][-1:] if given.residual is not None else (None,)), rows
-        )
 
 
 @pytest.mark.parametrize("op", ["forward", "backward"])

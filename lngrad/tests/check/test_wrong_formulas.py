@@ -15,7 +15,7 @@ import pytest
 from lngrad.check.mistakes.sum_weights import describe_weights
 from lngrad.check.mistakes.terms import Terms
 
-RMS = {"norm": "rms_norm", "output_mask": (True, True, False)}
+RMS = {"norm": "rms_norm"}
 LARGE = {"lead": (65,), "normalized": (64,)}
 FLAT = {"ranges": {"mean": None, "statistic": None, "x": (-0.006, 0.006)}}
 

@@ -144,8 +144,9 @@ def normalized(
         memory = {"y": place, "total": np.empty_like(x) if norm.residual else None}
         rows = {name: np.empty((len(x), 1), np.float32) for name in norm.forward.outputs if name not in memory}
         out = norm.forward.results(**{name: (memory | rows)[name] for name in norm.forward.outputs})
+    beta_or_none = beta if "beta" in norm.forward.inputs else None
     given = Arguments(
-        x=x, gamma=gamma, beta=beta if "beta" in norm.forward.inputs else None, normalized_shape=x.shape[1:], out=out, residual=residual,
+        x=x, gamma=gamma, beta=beta_or_none, normalized_shape=x.shape[1:], out=out, residual=residual,
         normalization=norm.normalization,
     )  # fmt: skip
     results = subject.forward(given)()

@@ -24,6 +24,7 @@ from lngrad.check.implementations.ours import on_device, require_triton, where_t
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
 from lngrad.core.norms import NORMS, PLAIN
+from lngrad.core.problem import BACKWARD
 from lngrad.errors import MISSING, BackendUnavailable, DtypeError, FileFormatError
 from lngrad.files.reading import read_tensor
 from lngrad.files.writing import write_tensor
@@ -159,17 +160,16 @@ def _narrowed(result: Any, dtype: str) -> Any:
 
 
 def named(results: Any, name: str, a: Arguments) -> dict[str, Array | None]:
-    """What a user's function returned, as NumPy arrays by name; without a beta a None for dbeta may stand behind them.
+    """What a user's function returned, as NumPy arrays by name; a dbeta of a norm without beta is dropped.
 
     Raises:
         FileFormatError: These are not as many arrays or None.
     """
-    names = a.operator.outputs
-    if isinstance(results, tuple | list) and len(results) == len(names) + 1 and results[-1] is None:
-        results = results[:-1]
-    if not isinstance(results, tuple | list) or len(results) != len(names):
+    names, number = a.operator.outputs, len(results) if isinstance(results, tuple | list) else 0
+    labels = BACKWARD.outputs if number == len(BACKWARD.outputs) and "dgate" not in names else names
+    if number != len(labels):
         raise FileFormatError(f"{name}: expected to return {', '.join(names)}, got {type(results).__name__}")
-    pairs = zip(names, results, strict=True)
+    pairs = ((label, array) for label, array in zip(labels, results, strict=True) if label in names)
     return {label: None if array is None else _floats(label, array) for label, array in pairs}
 
 

@@ -99,10 +99,10 @@ def main(folder: Path, chosen: list[str]) -> None:
                     part.command, cwd=HERE.parent, env=environment, stdout=output, stderr=subprocess.STDOUT,
                     timeout=60 * part.minutes, check=False,
                 )  # fmt: skip
-                said = f"exit code {done.returncode}"
+                outcome = f"exit code {done.returncode}"
             except subprocess.TimeoutExpired:
-                said = "out of time"
-        print(f"{name}: {said} after {time.monotonic() - start:.0f} s, {part.expected} expected", flush=True)
+                outcome = "out of time"
+        print(f"{name}: {outcome} after {time.monotonic() - start:.0f} s, {part.expected} expected", flush=True)
 
 
 if __name__ == "__main__":

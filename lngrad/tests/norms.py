@@ -52,7 +52,7 @@ def forward(inputs: Inputs, **options: Any) -> Any:
     switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
     given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
     if inputs.gate is not None:
-        given |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
+        given |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
     if norm.centred:
         return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
     return lngrad.rms_norm(inputs.x, **given)
@@ -66,7 +66,7 @@ def backward(inputs: Inputs, **options: Any) -> Any:
     arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
     switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
     if inputs.gate is not None:
-        switches |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
+        switches |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
     return function(*arrays, **switches)
 
 

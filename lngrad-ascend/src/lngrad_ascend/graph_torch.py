@@ -38,18 +38,18 @@ def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P,
         call: The same, for its signature and documentation.
     """
 
-    def arguments(given: tuple[Any, ...]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        tensors, attributes = given[: len(op.inputs)], given[len(op.inputs) :]
+    def arguments(values: tuple[Any, ...]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        tensors, attributes = values[: len(op.inputs)], values[len(op.inputs) :]
         return tensors, dict(zip(op.attributes, attributes, strict=False))  # torch leaves out defaults at the end
 
-    def compute(*given: Any) -> tuple[Tensor, ...]:
-        tensors, attributes = arguments(given)
+    def compute(*values: Any) -> tuple[Tensor, ...]:
+        tensors, attributes = arguments(values)
         results = call(*tensors, **attributes)
         return tuple(tensors[1].new_empty(0) if result is None else result for result in results)
 
-    def promise(*given: Any) -> tuple[Tensor, ...]:
+    def promise(*values: Any) -> tuple[Tensor, ...]:
         """Tensors without data, of the shapes and dtypes that the op will return."""
-        tensors, attributes = arguments(given)
+        tensors, attributes = arguments(values)
         attributes.pop("epsilon", None)
         x = tensors[1]
         return tuple(
@@ -73,11 +73,11 @@ def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P,
             expected = f"{', '.join(op.inputs)}; {', '.join(op.attributes)} by name"
             wrong = f"no {missing[0]}" if missing else unknown[0] if unknown else f"{len(tensors)} arrays"
             raise TypeError(f"{op.name}: expected {expected}, got {wrong}")
-        given = [*tensors, *(named[name] for name in op.inputs[len(tensors) :])]
+        inputs_in_order = [*tensors, *(named[name] for name in op.inputs[len(tensors) :])]
         settings: list[Any] = [named.get(attribute, DEFAULTS[attribute]) for attribute in op.attributes]
         mask: list[bool] = list(settings[0])
-        results = operator(*given, mask, *settings[1:])
-        return PdOutputs(*(one if wanted else None for one, wanted in zip(results, mask, strict=True)))
+        results = operator(*inputs_in_order, mask, *settings[1:])
+        return PdOutputs(*(result if wanted else None for result, wanted in zip(results, mask, strict=True)))
 
     captured.__name__ = captured.__qualname__ = name
     return captured

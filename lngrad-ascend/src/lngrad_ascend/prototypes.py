@@ -83,7 +83,7 @@ class Function:
     def size_of(self, sizes: dict[str, str], parameter: str) -> str | None:
         """What gives the bytes behind a pointer of this function, by HOST_SIZES or DEVICE_SIZES; None: nothing does."""
         size = sizes.get(parameter)
-        return size if any(one.name == size for one in self.parameters) else None
+        return size if any(parameter.name == size for parameter in self.parameters) else None
 
 
 _PROTOTYPE = re.compile(r"^(?P<result>[\w ]+?[ *]+)(?P<name>\w+)\((?P<parameters>.*)\)$", re.DOTALL)
@@ -97,7 +97,7 @@ def parse(prototype: str) -> Function:
     if match is None:
         raise ValueError(f"prototype: expected 'type name(parameters)', got {prototype!r}")
     inside = match["parameters"]
-    pairs = [] if inside in ("", "void") else [_split(one) for one in inside.split(",")]
+    pairs = [] if inside in ("", "void") else [_split(parameter) for parameter in inside.split(",")]
     names = [name for _, name in pairs]
     lengths = {name: _length_of(name, type_, names) for type_, name in pairs if _is_list(type_)}
     parameters = tuple(_parameter(type_, name, names, lengths) for type_, name in pairs)
@@ -339,7 +339,7 @@ for _name, _parameters in OPERATORS.items():
     _typed = re.sub(r"(^|, )\*(?=\w+(,|$))", r"\1aclTensor *", _typed)
     HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _typed))
 
-FUNCTIONS: dict[str, Function] = {one.name: one for functions in HEADERS.values() for one in functions}
+FUNCTIONS: dict[str, Function] = {function.name: function for functions in HEADERS.values() for function in functions}
 
 
 def add_to_docstrings(functions: Iterable[object]) -> None:

@@ -119,4 +119,4 @@ def test_the_random_calls_would_catch_a_wrong_result():
     call.run()
     call.results["gradInputOut"][0, 0] += 1
     with pytest.raises(AssertionError, match="dx"):
-        check_grads(call.grads(), call.inputs)
+        check_grads(call.computed(), call.inputs)

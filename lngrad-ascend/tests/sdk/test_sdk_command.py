@@ -40,8 +40,8 @@ def source(tmp_path: Path) -> Path:
 
 
 @needs_c
-def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, toolkit: Path) -> None:
-    done = lngrad("sdk", toolkit, "--run", source, "one", "-v", "--help", "--run")
+def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, any_toolkit: Path) -> None:
+    done = lngrad("sdk", any_toolkit, "--run", source, "one", "-v", "--help", "--run")
     assert (done.returncode, done.stdout, done.stderr) == (42, "Ascend910B1 one -v --help --run", "")
 
 
@@ -91,9 +91,9 @@ def test_run_refuses_what_is_no_program(
 
 
 @needs_c
-def test_a_program_that_a_signal_ends(tmp_path: Path, toolkit: Path) -> None:
+def test_a_program_that_a_signal_ends(tmp_path: Path, any_toolkit: Path) -> None:
     (tmp_path / "main.c").write_text("#include <stdlib.h>\nint main(void) { abort(); }\n")
-    assert lngrad("sdk", toolkit, "--run", tmp_path / "main.c").returncode == 134
+    assert lngrad("sdk", any_toolkit, "--run", tmp_path / "main.c").returncode == 134
 
 
 WHOLE = """
@@ -131,7 +131,7 @@ int main()
 
 @needs_c
 def test_kernel_run_builds_and_runs_a_whole_asc_file(
-    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, any_toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     twice, four = tmp_path / "twice.asc", tmp_path / "four.asc"
     twice.write_text(WHOLE)
@@ -141,7 +141,7 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
 
     def found(folder: Path, settings: Settings) -> None:
         assert settings == Settings()
-        folder.symlink_to(toolkit, target_is_directory=True)
+        folder.symlink_to(any_toolkit, target_is_directory=True)
 
     def here(*arguments: object) -> tuple[int, str]:
         """In this process, where the toolkit need not be compiled for each."""

@@ -179,7 +179,7 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
         return Grads(dx, dgamma, dbeta)
     of_x, _, (sigmoid, rest) = reference.gate_factors(inputs.gate, inputs.normalization)
     ungated = np.abs(terms_of(replace(inputs, gate=None)).dxhat * xhat)
-    of_silu = dx * np.abs(_float64(inputs.x)) if inputs.normalization.gates_x else ungated
+    of_silu = ungated if inputs.normalization.norm_before_gate else dx * np.abs(_float64(inputs.x))
     steep = of_silu * sigmoid * (1 + np.abs(rest))
     return problem.GatedGrads(dx * np.abs(of_x), dgamma, steep)  # type: ignore[return-value]  # with a gate
 

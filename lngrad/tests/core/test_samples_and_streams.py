@@ -45,7 +45,7 @@ NORMS = {
     "float32 stream": {"normalization": LAYER_NORM, "residual": "float32"},
     "float32 stream rms": {"normalization": RMS_NORM._replace(alpha=1.7), "residual": "float32"},
     "both": {"normalization": MODULATED, "residual": "float32"},
-    "gate first with offset": {"normalization": RMS_NORM._replace(offset=1.0, gates_x=True), "gated": True},
+    "gate first with offset": {"normalization": RMS_NORM._replace(offset=1.0, norm_before_gate=False), "gated": True},
     "modulated gated": {"normalization": RMS_NORM._replace(modulated=True), "gated": True},
 }
 each = pytest.mark.parametrize("name", NORMS)

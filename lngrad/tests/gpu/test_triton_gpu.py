@@ -337,10 +337,12 @@ def test_a_gamma_for_each_sample_is_refused():
         family(inputs)
 
 
-@pytest.mark.parametrize("gates_x", [False, True])
-def test_a_gate_is_refused_when_a_call_is_planned(gates_x):
+@pytest.mark.parametrize("norm_before_gate", [False, True])
+def test_a_gate_is_refused_when_a_call_is_planned(norm_before_gate):
     """So nothing has been allocated; a call that names no backend gets the same error on a GPU."""
-    one = make_inputs(Case((6,), (8,)), "float32", normalization=Normalization(False, gates_x=gates_x), gated=True)
+    one = make_inputs(
+        Case((6,), (8,)), "float32", normalization=Normalization(False, norm_before_gate=norm_before_gate), gated=True
+    )
     for operator in (GATED_FORWARD, GATED_BACKWARD):
         arrays = tuple(torch.from_numpy(getattr(one, name)) for name in operator.inputs)
         problem, _ = describe(operator, arrays, (8,), operator.everything, None, one.normalization)

@@ -62,7 +62,7 @@ def _copied(value: Iterable[object], convert: Callable[[object], Value], kind: s
     if value is None:
         raise null_argument(f"value: expected a sequence of {kind}, got a null pointer")
     try:
-        return tuple(convert(one) for one in value)
+        return tuple(convert(member) for member in value)
     except (TypeError, ValueError, OverflowError) as reason:
         raise invalid_argument(f"value: expected a sequence of {kind}: {reason}") from None
 
@@ -98,13 +98,13 @@ def aclCreateBoolArray(value: Iterable[bool]) -> aclBoolArray:
 @returns_pointer
 def aclCreateTensorList(value: Iterable[aclTensor]) -> aclTensorList:
     """Copy a list of tensors, not the tensors. Returns a null pointer, None, if they are none."""
-    return aclTensorList(_copied(value, lambda one: check_handle(one, aclTensor, "value"), "aclTensor"))
+    return aclTensorList(_copied(value, lambda tensor: check_handle(tensor, aclTensor, "value"), "aclTensor"))
 
 
 @returns_pointer
 def aclCreateScalarList(value: Iterable[aclScalar]) -> aclScalarList:
     """Copy a list of scalars, not the scalars. Returns a null pointer, None, if they are none."""
-    return aclScalarList(_copied(value, lambda one: check_handle(one, aclScalar, "value"), "aclScalar"))
+    return aclScalarList(_copied(value, lambda scalar: check_handle(scalar, aclScalar, "value"), "aclScalar"))
 
 
 @returns_aclnnStatus

@@ -38,8 +38,8 @@ def when(condition: Callable[[AclnnCall], bool], *checks: Check) -> Check:
 
     def check(call: AclnnCall) -> None:
         if condition(call):
-            for one in checks:
-                one(call)
+            for check in checks:
+                check(call)
 
     return check
 
@@ -49,8 +49,8 @@ def tiling(*checks: Check) -> Check:
 
     def check(call: AclnnCall) -> None:
         try:
-            for one in checks:
-                one(call)
+            for check in checks:
+                check(call)
         except StatusError as error:
             raise StatusError(aclnnStatus.ACLNN_ERR_INNER_TILING_ERROR, error.text) from None
 
@@ -128,7 +128,7 @@ def known_dtype(*names: str) -> Check:
 
     def check(call: AclnnCall) -> None:
         known = call.operator.dtypes(call.target)
-        for name, facts in call.given(*names):
+        for name, facts in call.present(*names):
             if facts.dtype not in known:
                 allowed = ", ".join(dtype.name for dtype in known)
                 raise invalid_argument(
@@ -164,7 +164,7 @@ def dtype_row(names: tuple[str, ...], table: Callable[[Target], tuple[tuple[aclD
         rows = table(call.target)
         before: list[str] = []
         for place, name in enumerate(names):
-            for _, facts in call.given(name):
+            for _, facts in call.present(name):
                 fitting = tuple(row for row in rows if row[place] == facts.dtype)
                 if not fitting:
                     allowed = " or ".join(dict.fromkeys(row[place].name for row in rows))
@@ -300,7 +300,7 @@ def contiguous(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
 
 def all_as(x: str, *names: str) -> tuple[Check, ...]:
     """These tensors have the dtype of x, which the function knows."""
-    return (known_dtype(x, *names), *(same_dtype(one, x) for one in names))
+    return (known_dtype(x, *names), *(same_dtype(name, x) for name in names))
 
 
 NORM_CHECKS = (normalized_rank, normalized_shape)
@@ -314,25 +314,25 @@ class _Tensors:
     """
 
     def __init__(self, reads: dict[str, str], terms: tuple[str, ...], writes: dict[str, str], copies: dict[str, Copy]):
-        copied = dict.fromkeys((one for copy in copies.values() for one in copy.of), "")
-        written = {one: core for one, core in writes.items() if not one.startswith("(")} | dict.fromkeys(copies, "x")
+        copied = dict.fromkeys((name for copy in copies.values() for name in copy.of), "")
+        written = {name: core for name, core in writes.items() if not name.startswith("(")} | dict.fromkeys(copies, "x")
         self.all = reads | dict.fromkeys(terms, "x") | copied | written
         self.outputs = tuple(written)
-        self.x = next(one for one, core in reads.items() if core == "x")
+        self.x = next(name for name, core in reads.items() if core == "x")
         self.rows, self.columns, self.like_x = map(self._of, (Role.STATISTIC, Role.PARAMETER, Role.TENSOR))
-        self.floats = (*self.rows, *(one for one in self.columns if one in writes))
+        self.floats = (*self.rows, *(name for name in self.columns if name in writes))
 
     def _of(self, role: Role) -> tuple[str, ...]:
         own = (self.x, "gamma", "biasOptional")  # these have checks of their own
-        return tuple(one for one, core in self.all.items() if core and ROLES[core] is role and one not in own)
+        return tuple(name for name, core in self.all.items() if core and ROLES[core] is role and name not in own)
 
     def dtypes(self, of_gamma: tuple[Check, ...]) -> tuple[Check, ...]:
         """The usual checks of dtypes: statistics and sums in FLOAT, all others as x."""
-        others = [one for one in self.all if one not in (self.x, "gamma", *self.floats)]
+        others = [name for name in self.all if name not in (self.x, "gamma", *self.floats)]
         return (
-            known_dtype(*(one for one in self.all if one not in self.floats)),
+            known_dtype(*(name for name in self.all if name not in self.floats)),
             *(of_gamma or (same_dtype("gamma", self.x),)),
-            *(same_dtype(one, self.x) for one in others),
+            *(same_dtype(name, self.x) for name in others),
             float32(*self.floats),
         )
 
@@ -340,8 +340,8 @@ class _Tensors:
         """The usual checks of shapes: the normalized shape is gamma's, and the others follow from it and x."""
         return (
             *NORM_CHECKS,
-            *(same_shape(one, self.x) for one in self.like_x),
-            *(same_shape(one, "gamma") for one in self.columns),
+            *(same_shape(name, self.x) for name in self.like_x),
+            *(same_shape(name, "gamma") for name in self.columns),
             of_rows(*self.rows),
         )
 
@@ -395,7 +395,7 @@ def norm_row(
         copies=copies or {},
         checks=(
             strictly(product_without(lambda target: target.soc.arch in missing)),
-            required(*(one for one in tensors.all if not optional(one))),
+            required(*(tensor for tensor in tensors.all if not optional(tensor))),
             usable,
             *(dtype_checks or tensors.dtypes(gamma_dtype)),
             *([tiling(*shapes)] if by_tiling else shapes),

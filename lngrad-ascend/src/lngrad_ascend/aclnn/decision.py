@@ -108,21 +108,21 @@ class Decision:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """What is read, then what is written."""
-        return (*self.reads, *self.terms, *self.others, *self.writes, *(one for one, _ in self.copies))
+        return (*self.reads, *self.terms, *self.others, *self.writes, *(argument for argument, _ in self.copies))
 
     @cached_property
     def tensors(self) -> list[tuple[str, TensorFacts, int]]:
         """Name, facts, and place in the prototype, of each tensor that the second phase needs."""
-        facts = {one.name: one.facts for one in self.arguments if one.facts is not None}
+        facts = {argument.name: argument.facts for argument in self.arguments if argument.facts is not None}
         return [(name, seen, self.operator.places[name]) for name, seen in facts.items()]
 
     @cached_property
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return tuple(one.name for one in self.reads), tuple(one.name for one in self.writes)
+        return tuple(argument.name for argument in self.reads), tuple(argument.name for argument in self.writes)
 
     def _core_arrays(self, read: OrNone, written: OrNone) -> dict[str, Any]:
         """What the core reads and writes, by its own names."""
-        names = [one.core_name.removeprefix("out.") for one in (*self.reads, *self.writes)]
+        names = [argument.core_name.removeprefix("out.") for argument in (*self.reads, *self.writes)]
         return dict(zip(names, (*read, *written), strict=True))
 
     def check_memory(self, problem: Problem, arrays: Arrays, workspace: Bytes | None) -> None:
@@ -141,22 +141,24 @@ class Decision:
 
     def _check_others(self, arrays: Arrays) -> None:
         """What the core does not know: a term may be replaced as a whole, and so may x and dy by a copy."""
-        there = {one: arrays[one.name] for one in self.arguments if one.facts is not None}
-        copies = [one for one, _ in self.copies]
-        for one, other in (*product(self.writes, (*self.terms, *self.others)), *product(copies, self.arguments)):
-            if one is other or one not in there or other not in there or not shares_memory(there[one], there[other]):
+        copies = [argument for argument, _ in self.copies]
+        for output, other in (*product(self.writes, (*self.terms, *self.others)), *product(copies, self.arguments)):
+            if output is other or output.facts is None or other.facts is None:
                 continue
-            if not (other.core_name in ("x", "residual", "dy") and same_array(there[one], there[other])):
-                raise OverlapError(f"{one.name}: shares memory with {other.name}")
+            pair = arrays[output.name], arrays[other.name]
+            if shares_memory(*pair) and not (other.core_name in ("x", "residual", "dy") and same_array(*pair)):
+                raise OverlapError(f"{output.name}: shares memory with {other.name}")
 
     def run(self, arrays: Arrays, workspace: Bytes | None, blocks: Sequence[Block] = ()) -> None:
         """Compute from and to the arrays of `tensors`, in the caller's memory alone. StatusError if a block has been freed."""
         if not all(map(ALLOCATED, blocks)):
             raise freed(self.operator.name)
         if self.call is None:
-            for one in self.arguments:  # no rows: sums over nothing are 0; no columns: a row's mean is 0, its rstd NaN
-                if one.facts is not None:
-                    arrays[one.name][...] = math.nan if one.core_name == "out.rstd" else 0
+            for (
+                argument
+            ) in self.arguments:  # no rows: sums over nothing are 0; no columns: a row's mean is 0, its rstd NaN
+                if argument.facts is not None:
+                    arrays[argument.name][...] = math.nan if argument.core_name == "out.rstd" else 0
             return
         memory = NO_BYTES if workspace is None else workspace
         read, written = list(map(arrays.get, self._names[0])), list(map(arrays.get, self._names[1]))
@@ -174,21 +176,21 @@ class Decision:
     def _stage(self, read: list[Any], written: list[Any], memory: Bytes) -> None:
         """Put the arrays in the workspace in the places of tensors, and copy what is read."""
         for arguments, arrays in ((self.reads, read), (self.writes, written)):
-            for place, one in enumerate(arguments):
-                if one.staging is not None:
+            for place, argument in enumerate(arguments):
+                if (staging := argument.staging) is not None:
                     tensor = arrays[place]
-                    arrays[place] = np.ndarray(one.staging.shape, one.staging.dtype, memory, one.staging.start)
+                    arrays[place] = np.ndarray(staging.shape, staging.dtype, memory, staging.start)
                     if arrays is read:
                         np.copyto(arrays[place], tensor)
 
     def _write_back(self, written: OrNone, arrays: Arrays) -> None:
         """Round what the core has written in the workspace to the outputs."""
-        for one, result in zip(self.writes, written, strict=True):
-            if one.staging is None or one.facts is None or result is None:
+        for argument, result in zip(self.writes, written, strict=True):
+            if argument.staging is None or argument.facts is None or result is None:
                 continue
-            if one.staging.half_away:
+            if argument.staging.half_away:
                 round_half_away(result)
-            output = arrays[one.name]
+            output = arrays[argument.name]
             with np.errstate(over="ignore", invalid="ignore"):  # too large for float16 is infinity, as in the core
                 np.copyto(output, result.reshape(output.shape), casting="unsafe")
 
@@ -201,27 +203,27 @@ class Decision:
             output, source, others = arrays[argument.name], core[copy.source], [arrays.get(name) for name in copy.of]
             if self.operator.last:  # one for each batch: [B…, N] of [B…, S, N]
                 others = [
-                    np.expand_dims(one, -2) if one is not None and one.ndim == output.ndim - 1 else one
-                    for one in others
+                    np.expand_dims(operand, -2) if operand is not None and operand.ndim == output.ndim - 1 else operand
+                    for operand in others
                 ]
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 if copy.by is None:
                     np.multiply(source, factor, out=output, dtype=np.float64, casting="unsafe")
                     continue
                 # In float64 and block by block; others are broadcast, and 0 where there is none.
-                operands = (np.zeros((), np.float64) if one is None else one for one in others)
+                operands = (np.zeros((), np.float64) if operand is None else operand for operand in others)
                 with _blocks("writeonly", output, source.reshape(output.shape), *operands) as blocks:
-                    for made, *parts in blocks:
-                        made[...] = copy.by(*parts)
+                    for block, *parts in blocks:
+                        block[...] = copy.by(*parts)
 
     def _add_terms(self, x: Array, arrays: Arrays) -> None:
         """x = alpha·x + the terms, rounded once to float32, in the workspace and block by block."""
-        terms = [arrays[one.name] for one in self.terms if one.facts is not None]
+        terms = [arrays[term.name] for term in self.terms if term.facts is not None]
         with np.errstate(over="ignore", invalid="ignore"), _blocks("readwrite", x, *terms) as blocks:
             for total, *added in blocks:
                 total *= self.alpha
-                for one in added:
-                    total += one
+                for term in added:
+                    total += term
 
 
 def _blocks(mode: str, output: Array, *operands: Array) -> Any:
@@ -261,7 +263,7 @@ def _planned(call: AclnnCall, threads: int) -> Decision:
     )
     if not wanted or 0 in call.x.shape:
         writes = tuple(Argument(name, f"out.{core}", wanted.get(name)) for name, core in operator.writes.items())
-        all_copies = tuple((Argument(one.name, "", wanted.get(one.name)), copy) for one, copy in copies)
+        all_copies = tuple((Argument(argument.name, "", wanted.get(argument.name)), copy) for argument, copy in copies)
         return Decision(operator, (), writes, None, copies=all_copies)
     staged = _Stages(call, wanted)
     reads, writes = staged.reads(), staged.writes(wanted)
@@ -297,7 +299,7 @@ class _Stages:
         results = [
             wanted[name] for name, core in operator.writes.items() if ROLES[core] is Role.TENSOR and name in wanted
         ]
-        widened = any(one.dtype != x.dtype or self._rounds_away(one) for one in results)
+        widened = any(facts.dtype != x.dtype or self._rounds_away(facts) for facts in results)
         widened |= bool(operator.terms) or any(copy.source == "y" for copy in operator.copies.values())
         self._computed = FLOAT if widened else x.dtype
 
@@ -312,7 +314,7 @@ class _Stages:
 
     def reads(self) -> tuple[Argument, ...]:
         """The core's inputs: the tensor itself in its own dtype or float32, and in its own shape; else a float32 copy."""
-        operator, made = self._call.operator, []
+        operator, arguments = self._call.operator, []
         for name, core in operator.reads.items():
             facts, staging = self._call.values[name], None
             if facts is None and ROLES[core] is not Role.PARAMETER:
@@ -321,8 +323,8 @@ class _Stages:
             summed = operator.terms and core == "x"
             if facts is not None and (summed or facts.dtype not in (FLOAT, self._computed) or facts.shape != shape):
                 staging = self._place(shape, FLOAT)
-            made.append(Argument(name, core, facts, staging))
-        return tuple(made)
+            arguments.append(Argument(name, core, facts, staging))
+        return tuple(arguments)
 
     def writes(self, wanted: Mapping[str, TensorFacts]) -> tuple[Argument, ...]:
         """The core's outputs: the tensor itself where the core rounds to its dtype and has its shape; else an array."""
@@ -349,9 +351,9 @@ def _core_plan(
     operator: AclnnOperator, normalized: Shape, reads: tuple[Argument, ...], writes: tuple[Argument, ...], threads: int
 ) -> Plan:
     """The core's plan, of the row's operator that reads so many arrays; wanted is what has a place to go."""
-    core = next(one for one in operator.core if len(one.inputs) == len(reads))
+    core = next(candidate for candidate in operator.core if len(candidate.inputs) == len(reads))
     inputs, outputs = tuple(map(_core_spec, reads)), tuple(map(_core_spec, writes))
-    mask = tuple(one is not None for one in outputs)
+    mask = tuple(spec is not None for spec in outputs)
     problem, _ = describe(core, inputs, normalized, mask, core.results(*outputs), operator.normalization)
     try:
         return make_plan(problem, threads=threads)

@@ -21,8 +21,8 @@ SIXTEEN = FLOATS[1:]
 
 
 def _modulated(y: Array, scale: Array, shift: Array) -> Array:
-    made: Array = y * (1 + scale) + shift
-    return made
+    modulated: Array = y * (1 + scale) + shift
+    return modulated
 
 
 @checks.shape_among
@@ -97,7 +97,7 @@ def _ada(
 
 
 ADA_LAYER_NORM = _ada(
-    "aclnnAdaLayerNorm", checks.NOT_ON_950, tuple(checks.same_dtype(one, "x") for one in _PARAMETERS), ()
+    "aclnnAdaLayerNorm", checks.NOT_ON_950, tuple(checks.same_dtype(name, "x") for name in _PARAMETERS), ()
 )
 ADA_LAYER_NORM_V2 = _ada(
     "aclnnAdaLayerNormV2",

@@ -56,7 +56,7 @@ def _impl_mode(call: AclnnCall) -> None:
     if mode not in IMPL_MODES:
         known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
         raise invalid_argument(f"implMode: expected {known}, got {mode!r}")
-    for name, tensor in call.given("input", *_PARAMETERS):
+    for name, tensor in call.present("input", *_PARAMETERS):
         if mode == FLOAT16_MODE and tensor.dtype != aclDataType.ACL_FLOAT16:
             raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")
 

@@ -90,21 +90,25 @@ class AclnnOperator:
 
     @cached_property
     def _parameters(self) -> list[Parameter]:
-        return [one for one in FUNCTIONS[f"{self.name}GetWorkspaceSize"].parameters if not one.is_result]
+        return [
+            parameter for parameter in FUNCTIONS[f"{self.name}GetWorkspaceSize"].parameters if not parameter.is_result
+        ]
 
     @cached_property
     def _tensors(self) -> list[str]:
-        return [one.name for one in self._parameters if one.base == "aclTensor"]  # const says nothing: some outputs are
+        # const says nothing: some outputs are
+        return [parameter.name for parameter in self._parameters if parameter.base == "aclTensor"]
 
     @cached_property
     def readers(self) -> list[tuple[str, Callable[[str, object], object]]]:
         """How each argument is read, by its name in the prototype."""
-        return [(one.name, _READERS[one.base if one.kind is Kind.HANDLE else ""]) for one in self._parameters]
+        bases = {row.name: row.base if row.kind is Kind.HANDLE else "" for row in self._parameters}
+        return [(name, _READERS[base]) for name, base in bases.items()]
 
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each argument."""
-        return {one.name: place for place, one in enumerate(self._parameters)}
+        return {parameter.name: place for place, parameter in enumerate(self._parameters)}
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -187,14 +191,14 @@ class AclnnCall:
         value: TensorFacts | Shape = self.values[name]
         return value.shape if isinstance(value, TensorFacts) else value
 
-    def given(self, *names: str) -> list[tuple[str, TensorFacts]]:
+    def present(self, *names: str) -> list[tuple[str, TensorFacts]]:
         """Name and facts of those tensors that are not null."""
         return [(name, self.values[name]) for name in names if self.values[name] is not None]
 
     def wanted(self, *names: str) -> list[tuple[str, TensorFacts]]:
         """Name and facts of those tensors that are not null; of outputs, those that the mask asks for."""
         masked = dict(zip(self.operator.outputs, self.mask, strict=True))
-        return [(name, facts) for name, facts in self.given(*names) if masked.get(name, True)]
+        return [(name, facts) for name, facts in self.present(*names) if masked.get(name, True)]
 
 
 def _reader(kind: type[Handle], attribute: str) -> Callable[[str, object], object]:

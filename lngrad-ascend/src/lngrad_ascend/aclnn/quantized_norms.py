@@ -111,9 +111,9 @@ ADD_RMS_NORM_QUANT = norm_row(
     dtype_checks=(checks.dtype_row(("x1", "x2", "gamma", "xOut", *_SCALES, "y1Out", "y2Out"), _add_quant_rows),),
     shape_checks=(
         *checks.NORM_CHECKS,
-        *(checks.same_shape(one, "x1") for one in ("x2", "xOut", "y1Out")),
+        *(checks.same_shape(name, "x1") for name in ("x2", "xOut", "y1Out")),
         checks.same_shape("y2Out", "y1Out"),
-        *(checks.same_shape(one, "gamma") for one in _SCALES),
+        *(checks.same_shape(name, "gamma") for name in _SCALES),
         _by_division,
         checks.least_bytes("gamma"),
     ),

@@ -76,26 +76,26 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
             _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
     here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
-    there = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
+    remote_bytes = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
     atomic = not inward and core.atomic is not None
     if atomic:
-        _refuse_uncleared(api, local, region, first, there.reshape(b.blocks, -1), b)
+        _refuse_uncleared(api, local, region, first, remote_bytes.reshape(b.blocks, -1), b)
     if core.rules.ordering:
         for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
             core.touch_global(
-                instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, there)
+                instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, remote_bytes)
             )
         if core.ub.padded and not inward and not atomic:
             _pad_global(local, region.start + first, b)
     if inward:
-        _move_in(local, here, there, b)
+        _move_in(local, here, remote_bytes, b)
         if spare:
             last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
             core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
-        core.writes(there, here)
-        _move_out(local, here, there)
+        core.writes(remote_bytes, here)
+        _move_out(local, here, remote_bytes)
         if spare:
             region.data[first:] = memory[: region.data.size - first]
         core.tally.bytes_out += b.blocks * b.nbytes
@@ -151,15 +151,17 @@ def _check_region(api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks,
     return max(0, first + nbytes - region.data.size)
 
 
-def _refuse_uncleared(api: str, local: LocalTensor, region: GlobalRegion, first: int, there: Array, b: Blocks) -> None:
+def _refuse_uncleared(
+    api: str, local: LocalTensor, region: GlobalRegion, first: int, remote_bytes: Array, b: Blocks
+) -> None:
     """Refuse an atomic sum with bytes that are as they were allocated; "device" remarks it.
 
     Raises:
         PoisonFault: The bytes are 0xFF, and nothing in this launch has written them.
     """
     core, size = local.core, local.dtype.itemsize
-    whole, real = there.shape[1] // size * size, local.dtype.kind not in "iu"
-    unset = (there[:, :whole].reshape(-1, size) == 0xFF).all(axis=1)
+    whole, real = remote_bytes.shape[1] // size * size, local.dtype.kind not in "iu"
+    unset = (remote_bytes[:, :whole].reshape(-1, size) == 0xFF).all(axis=1)
     if not unset.any() or not (real or (core.combine is np.add and core.rules.ordering)):
         return
     place = (region.start + first, region.start + first + (b.blocks - 1) * b.global_step + b.nbytes)
@@ -172,23 +174,23 @@ def _refuse_uncleared(api: str, local: LocalTensor, region: GlobalRegion, first:
         )
 
 
-def _move_out(local: LocalTensor, here: Array, there: Array) -> None:
+def _move_out(local: LocalTensor, here: Array, remote_bytes: Array) -> None:
     core = local.core
     if core.atomic is None:
-        there[...] = here
+        remote_bytes[...] = here
     elif core.atomic != local.dtype:
         raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
     else:  # what SetAtomicAdd turns a copy to global memory into
         with np.errstate(all="ignore"):
-            total = there.view(local.dtype)
+            total = remote_bytes.view(local.dtype)
             core.combine(total, here.view(local.dtype), out=total)
 
 
-def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
-    if here.size == there.size:
-        here[...] = there
+def _move_in(local: LocalTensor, here: Array, remote_bytes: Array, b: Blocks) -> None:
+    if here.size == remote_bytes.size:
+        here[...] = remote_bytes
         return
-    here, there = here.reshape(b.blocks, -1), there.reshape(b.blocks, -1)
+    here, remote_bytes = here.reshape(b.blocks, -1), remote_bytes.reshape(b.blocks, -1)
     dtype, reached = local.dtype, here.shape[1]
     typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
     if b.fill is not None:
@@ -196,8 +198,8 @@ def _move_in(local: LocalTensor, here: Array, there: Array, b: Blocks) -> None:
     elif b.undefined:
         here[...] = 0xFF
     else:
-        typed[...] = there[:, : dtype.itemsize].copy().view(dtype)
-    here[:, b.left : b.left + b.nbytes] = there
+        typed[...] = remote_bytes[:, : dtype.itemsize].copy().view(dtype)
+    here[:, b.left : b.left + b.nbytes] = remote_bytes
     if b.undefined:  # the device leaves arbitrary bytes around each block
         for index in range(b.blocks):
             begin = local.start + index * b.local_step

@@ -512,9 +512,9 @@ class Core:
             what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
             schedule.give_way(self.index, what, POLLS * len(known), held != self.held)
 
-    def writes(self, there: Array, values: Array | float) -> None:
+    def writes(self, target: Array, values: Array | float) -> None:
         """Note that bytes of global memory change: blocks that poll memory may go on."""
-        if self.schedule is not None and self.schedule.still and bool((there != values).any()):
+        if self.schedule is not None and self.schedule.still and bool((target != values).any()):
             self.schedule.still = 0
 
     def scalar_global(self, api: str, region: GlobalRegion, start: int, stop: int, writing: bool) -> None:

@@ -51,7 +51,7 @@ def analyse(
         ends[ends.index(min(ends))] += cycles
     slowest, cycles = blocks.index(max(blocks)), max(ends)
     run, launch = runs[slowest], at.launch + at.launch_core * working
-    shares = {name: sum(one.busy[pipe] for one in runs) / max(sum(blocks), 1) for pipe, name in enumerate(PIPE_NAMES)}
+    shares = {name: sum(run.busy[pipe] for run in runs) / max(sum(blocks), 1) for pipe, name in enumerate(PIPE_NAMES)}
     guessed = set().union(*(trace.guessed for trace in traces), () if at.sourced else ("the SoC's figures",))
     guessed |= {name for name in report.instructions() if not timing_of(name).sourced}
     work, free = max(cycles * working, 1), report.ub_bytes - max(block.peak_ub_bytes for block in report.blocks)
@@ -77,8 +77,8 @@ def critical_path(run: Run) -> list[tuple[Site, float]]:
         lower = begins[index] if begins[index] < lets[index] else lets[index]
         found[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
         upper, index = lower, whys[index]
-    sites = {id(one): one[3] for one in placed}
-    return [(sites[one], cycles) for one, cycles in found.items()]
+    sites = {id(instruction): instruction[3] for instruction in placed}
+    return [(sites[identity], cycles) for identity, cycles in found.items()]
 
 
 def _dearest(run: Run) -> Iterator[LineCycles]:
@@ -102,8 +102,10 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
     more = run.cycles / max(max(ends), 1)  # what the first instructions wait, all do
     for line in sorted(path, key=lambda line: -path[line])[:DEAREST]:
         longest = sorted(waits[line].items(), key=lambda wait: -wait[1])[:WAITS]
-        told = tuple((what, more * cycles) for what, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles)
-        yield LineCycles(line, names[line].most_common(1)[0][0] if names[line] else "", path[line], told)
+        longest_waits = tuple(
+            (what, more * cycles) for what, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles
+        )
+        yield LineCycles(line, names[line].most_common(1)[0][0] if names[line] else "", path[line], longest_waits)
 
 
 def _roofline(moved: float, vector: float, share: Share) -> str:
@@ -128,8 +130,8 @@ def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[f
     if 0 < 1.5 * mean <= most:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
         found.append(("tail", text, most - mean))
-    worth = [Advice(*one, one[2] / at.clock * 1e6) for one in found if one[2] >= WORTH * run.cycles]
-    return sorted(worth, key=lambda one: -one.cycles)
+    worth = [Advice(*saving, saving[2] / at.clock * 1e6) for saving in found if saving[2] >= WORTH * run.cycles]
+    return sorted(worth, key=lambda advice: -advice.cycles)
 
 
 def _lines(found: Counter[Site]) -> str:
@@ -231,11 +233,11 @@ def _repeats(trace: Trace, free_bytes: int) -> Proposed:
     return f"instructions of one repeat at {_lines(found)}: one with repeatTime", changes
 
 
-def _step(one: Descriptor, other: Descriptor) -> tuple[int, ...] | None:
+def _step(before: Descriptor, after: Descriptor) -> tuple[int, ...] | None:
     """How far operands move on, where repeat strides can say it."""
-    steps = other.dst - one.dst, other.src0 - one.src0, other.src1 - one.src1
+    steps = after.dst - before.dst, after.src0 - before.src0, after.src1 - before.src1
     whole = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
-    return steps if whole and one[2:6] == other[2:6] else None
+    return steps if whole and before[2:6] == after[2:6] else None
 
 
 def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from lngrad_ascend.device.cycle_figures import GUESS, LIBRARY, TIMINGS, Machine,
 from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor, types_of
 from lngrad_ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad_ascend.device.operations import OPERATIONS, Operands
-from lngrad_ascend.device.pipes import ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, TURN, VECTOR, WAIT, S, V
+from lngrad_ascend.device.pipes import ALL_CORES, ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, TURN, VECTOR, WAIT, S, V
 from lngrad_ascend.device.planning import PlannedInstruction
 from lngrad_ascend.device.report import NOBODY, Instruction
 
@@ -106,7 +108,7 @@ class Trace(list[Event]):
 
 def timing_of(name: str) -> Timing:
     """Return the figures of an instruction by name."""
-    simple = any(one.name == name and not one.operands.mathematical for one in OPERATIONS)
+    simple = any(row.name == name and not row.operands.mathematical for row in OPERATIONS)
     return TIMINGS.get(name) or (GUESS if simple else LIBRARY)
 
 
@@ -234,24 +236,53 @@ def _in_turns(trace: Trace, skip: list[int]) -> Iterator[tuple[int, Event]]:
         at += SHOWN
 
 
-def _steady(turns: Sequence[Sequence[float]], *times: Sequence[float]) -> float:
-    """The cycles of a turn where the last two went alike, so that all further ones will; else 0.
+class Clock(NamedTuple):
+    """The scalar unit's times, and the cycles in which it waited and in which the vector unit worked, at a ``Moment``."""
 
-    A state ends with how often others waited for the scalar unit and how many instructions there were; ``times`` are their
-    begins, their ends, and what they waited for.
+    now: float
+    since: float
+    idle: float
+    work: float
+
+
+class Moment(NamedTuple):
+    """The end of a loop's turn: times, which a steady turn moves on, and two counts.
+
+    Attributes:
+        channels: The ends of both memories' shares.
+        pipes: By pipe: ready, end, busy.
+        led: How often others have waited for the scalar unit.
+        placed: Instructions so far.
     """
-    count = int(turns[-1][-1] - turns[-2][-1]) if len(turns) == 3 else 0
-    if not count or any(abs(a - 2 * b + c) > ALIKE for a, b, c in zip(*turns, strict=True)):
+
+    clock: Clock
+    channels: tuple[float, ...]
+    pipes: tuple[tuple[float, ...], ...]
+    led: int
+    placed: int
+
+
+def _steady(turns: Sequence[Moment], run: Run) -> float:
+    """The cycles of a turn where the last two went alike, so that all further ones will; else 0."""
+    count = turns[-1].placed - turns[-2].placed if len(turns) == 3 else 0
+    flat = (chain(at.clock, at.channels, *at.pipes, (at.led, at.placed)) for at in turns)
+    if not count or any(abs(a - 2 * b + c) > ALIKE for a, b, c in zip(*flat, strict=True)):
         return 0.0
-    step, now, led = times[0][-1] - times[0][-1 - count], turns[2][0] - turns[1][0], turns[2][-2] - turns[1][-2]
-    moved = np.diff([(each[-2 * count : -count], each[-count:]) for each in times], axis=1)
+    step, now = run.begins[-1] - run.begins[-1 - count], turns[2].clock.now - turns[1].clock.now
+    lists = (run.begins, run.ends, run.whys)
+    moved = np.diff([(numbers[-2 * count : -count], numbers[-count:]) for numbers in lists], axis=1)
     alike = (abs(moved[:2] - step) < ALIKE).all() and np.isin(moved[2], (0, count)).all()
-    return step if alike and (abs(now - step) < ALIKE or (now < step and not led)) else 0.0
+    return step if alike and (abs(now - step) < ALIKE or (now < step and turns[2].led == turns[1].led)) else 0.0
+
+
+def _ahead(now: Iterable[float], before: Iterable[float], turns: int) -> Iterator[float]:
+    """Times after so many more turns as the one from ``before`` to ``now``."""
+    return (a + turns * (a - b) for a, b in zip(now, before, strict=True))
 
 
 def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[Run]:
     """Schedule blocks, which wait for each other where they did."""
-    cores = [_run(trace, share, machine) for trace in traces]
+    cores = [State(trace, share, machine).schedule() for trace in traces]
     runs: dict[int, Run] = {}
     waiting: dict[int, float | None] = dict.fromkeys(range(len(cores)))
     until = None
@@ -262,7 +293,7 @@ def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[R
             except StopIteration as end:
                 runs[index] = end.value
                 del waiting[index]
-        until = max((one for one in waiting.values() if one is not None), default=0.0) + figures.SYNC_ALL
+        until = max((begin for begin in waiting.values() if begin is not None), default=0.0) + figures.SYNC_ALL
     return [runs[index] for index in range(len(cores))]
 
 
@@ -276,100 +307,191 @@ def _once_written(
     return begin
 
 
-def _run(trace: Trace, share: Share, machine: Machine) -> Generator[float, float | None, Run]:
-    now, by, since = 0.0, -1, 0.0  # of the scalar unit: the time, what it last waited for, until when
-    ready, end, busy, work, idle = [0.0] * 4, [0.0] * 4, [0.0] * 4, 0.0, 0.0
-    placed, begins, ends, whys, lets = list[Instruction](), list[float](), list[float](), list[int](), list[float]()
-    cause, last = [-1] * 4, [-1] * 4  # by pipe: what made it ready, and what ends last on it
-    memory, cache = Channel(), Channel()
-    tokens: dict[int, tuple[float, int]] = {}
-    flying: deque[tuple[float, int, int, int]] = deque()  # results to come: when, from and to which byte, whose
-    led, skip = 0, list[int]()  # how often the scalar unit was what others waited for
-    turns, skips = deque[tuple[float, ...]](maxlen=3), list[tuple[int, int, int, float]]()
-    for number, event in _in_turns(trace, skip):
-        kind = event[0]
-        if kind <= IN_ORDER:
-            _, plan, instruction = event
-            repeats, start, issue, touched, _ = plan.cost or cost_of(plan, machine)
-            now += issue
-            work += repeats
-            begin = ready[V]
-            why, until, ended = cause[V], begin, end[V]
-            if now > begin:
-                begin, why, until, led = now, by, since, led + 1
-            if ended > begin:
-                if kind == IN_ORDER:
-                    begin, why, until = ended, last[V], ended
-                    flying.clear()
-                while flying and flying[0][0] <= begin:
-                    flying.popleft()
-                begin, why, until = _once_written(flying, touched, (begin, why, until))
+@dataclass(slots=True)
+class Pipe:
+    """A unit.
+
+    Attributes:
+        ready, cause: When it can take an instruction, and the place of the one that made it so.
+        end, last: When its instructions are done, and the place of the one that is done last.
+        busy: The cycles in which it has worked.
+    """
+
+    ready: float = 0.0
+    end: float = 0.0
+    busy: float = 0.0
+    cause: int = -1
+    last: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    """A block's schedule so far.
+
+    Attributes:
+        now, by, since: Of the scalar unit: the time, the place of what it last waited for, until when.
+        idle, work: The cycles in which it waited, and those of the vector instructions' repeats.
+        led: How often the scalar unit was what others waited for.
+        tokens: By the number of the event that set a flag: when it is up, and the place of what comes before it.
+        flying: Results to come: when, first byte, byte behind the last, the place of their instruction.
+        turns, skip: The last ends of a loop's turns, and how many turns ``_in_turns`` is to leave out.
+    """
+
+    trace: Trace
+    share: Share
+    machine: Machine
+    now: float = 0.0
+    by: int = -1
+    since: float = 0.0
+    idle: float = 0.0
+    work: float = 0.0
+    led: int = 0
+    pipes: tuple[Pipe, ...] = field(default_factory=lambda: tuple(Pipe() for _ in ALL_PIPES))
+    memory: Channel = field(default_factory=Channel)
+    cache: Channel = field(default_factory=Channel)
+    tokens: dict[int, tuple[float, int]] = field(default_factory=dict)
+    flying: deque[tuple[float, int, int, int]] = field(default_factory=deque)
+    turns: deque[Moment] = field(default_factory=lambda: deque(maxlen=3))
+    skip: list[int] = field(default_factory=list)
+    run: Run = field(default_factory=lambda: Run([], [], [], [], [], 0.0, 0.0, [], []))
+
+    def schedule(self) -> Generator[float, float | None, Run]:
+        """Place all events: yield when the block comes to a barrier of all cores, take when they go on, return the schedule."""
+        events = {
+            VECTOR: self.vector, IN_ORDER: self.vector, COPY: self.copy, SET: self.set_flag, WAIT: self.wait_flag,
+            SCALAR: self.access, TURN: self.turn,
+        }  # fmt: skip
+        for number, event in _in_turns(self.trace, self.skip):
+            if event[0] == ALL_CORES:
+                yield from self.all_cores(event)
             else:
+                events[event[0]](number, event)
+        self.pipes[S].busy = self.now - self.idle
+        cycles = max(self.now, *(pipe.end for pipe in self.pipes))
+        return self.run._replace(cycles=cycles, repeats=self.work, busy=[pipe.busy for pipe in self.pipes])
+
+    def place(self, instruction: Instruction, begin: float, finish: float, why: int, until: float) -> None:
+        """Append an instruction to the schedule."""
+        run = self.run
+        run.placed.append(instruction)
+        run.begins.append(begin)
+        run.ends.append(finish)
+        run.whys.append(why)
+        run.lets.append(until)
+
+    def begin_on(self, pipe: Pipe) -> tuple[float, int, float]:
+        """When a pipe begins what the scalar unit has issued, the place of what that waited for, until when."""
+        if self.now > pipe.ready:
+            self.led += 1
+            return self.now, self.by, self.since
+        return pipe.ready, pipe.cause, pipe.ready
+
+    def latest(self) -> Pipe:
+        """The pipe that is done last."""
+        return max(self.pipes, key=attrgetter("end"))
+
+    def vector(self, number: int, event: Event) -> None:
+        """A vector instruction begins behind what writes its bytes; in order: behind all before it."""
+        kind, plan, instruction = event
+        repeats, start, issue, touched, _ = plan.cost or cost_of(plan, self.machine)
+        self.now += issue
+        self.work += repeats
+        pipe, flying, place = self.pipes[V], self.flying, len(self.run.placed)
+        begin, why, until = self.begin_on(pipe)
+        ended = pipe.end
+        if ended > begin:
+            if kind == IN_ORDER:
+                begin, why, until = ended, pipe.last, ended
                 flying.clear()
-            here = len(placed)
-            free = begin + repeats if begin - ended <= figures.IDLE and placed else begin + repeats + figures.WAKE
-            finish = free + start
-            ready[V], cause[V] = free, here
-            flying.append((finish, *touched[0], here))
-            if finish > ended:
-                busy[V] += finish - (begin if begin > ended else ended)
-                end[V], last[V] = finish, here
-        elif kind == SET:
-            pipe, now = event[1], now + 1
-            if pipe < 0:
-                pipe = max(ALL_PIPES, key=end.__getitem__)
-            tokens[number] = (now, by) if pipe == S else (max(end[pipe], ready[pipe]), last[pipe])
-            led += pipe == S
-            continue
-        elif kind == WAIT:
-            pipe, (when, whose), now = event[1], tokens[number - event[2]], now + 1
-            if pipe == S and when > now:
-                idle, now, by, since = idle + when - now, when, whose, when
-            elif when > ready[pipe]:
-                ready[pipe], cause[pipe] = when, whose
-            continue
-        elif kind == COPY:
-            _, blocks, nbytes, _, bypass, starts, instruction = event
-            pipe, fast = instruction[1], share.fits and not bypass
-            now += figures.ISSUE
-            begin, why, until = (now, by, since) if now > ready[pipe] else (ready[pipe], cause[pipe], ready[pipe])
-            led += now > ready[pipe]
-            data = max(blocks * nbytes / figures.COPY_RATE[pipe], blocks * figures.COPY_BLOCK)
-            shared = (cache if fast else memory).take(begin, blocks * nbytes / (share.cache if fast else share.memory))
-            ready[pipe] = end[pipe] = finish = max(begin + starts * figures.COPY_START[pipe] + data, shared)
-            cause[pipe] = last[pipe] = len(placed)
-            busy[pipe] += finish - begin
-        elif kind == SCALAR:
-            instruction, begin, why, until = event[-1], now, by, since
-            now, led = now + event[1], led + 1
-            finish = now
-        elif kind == TURN:
-            state = (now, since, idle, work, memory.end, cache.end, *ready, *end, *busy, led, len(placed))
-            turns.append(state)
-            (_, turn, left), step = event, _steady(turns, begins, ends, whys)
-            if not step:
-                continue
-            later, grown = left * step, [a + left * (a - b) for a, b in zip(state, turns[1], strict=True)]
-            now, since, idle, work, *_ = grown
-            ready, end, busy = grown[6:10], grown[10:14], grown[14:18]
-            memory.move(grown[4] - memory.end)
-            cache.move(grown[5] - cache.end)
-            flying = deque((when + later, *others) for when, *others in flying)
-            recent = ((one, tokens[one]) for one in range(number - FAR, number) if one in tokens)
-            tokens |= {one + left * turn: (when + later, whose) for one, (when, whose) in recent}
-            skips.append((len(placed), len(placed) - int(turns[1][-1]), left, later))
-            skip.append(left)
-            continue
+            while flying and flying[0][0] <= begin:
+                flying.popleft()
+            begin, why, until = _once_written(flying, touched, (begin, why, until))
         else:
-            top = max(ALL_PIPES, key=end.__getitem__)
-            begin, instruction, why = max(now, end[top]), event[-1], last[top]
-            finish, until = (yield begin) or begin, begin
-            idle, now, by, since = idle + finish - now, finish, len(placed), finish
-            ready, cause = [max(one, now) for one in ready], [by] * 4
-        placed.append(instruction)
-        begins.append(begin)
-        ends.append(finish)
-        whys.append(why)
-        lets.append(until)
-    busy[S] = now - idle
-    return Run(placed, begins, ends, whys, lets, max(now, *end), work, busy, skips)
+            flying.clear()
+        free = begin + repeats if begin - ended <= figures.IDLE and place else begin + repeats + figures.WAKE
+        finish = free + start
+        pipe.ready, pipe.cause = free, place
+        flying.append((finish, *touched[0], place))
+        if finish > ended:
+            pipe.busy += finish - (begin if begin > ended else ended)
+            pipe.end, pipe.last = finish, place
+        self.place(instruction, begin, finish, why, until)
+
+    def copy(self, number: int, event: Event) -> None:
+        """A copy takes its pipe's time, or the memory's where others use it."""
+        _, blocks, nbytes, _, bypass, starts, instruction = event
+        number, fast = instruction[1], self.share.fits and not bypass
+        pipe, place = self.pipes[number], len(self.run.placed)
+        self.now += figures.ISSUE
+        begin, why, until = self.begin_on(pipe)
+        data = max(blocks * nbytes / figures.COPY_RATE[number], blocks * figures.COPY_BLOCK)
+        channel, rate = (self.cache, self.share.cache) if fast else (self.memory, self.share.memory)
+        shared = channel.take(begin, blocks * nbytes / rate)
+        pipe.ready = pipe.end = finish = max(begin + starts * figures.COPY_START[number] + data, shared)
+        pipe.cause = pipe.last = place
+        pipe.busy += finish - begin
+        self.place(instruction, begin, finish, why, until)
+
+    def set_flag(self, number: int, event: Event) -> None:
+        """A flag is up when its pipe, or the latest of all, is done."""
+        self.now += 1
+        pipe = self.pipes[event[1]] if event[1] >= 0 else self.latest()
+        if pipe is self.pipes[S]:
+            self.tokens[number] = self.now, self.by
+            self.led += 1
+        else:
+            self.tokens[number] = max(pipe.end, pipe.ready), pipe.last
+
+    def wait_flag(self, number: int, event: Event) -> None:
+        """A pipe, or the scalar unit itself, waits for a flag."""
+        (when, place), pipe = self.tokens[number - event[2]], self.pipes[event[1]]
+        self.now += 1
+        if event[1] == S and when > self.now:
+            self.wait_until(when, place)
+        elif when > pipe.ready:
+            pipe.ready, pipe.cause = when, place
+
+    def wait_until(self, when: float, place: int) -> None:
+        """The scalar unit waits."""
+        self.idle, self.now, self.by, self.since = self.idle + when - self.now, when, place, when
+
+    def access(self, number: int, event: Event) -> None:
+        """An access of the scalar unit."""
+        begin = self.now
+        self.now += event[1]
+        self.led += 1
+        self.place(event[-1], begin, self.now, self.by, self.since)
+
+    def all_cores(self, event: Event) -> Generator[float, float | None, None]:
+        """A barrier of all cores, which all pipes wait for."""
+        latest, place = self.latest(), len(self.run.placed)
+        begin, why = max(self.now, latest.end), latest.last
+        finish = (yield begin) or begin
+        self.wait_until(finish, place)
+        for pipe in self.pipes:
+            pipe.ready, pipe.cause = max(pipe.ready, finish), place
+        self.place(event[-1], begin, finish, why, begin)
+
+    def turn(self, number: int, event: Event) -> None:
+        """The end of a loop's turn: where the last two went alike, all that is left of them is left out."""
+        _, events, left = event
+        channels, count = (self.memory, self.cache), len(self.run.placed)
+        clock = Clock(self.now, self.since, self.idle, self.work)
+        pipes = tuple((pipe.ready, pipe.end, pipe.busy) for pipe in self.pipes)
+        now = Moment(clock, tuple(channel.end for channel in channels), pipes, self.led, count)
+        self.turns.append(now)
+        step = _steady(self.turns, self.run)
+        if not step:
+            return
+        before = self.turns[1]
+        self.now, self.since, self.idle, self.work = _ahead(now.clock, before.clock, left)
+        for channel, end in zip(channels, _ahead(now.channels, before.channels, left), strict=True):
+            channel.move(end - channel.end)
+        for pipe, times, earlier in zip(self.pipes, now.pipes, before.pipes, strict=True):
+            pipe.ready, pipe.end, pipe.busy = _ahead(times, earlier, left)
+        later = left * step
+        self.flying = deque((when + later, *rest) for when, *rest in self.flying)
+        recent = ((flag, self.tokens[flag]) for flag in range(number - FAR, number) if flag in self.tokens)
+        self.tokens |= {flag + left * events: (when + later, place) for flag, (when, place) in recent}
+        self.run.skips.append((count, count - before.placed, left, later))
+        self.skip.append(left)

@@ -69,18 +69,18 @@ class BrcbRepeatParams:
     dstRepStride: int = 8
 
 
-def params_of(api: str, kind: type[Params], given: Params | Sequence[int] | None) -> tuple[int, ...]:
+def params_of(api: str, kind: type[Params], params: Params | Sequence[int] | None) -> tuple[int, ...]:
     """Return the fields of a struct that came as itself, as a tuple of its first fields, or not at all. Raises DtypeError."""
-    if given is None:
-        given = kind()
-    elif isinstance(given, (tuple, list)):
-        given = kind(*given)
-    if not isinstance(given, kind):
-        raise DtypeError(f"{api}: expected {kind.__name__}, got {given!r}")
-    struct: Any = given
+    if params is None:
+        params = kind()
+    elif isinstance(params, (tuple, list)):
+        params = kind(*params)
+    if not isinstance(params, kind):
+        raise DtypeError(f"{api}: expected {kind.__name__}, got {params!r}")
+    struct: Any = params
     fields: tuple[int, ...] = astuple(struct)
     if any(field < 0 or field > 65535 for field in fields):
-        raise DtypeError(f"{api}: the fields of {kind.__name__} are 0 to 65535, got {given}")
+        raise DtypeError(f"{api}: the fields of {kind.__name__} are 0 to 65535, got {params}")
     return fields
 
 
@@ -245,9 +245,9 @@ def selected_lanes(api: str, d: Descriptor, size: int, tolerate: Callable[[Devic
     bits = low | high << 64
     lanes = np.arange(d.n) if mask else np.array([lane for lane in range(128) if bits >> lane & 1], np.int64)
     if not lanes.size or int(lanes.max()) >= most:
-        given = d.n if mask else f"[{d.n:#x}, {d.high:#x}]"
+        got = d.n if mask else f"[{d.n:#x}, {d.high:#x}]"
         rule = f"1 to {most}" if mask else f"bits of the first {most} elements, at least one"
-        fault = BoundsFault(f"{api}: mask must be {rule}, got {given}")
+        fault = BoundsFault(f"{api}: mask must be {rule}, got {got}")
         lanes = lanes[lanes < most]
         if not lanes.size:
             raise fault

@@ -63,7 +63,7 @@ class GlobalRegions:
         size = size or nbytes
         if constants := self._constants(address, size, code):
             return constants
-        near = min(self._regions, key=lambda one: max(one.start - address, address - one.stop), default=None)
+        near = min(self._regions, key=lambda region: max(region.start - address, address - region.stop), default=None)
         if near is None or max(near.start - address, address - near.stop) >= 1 << 30:
             where = "no array is near" if address else "the address is null"
         elif address < near.start:

@@ -63,11 +63,11 @@ class GlobalTensor:
         """
         address = buffer if isinstance(buffer, GlobalAddress) else GlobalAddress(buffer)
         region = GlobalRegion(address.array, address.name)
-        given = address.array.dtype
-        wanted = given if self.dtype is None else self.dtype
-        if given not in (wanted, np.uint8):
-            raise DtypeError(f"{address.name}: holds {given}, the GlobalTensor is of {wanted}")
-        start = address.offset * given.itemsize
+        held = address.array.dtype
+        wanted = held if self.dtype is None else self.dtype
+        if held not in (wanted, np.uint8):
+            raise DtypeError(f"{address.name}: holds {held}, the GlobalTensor is of {wanted}")
+        start = address.offset * held.itemsize
         room = max(0, region.data.size - start) // wanted.itemsize
         size = bufferSize or room
         if size > room:

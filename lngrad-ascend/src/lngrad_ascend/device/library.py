@@ -159,8 +159,8 @@ def _cumsum(c: LibraryCall) -> None:
 
 
 def _fma(c: LibraryCall) -> None:
-    one, two, three = (c.rows(index, 1, c.n[0], f"src{index - 1}") for index in (1, 2, 3))
-    c.write(0, one * two + three, "dst")
+    src0, src1, src2 = (c.rows(index, 1, c.n[0], f"src{index - 1}") for index in (1, 2, 3))
+    c.write(0, src0 * src1 + src2, "dst")
 
 
 def _arange(c: LibraryCall) -> None:
@@ -199,7 +199,7 @@ def _select_bytes(c: LibraryCall) -> None:
     dst, read = c.tensors[0], []
     for tensor, role, width in ((c.tensors[1], "src", columns), (c.tensors[2], "mask", mask_columns)):
         values, origins = tensor.take(c.api, role, rows * width)
-        read += [one.reshape(rows, width)[:, :columns] for one in (values, origins.max(axis=1) % MAX_ORIGINS)]
+        read += [array.reshape(rows, width)[:, :columns] for array in (values, origins.max(axis=1) % MAX_ORIGINS)]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
     holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
@@ -208,8 +208,8 @@ def _select_bytes(c: LibraryCall) -> None:
 
 def _clamp(c: LibraryCall) -> None:
     """Tensors: dst, src, then min and max, where n[1] and n[2] say so; else their doubles by their bits."""
-    given, rest, limits = c.n[1:3], iter(range(2, len(c.tensors))), []
-    for is_tensor, bits, role in zip(given, c.n[3:5], ("min", "max"), strict=True):
+    are_tensors, rest, limits = c.n[1:3], iter(range(2, len(c.tensors))), []
+    for is_tensor, bits, role in zip(are_tensors, c.n[3:5], ("min", "max"), strict=True):
         limits.append(c.rows(next(rest), 1, c.n[0], role) if is_tensor else _double(bits))
     c.write(0, np.minimum(np.maximum(c.rows(1, 1, c.n[0], "src"), limits[0]), limits[1]), "dst")
 
@@ -239,7 +239,7 @@ def _gather_blocks(c: LibraryCall) -> None:
         )
     width = c.width(1)
     values, origins = (
-        one.reshape(-1, width, *one.shape[1:]) for one in src.take(c.api, "src0", end // src.dtype.itemsize)
+        array.reshape(-1, width, *array.shape[1:]) for array in src.take(c.api, "src0", end // src.dtype.itemsize)
     )
     for number, place in enumerate(places // BLOCK_BYTES):
         at = (number // 8 * repeat + number % 8 * (block or 1)) * width
@@ -297,7 +297,7 @@ def _merge_sorted(c: LibraryCall) -> int:
     Returns how many were taken of each in the last repeat, 16 bits each.
     """
     lengths, (stops, bits, repeats) = c.n[:4], c.n[4:]
-    taking = [one for one in range(4) if bits >> one & 1]
+    taking = [number for number in range(4) if bits >> number & 1]
     if bits not in (3, 7, 15) or (repeats > 1 and (stops or bits != 15 or len(set(lengths)) > 1)):
         raise DeviceFault(
             f"{c.api}: validBit must be 3, 7 or 15, and repeats take four lists of one length without suspension, got "
@@ -305,15 +305,17 @@ def _merge_sorted(c: LibraryCall) -> int:
         )
     taken, start, dtype = np.zeros(4, np.int64), 0, c.tensors[0].dtype
     for repeat in range(repeats):
-        lists = [_pairs(c, 1 + one, repeat * sum(lengths), lengths[one], f"src{one + 1}") for one in taking]
-        of = np.repeat(taking, [one.size for one, _ in lists])
+        lists = [_pairs(c, 1 + number, repeat * sum(lengths), lengths[number], f"src{number + 1}") for number in taking]
+        of = np.repeat(taking, [pairs.size for pairs, _ in lists])
         pairs, origins = (np.concatenate(part) for part in zip(*lists, strict=True))
         order, origins = _sorted(pairs, origins, dtype)
         if stops:
             if origins[:, : dtype.itemsize].any():  # how many are taken is read as a number
-                for one in taking:
-                    c.tensors[1 + one].read(c.api, f"src{one + 1}", lengths[one] * 8 // dtype.itemsize, aligned=False)
-            ends = [int(np.flatnonzero(of[order] == one)[-1]) + 1 for one in taking if lengths[one]]
+                for number in taking:
+                    c.tensors[1 + number].read(
+                        c.api, f"src{number + 1}", lengths[number] * 8 // dtype.itemsize, aligned=False
+                    )
+            ends = [int(np.flatnonzero(of[order] == number)[-1]) + 1 for number in taking if lengths[number]]
             order = order[: min(ends, default=0)]
         taken, every = np.bincount(of[order], minlength=4), pairs[order].view(dtype)
         c.tensors[0][start:].put(c.api, "dst", every, origins[: order.size], aligned=False)

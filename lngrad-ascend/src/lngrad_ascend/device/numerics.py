@@ -226,7 +226,7 @@ def exactly(function: Callable[..., Any]) -> Callable[..., None]:
 def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
     """A function of Python's as one of arrays; where it has no value, NaN, or infinity at a pole."""
 
-    def one(value: float) -> float:
+    def evaluate(value: float) -> float:
         try:
             return function(value)
         except OverflowError:
@@ -234,7 +234,7 @@ def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
         except ValueError:
             return math.nan if math.isinf(value) else math.inf
 
-    return np.vectorize(one, otypes=[np.float64])
+    return np.vectorize(evaluate, otypes=[np.float64])
 
 
 def digamma(x: float) -> float:
@@ -269,6 +269,6 @@ def power(base: Array, exponent: Array, out: Array) -> None:
     if out.dtype.kind == "i":
         wide = [int(b) ** int(e) if e >= 0 else int(float(b) ** int(e)) if b else 0
                 for b, e in np.broadcast(base, exponent)]  # fmt: skip
-        out[...] = np.array([one & 0xFFFFFFFF for one in wide], np.uint32).view(np.int32).reshape(out.shape)
+        out[...] = np.array([result & 0xFFFFFFFF for result in wide], np.uint32).view(np.int32).reshape(out.shape)
     else:
         exactly(np.power)(base, exponent, out)

@@ -104,7 +104,7 @@ class Operation:
         types = f"{self.types} {self.more}" if arch == 3510 else self.types
         if not self.mixed:
             return f"T must be one of {', '.join(sorted(set(types.split()), key=CPP_NAMES.index))}"
-        pairs = "; ".join(" from ".join(one.split(maxsplit=1)) for one in self.mixed.split("; "))
+        pairs = "; ".join(" from ".join(signature.split(maxsplit=1)) for signature in self.mixed.split("; "))
         alone = f"one type of {', '.join(types.split())}, or " if types.strip() else ""
         return f"expected {alone}{pairs}"
 
@@ -114,16 +114,16 @@ def _signatures(operation: Operation, arch: int) -> frozenset[tuple[int, ...]]:
     sources = len(operation.operands.sources)
     types = (operation.types + (f" {operation.more}" if arch == 3510 else "")).split()
     same = {(CPP_NAMES.index(name),) * (1 + sources) for name in types}
-    mixed = {tuple(map(CPP_NAMES.index, one.split())) for one in operation.mixed.split("; ") if one}
+    mixed = {tuple(map(CPP_NAMES.index, signature.split())) for signature in operation.mixed.split("; ") if signature}
     return frozenset(same | mixed)
 
 
-def _max(one: Array, other: Array, out: Array) -> None:
-    np.maximum(one, other, out=out)  # by position NumPy calls it deprecated
+def _max(src0: Array, src1: Array, out: Array) -> None:
+    np.maximum(src0, src1, out=out)  # by position NumPy calls it deprecated
 
 
-def _min(one: Array, other: Array, out: Array) -> None:
-    np.minimum(one, other, out=out)
+def _min(src0: Array, src1: Array, out: Array) -> None:
+    np.minimum(src0, src1, out=out)
 
 
 def _copy(src: Array, out: Array) -> None:
@@ -138,20 +138,20 @@ def _wide(values: Array, out: Array) -> Array:
 def _relu(function: Callable[..., Any]) -> Callable[..., object]:
     """``function``, and what is negative is 0; narrowed to int8 it saturates."""
 
-    def compute(one: Array, other: Array, out: Array) -> None:
-        result = np.maximum(function(one, other), one.dtype.type(0))
-        out[...] = np.clip(np.rint(result), 0, 127) if out.dtype.kind == "i" and one.dtype.kind != "i" else result
+    def compute(src0: Array, src1: Array, out: Array) -> None:
+        result = np.maximum(function(src0, src1), src0.dtype.type(0))
+        out[...] = np.clip(np.rint(result), 0, 127) if out.dtype.kind == "i" and src0.dtype.kind != "i" else result
 
     return compute
 
 
-def _to_bytes(one: Array, other: Array, out: Array) -> None:
+def _to_bytes(src0: Array, src1: Array, out: Array) -> None:
     limits = np.iinfo(out.dtype)
-    out[...] = np.clip(np.rint(_wide(one, one) * other), limits.min, limits.max)
+    out[...] = np.clip(np.rint(_wide(src0, src0) * src1), limits.min, limits.max)
 
 
-def _shift_right(one: Array, by: Array, out: Array) -> None:
-    np.right_shift(one, by, out=out)
+def _shift_right(src: Array, by: Array, out: Array) -> None:
+    np.right_shift(src, by, out=out)
 
 
 FLOATS = "half float"
@@ -211,17 +211,17 @@ OPERATIONS = (
     Operation("MulCast", B, formula="src0 * src1 in another type", arithmetic=_to_bytes,
               mixed="int8_t half half; uint8_t half half"),
     Operation("MulAddDst", B, FLOATS, "src0 * src1 + dst", reads_dst=True, mixed="float half half",
-              arithmetic=lambda one, other, out: _copy(_wide(one, out) * _wide(other, out) + out, out)),
+              arithmetic=lambda src0, src1, out: _copy(_wide(src0, out) * _wide(src1, out) + out, out)),
     Operation("FusedMulAdd", B, FLOATS, "src0 * dst + src1", reads_dst=True, more=BF16,
-              arithmetic=lambda one, other, out: _copy(_wide(one, out) * _wide(out, out) + other, out)),
+              arithmetic=lambda src0, src1, out: _copy(_wide(src0, out) * _wide(out, out) + src1, out)),
     Operation("MulAddRelu", B, FLOATS, "max(src0 * dst + src1, 0)", reads_dst=True,
-              arithmetic=lambda one, other, out: _copy(np.maximum(_wide(one, out) * _wide(out, out) + other, 0), out)),
+              arithmetic=lambda src0, src1, out: _copy(np.maximum(_wide(src0, out) * _wide(out, out) + src1, 0), out)),
     Operation("AbsSub", B, "", "|src0 - src1|", more=FLOATS,
-              arithmetic=lambda one, other, out: np.absolute(one - other, out=out)),
+              arithmetic=lambda src0, src1, out: np.absolute(src0 - src1, out=out)),
     Operation("Axpy", S, FLOATS, "src * scalarValue + dst", reads_dst=True, mixed="float half", more=BF16,
-              arithmetic=lambda src, one, out: _copy(_wide(src, out) * _wide(one, out) + out, out)),
+              arithmetic=lambda src, scalar, out: _copy(_wide(src, out) * _wide(scalar, out) + out, out)),
     Operation("LeakyRelu", S, FLOATS, "src where it is not negative, else src * scalarValue",
-              lambda src, one, out: np.copyto(out, np.where(src >= 0, src, src * one))),
+              lambda src, scalar, out: np.copyto(out, np.where(src >= 0, src, src * scalar))),
     Operation("ShiftLeft", S, "int16_t uint16_t int32_t uint32_t", "src << scalarValue", np.left_shift,
               more=f"{BYTES} {LONGS}"),
     Operation("ShiftRight", S, "int16_t uint16_t int32_t uint32_t", "src >> scalarValue", _shift_right,
@@ -276,22 +276,22 @@ OPERATIONS = (
     )),
     Operation("Rint", M, "", "the nearest whole number, of two the even one", exactly(np.rint), more=FLOATS),
     Operation("Swish", Operands.MATH_SCALAR, FLOATS, "src / (1 + e ** (-scalarValue src))",
-              exactly(lambda src, one: src * sigmoid(one * src))),
+              exactly(lambda src, scalar: src * sigmoid(scalar * src))),
     Operation("ClampMax", Operands.MATH_SCALAR, FLOATS, "src where it is below scalar, else scalar", exactly(np.minimum)),
     Operation("ClampMin", Operands.MATH_SCALAR, FLOATS, "src where it is above scalar, else scalar", exactly(np.maximum)),
     Operation("Power", Operands.MATH_BINARY, "half float int32_t", "src0 ** src1", power, temporary=(7, 4)),
     Operation("PowerOfTensor", Operands.MATH_SCALAR, "half float int32_t", "Power with a scalar as src1", power,
               temporary=(7, 5)),
     Operation("PowerOfScalar", Operands.MATH_SCALAR, "half float int32_t", "Power with a scalar as src0",
-              lambda src, one, out: power(one, src, out), temporary=(7, 5)),
+              lambda src, scalar, out: power(scalar, src, out), temporary=(7, 5)),
     Operation("Fmod", Operands.MATH_BINARY, FLOATS, "src0 - src1 trunc(src0 / src1)", exactly(np.fmod), temporary=(8, 1)),
     Operation("Xor", Operands.MATH_BINARY, WORDS, "src0 ^ src1", np.bitwise_xor, temporary=(1, 1)),
     Operation("GeGLU", Operands.MATH_BINARY, FLOATS, "src0 times Gelu of src1",
-              exactly(lambda one, other: one * gelu(other)), temporary=(4, 0)),
+              exactly(lambda src0, src1: src0 * gelu(src1)), temporary=(4, 0)),
     Operation("ReGlu", Operands.MATH_BINARY, f"{FLOATS} {BF16}", "src0 max(src1, 0)",
-              exactly(lambda one, other: one * np.maximum(other, 0)), temporary=(6, 1)),
+              exactly(lambda src0, src1: src0 * np.maximum(src1, 0)), temporary=(6, 1)),
     Operation("SwiGLU", Operands.MATH_BINARY_SCALAR, FLOATS, "src0 times Swish of src1",
-              exactly(lambda one, other, beta: one * other * sigmoid(beta * other)), temporary=(6, 0)),
+              exactly(lambda src0, src1, beta: src0 * src1 * sigmoid(beta * src1)), temporary=(6, 0)),
     Operation("Hypot", Operands.MATH_BINARY, "", "sqrt(src0² + src1²)", exactly(np.hypot), more=f"{FLOATS} {BF16}"),
     Operation("BitwiseAnd", Operands.MATH_BINARY, "", "src0 & src1", np.bitwise_and, more=ALL_INTEGERS),
     Operation("BitwiseOr", Operands.MATH_BINARY, "", "src0 | src1", np.bitwise_or, more=ALL_INTEGERS),

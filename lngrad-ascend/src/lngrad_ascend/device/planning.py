@@ -113,7 +113,7 @@ def _planned(
         kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
             (start, stop), *_ = write.runs
-            parts = [numbers[one.start : one.start + stop - start] for one in reads]
+            parts = [numbers[access.start : access.start + stop - start] for access in reads]
             numbers[start:stop] = (_bitwise if bitwise else _elementwise)(parts) & kept
             return
         (dst, *sources), depends = touched()
@@ -121,7 +121,7 @@ def _planned(
         if bitwise and depends is _elementwise and len(sizes) == 1:
             numbers[dst.places[..., None] + np.arange(dst.size)] = _bitwise(parts)
             return
-        parts = [one.max(axis=-1) for one in parts]
+        parts = [part.max(axis=-1) for part in parts]
         if operation.reads_dst:
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None] & kept
@@ -161,8 +161,10 @@ def _elementwise(parts: Sequence[Array]) -> Array:
 
 def _bitwise(parts: Sequence[Array]) -> Any:
     """Of bytes whose bits have a value where those of all sources have."""
-    number = np.maximum.reduce([one % MAX_ORIGINS for one in parts])
-    known = np.bitwise_and.reduce([np.where(one % MAX_ORIGINS, one // MAX_ORIGINS, MAX_ORIGINS - 1) for one in parts])
+    number = np.maximum.reduce([part % MAX_ORIGINS for part in parts])
+    known = np.bitwise_and.reduce(
+        [np.where(part % MAX_ORIGINS, part // MAX_ORIGINS, MAX_ORIGINS - 1) for part in parts]
+    )
     return np.where(number, number + known.astype(np.uint16) * MAX_ORIGINS, number)
 
 
@@ -260,17 +262,17 @@ def _has_flags(operation: Operation, d: Descriptor, size: int) -> bool:
 def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> None:
     if operation.takes(codes, arch):
         return
-    given = [CPP_NAMES[code] for code in codes]
+    got = [CPP_NAMES[code] for code in codes]
     one_type = not operation.mixed
     if one_type and not operation.takes(codes[:1] * len(codes), arch):
-        raise DtypeError(f"{operation.name}: {operation.takes_text(arch)}, got {given[0]}")
+        raise DtypeError(f"{operation.name}: {operation.takes_text(arch)}, got {got[0]}")
     if one_type:
-        role, code = next(p for p in zip(operation.operands.sources, given[1:], strict=True) if p[1] != given[0])
-        raise DtypeError(f"{operation.name}: dst and {role} must be of one type, got {given[0]} and {code}")
+        role, code = next(p for p in zip(operation.operands.sources, got[1:], strict=True) if p[1] != got[0])
+        raise DtypeError(f"{operation.name}: dst and {role} must be of one type, got {got[0]} and {code}")
     if operation.operands is Operands.CAST:
-        raise DtypeError(f"Cast: {given[1]} to {given[0]} is not one of the conversions of the page")
+        raise DtypeError(f"Cast: {got[1]} to {got[0]} is not one of the conversions of the page")
     raise DtypeError(
-        f"{operation.name}: {operation.takes_text(arch)} (dst from the sources), got {given[0]} from {' '.join(given[1:])}"
+        f"{operation.name}: {operation.takes_text(arch)} (dst from the sources), got {got[0]} from {' '.join(got[1:])}"
     )
 
 
@@ -310,13 +312,13 @@ def _count_plan(
 
 def _check_temporary(operation: Operation, d: Descriptor) -> None:
     """Refuse a temporary buffer that is smaller than what the host's Get…MaxMinTmpSize gives, or not apart from dst."""
-    given, dst, size = d.src2_end - d.src2, d.dst, DTYPES[types_of(d.types)[0]].itemsize
+    room, dst, size = d.src2_end - d.src2, d.dst, DTYPES[types_of(d.types)[0]].itemsize
     least = operation.temporary[size == 4] * REPEAT_BYTES
-    if given and given < least:
+    if room and room < least:
         raise BoundsFault(
-            f"{operation.name}: sharedTmpBuffer: expected at least {least} bytes, got {given} [ErrorWrite2]"
+            f"{operation.name}: sharedTmpBuffer: expected at least {least} bytes, got {room} [ErrorWrite2]"
         )
-    if given and d.src2 < dst + d.n * size and dst < d.src2 + least:
+    if room and d.src2 < dst + d.n * size and dst < d.src2 + least:
         raise OverlapFault(f"{operation.name}: dst and sharedTmpBuffer must have no bytes in common")
 
 
@@ -375,11 +377,11 @@ def _computation(
     assert function is not None
     if operation.operands.with_scalar:
         # An array of one element: NumPy takes twice as long to convert a scalar.
-        one = np.empty(1, out.dtype)
+        scalar_array = np.empty(1, out.dtype)
 
         def with_scalar(scalar: float) -> None:
-            one[0] = scalar
-            function(*sources, one, out)
+            scalar_array[0] = scalar
+            function(*sources, scalar_array, out)
 
         return with_scalar, None
     return function, (*sources, out)
@@ -426,7 +428,7 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
             inside = False
         if inside or (across and not sums_up):
             what = "inside a repeat" if inside else "across repeats"
-            others = ", ".join(one.name for one in OPERATIONS if one.accumulates)
+            others = ", ".join(row.name for row in OPERATIONS if row.accumulates)
             raise OverlapFault(
                 f"{operation.name}: {names('dst')} and {names(role)} overlap {what}; inside a repeat they must be the "
                 "same memory or none of each other's, and no repeat may read what an earlier one wrote (but with dst as "

@@ -245,7 +245,7 @@ def race(
         memory: Whose bytes they are.
     """
     (first, first_writes, nbytes, _), second, second_writes = earlier, later, writes
-    one, other = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
+    first_pipe, second_pipe = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
     if first[2] != second[2]:
         what = "both write" if first_writes and second_writes else "write and read"
         head = f"blocks {first[2]} and {second[2]} {what} the same {nbytes} bytes of {memory}"
@@ -253,10 +253,10 @@ def race(
     else:
         verbs = ["writes" if writes else "reads" for writes in (first_writes, second_writes)]
         head = f"{second[0]} {verbs[1]} {nbytes} bytes of {memory} that {first[0]} {verbs[0]}"
-        if one == other:
-            missing, code = f"PipeBarrier<PIPE_{one}>()", "ErrorSync1"
+        if first_pipe == second_pipe:
+            missing, code = f"PipeBarrier<PIPE_{first_pipe}>()", "ErrorSync1"
         else:
-            event = f"HardEvent::{one}_{other}"
+            event = f"HardEvent::{first_pipe}_{second_pipe}"
             missing, code = f"SetFlag<{event}> and WaitFlag<{event}> (or EnQue and DeQue)", "ErrorSync2"
     fault = RaceFault(
         f"{head}, and nothing orders the two: {first[0]} at {site_text(first[3])} ({PIPE_WORDS[first[1]]}), then "

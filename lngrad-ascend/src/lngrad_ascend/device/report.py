@@ -190,11 +190,11 @@ def _box(entry: Instruction, x: float, y: float, width: float, when: str) -> str
     place, copy = site_text(site), {"MTE2": "copy in", "MTE3": "copy out"}.get(PIPE_NAMES[pipe], "copy")
     line, word = place.rpartition(":")[2], name.partition("<")[0].removesuffix("Pad").replace("DataCopy", copy)
     middle = f'x="{x + width / 2}" text-anchor="middle" font-size="8"'
-    told = f'<text y="{y + 11}" {middle}>{escape(word[:9])}</text><text y="{y + 21}" {middle}>:{line}</text>'
+    label = f'<text y="{y + 11}" {middle}>{escape(word[:9])}</text><text y="{y + 21}" {middle}>:{line}</text>'
     return (
         f"<g><title>{escape(printable(f'block {core}: {name} at {place}{when}'))}</title>"
         f'<rect x="{x}" y="{y}" width="{width}" height="{BOX}" rx="{min(3, width / 4)}" fill="{COLOURS[pipe]}" stroke="#777"/>'
-        f"{told * (width >= LONG)}</g>"
+        f"{label * (width >= LONG)}</g>"
     )
 
 
@@ -306,10 +306,14 @@ class Cycles:
             self.roofline,
             f"{'cycles':>12}  {'':>5}  line",
         ]
-        for one in self.lines:
-            lines.append(f"{one.cycles:12,.0f}  {100 * one.cycles / max(self.cycles, 1):4.0f} %  {one.line} {one.name}")
-            lines += [f"{'':21}waits {cycles:,.0f} for {what}" for what, cycles in one.waits]
-        lines += [f"advice: {one.text}: {one.cycles:,.0f} cycles, {one.time_us:.2f} µs" for one in self.advice]
+        for line in self.lines:
+            lines.append(
+                f"{line.cycles:12,.0f}  {100 * line.cycles / max(self.cycles, 1):4.0f} %  {line.line} {line.name}"
+            )
+            lines += [f"{'':21}waits {cycles:,.0f} for {what}" for what, cycles in line.waits]
+        lines += [
+            f"advice: {advice.text}: {advice.cycles:,.0f} cycles, {advice.time_us:.2f} µs" for advice in self.advice
+        ]
         if self.guesses:
             lines.append(f"guesses: {', '.join(self.guesses)}")
         return "\n".join(lines)

@@ -200,10 +200,10 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         every[:, :count][:, taken] = bits
         return every
 
-    def compute(*given: float) -> None:
-        if given:
-            scalar[0] = given[0]
-        bits = function(memory[first], scalar if given else memory[second])
+    def compute(*scalars: float) -> None:
+        if scalars:
+            scalar[0] = scalars[0]
+        bits = function(memory[first], scalar if scalars else memory[second])
         ub.data[dst.places] = np.packbits(keep(bits), axis=1, bitorder="little")
 
     def spread(parts: Sequence[Array]) -> Any:
@@ -220,7 +220,7 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     memory, size = ub.typed[code], DTYPES[code].itemsize
     width = REPEAT_BYTES // size
     dst, count = _rows(d.dst, size, d, lanes, (d.dst_block, d.dst_repeat), width)
-    one, _ = _rows(d.src1, size, d, lanes, (d.src0_block, d.src0_repeat), width)
+    first_source, _ = _rows(d.src1, size, d, lanes, (d.src0_block, d.src0_repeat), width)
     other, _ = _rows(d.src2, size, d, lanes, (d.src1_block, d.src1_repeat), width)
     nbytes, rows = -(-count // 8), len(dst.places)
     if d.extra == ONE_MASK:
@@ -228,7 +228,7 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         chosen = Geometry(d.src0 + np.zeros((rows, 1), int) + np.arange(nbytes), 1, d.src0)
     else:
         chosen = Geometry(d.src0 + np.arange(rows * nbytes).reshape(rows, nbytes), 1, d.src0)
-    into, first, second = dst.places // size, one.places // size, other.places // size
+    into, first, second = dst.places // size, first_source.places // size, other.places // size
     taken, scalar = slice(None) if d.form == COUNT else lanes, np.empty(1, memory.dtype)
 
     def bits() -> Any:
@@ -236,10 +236,10 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
             return np.resize(_bits(chosen, ub.data, width), (1, count))
         return _bits(chosen, ub.data, count)[:, taken]
 
-    def compute(*given: float) -> None:
-        if given:
-            scalar[0] = given[0]
-        memory[into] = np.where(bits(), memory[first], scalar if given else memory[second])
+    def compute(*scalars: float) -> None:
+        if scalars:
+            scalar[0] = scalars[0]
+        memory[into] = np.where(bits(), memory[first], scalar if scalars else memory[second])
 
     def spread(parts: Sequence[Array]) -> Any:
         known = np.unpackbits((parts[0] // MAX_ORIGINS).astype(np.uint8), axis=1, bitorder="little")
@@ -247,7 +247,7 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         by = np.resize(by, (1, count)) if d.extra == ONE_MASK and d.form == COUNT else by[:, :count][:, taken]
         return np.maximum(by, np.where(bits(), parts[1], parts[2] if len(parts) > 2 else 0))
 
-    sources = (chosen, one, other) if operands is Operands.SELECT else (chosen, one)
+    sources = (chosen, first_source, other) if operands is Operands.SELECT else (chosen, first_source)
     return Special(dst, sources, BLOCK_BYTES, compute, spread)
 
 
@@ -306,8 +306,8 @@ def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
             return
         rounded = round_to(memory[values], DTYPES[INT4], CAST_MODES[d.extra % 256]).astype(np.int8).view(np.uint8) & 15
         for half_of in (0, 4):  # the other one of a byte stays as it is
-            one = shift == half_of
-            ub.data[at[:, one]] = ub.data[at[:, one]] & (240 >> half_of) | rounded[:, one] << half_of
+            halves = shift == half_of
+            ub.data[at[:, halves]] = ub.data[at[:, halves]] & (240 >> half_of) | rounded[:, halves] << half_of
 
     def spread(parts: Sequence[Array]) -> Any:
         return parts[0][:, of] if widening else np.maximum.reduceat(parts[0], first, axis=1)

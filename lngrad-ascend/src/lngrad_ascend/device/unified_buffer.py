@@ -241,12 +241,12 @@ class UnifiedBuffer:
         self.poison[span.start : span.stop] = 0
         span.valid = True
 
-    def copy_to(self, start: int, stop: int, target: UnifiedBuffer, there: int) -> None:
+    def copy_to(self, start: int, stop: int, target: UnifiedBuffer, at: int) -> None:
         """Copy the bytes of [start, stop), and which of them have a value, to byte ``there`` of another buffer."""
-        end = there + stop - start
-        target.data[there:end] = self.data[start:stop]
-        target.poison[there:end] = self.poison[start:stop] != 0
-        spans = target.spans.cover(there, end)
+        end = at + stop - start
+        target.data[at:end] = self.data[start:stop]
+        target.poison[at:end] = self.poison[start:stop] != 0
+        spans = target.spans.cover(at, end)
         for span in spans:
             span.valid = False
         target.settle(spans)

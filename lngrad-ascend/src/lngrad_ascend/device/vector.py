@@ -24,7 +24,7 @@ import enum
 import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, ParamSpec, Union
+from typing import Any, ParamSpec, Union, cast
 
 from lngrad.errors import DtypeError
 from lngrad_ascend.device.descriptors import (
@@ -106,17 +106,18 @@ def _issue(
 def _form(template: Callable[P, None]) -> Callable[[str], Callable[P, None]]:
     """Make a factory of the instructions of one form: functions with a template's code and a name and number of their own."""
     parameters = inspect.signature(template)
-    shown = parameters.replace(parameters=[one for one in parameters.parameters.values() if one.name != "op"])
+    shown = parameters.replace(
+        parameters=[parameter for parameter in parameters.parameters.values() if parameter.name != "op"]
+    )
 
     def instruction(name: str) -> Callable[P, None]:
         operation = OPERATIONS[NUMBERS_OF[name]]
-        made: Any = FunctionType(template.__code__, template.__globals__, name, template.__defaults__)
-        made.__kwdefaults__ = {"op": NUMBERS_OF[name]}
-        made.__qualname__, made.__module__, made.__signature__ = name, __name__, shown
+        function: Any = FunctionType(template.__code__, template.__globals__, name, template.__defaults__)
+        function.__kwdefaults__ = {"op": NUMBERS_OF[name]}
+        function.__qualname__, function.__module__, function.__signature__ = name, __name__, shown
         tail = ", the scalar rounded to T" if operation.operands is Operands.SCALAR else ""
-        made.__doc__ = f"dst = {operation.formula}{tail}."
-        function: Callable[P, None] = made
-        return function
+        function.__doc__ = f"dst = {operation.formula}{tail}."
+        return cast(Callable[P, None], function)
 
     return instruction
 
@@ -175,8 +176,8 @@ def mathematical(
     name: str, dst: LocalTensor, *operands: LocalTensor | float, count: int, sharedTmpBuffer: LocalTensor | None = None
 ) -> None:
     """Issue a library function: a row of the table with the sources and then the scalar, as Tanh or Swish."""
-    sources = [one for one in operands if isinstance(one, LocalTensor)]
-    (scalar,) = [float(one) for one in operands if not isinstance(one, LocalTensor)] or [0.0]
+    sources = [operand for operand in operands if isinstance(operand, LocalTensor)]
+    (scalar,) = [float(operand) for operand in operands if not isinstance(operand, LocalTensor)] or [0.0]
     buffers = [*sources, *([dst] * (2 - len(sources))), *([sharedTmpBuffer] if sharedTmpBuffer else [])]
     _issue(name, elements_of(name, count, None), _PACKED, 0, dst, *buffers, scalar=scalar)
 

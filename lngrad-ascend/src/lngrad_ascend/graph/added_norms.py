@@ -70,26 +70,25 @@ class AddedNormOp:
             BackendUnavailable: The thread's SoC has not the op.
         """
         named = self._named(arrays)
-        given = {name: None if one is None else as_array(name, one) for name, one in named.items()}
-        promised = self.outputs(*given.values(), **attributes)
-        kind = next(spec_of(name, one).kind for name, one in given.items() if one is not None)
+        inputs = {name: None if array is None else as_array(name, array) for name, array in named.items()}
+        promised = self.outputs(*inputs.values(), **attributes)
+        kind = next(spec_of(name, array).kind for name, array in inputs.items() if array is not None)
         results = [empty(kind, output) for output in promised]
-        both: list[Any] = [*given.values(), *results]
-        seen: list[Any] = [None if one is None else as_numpy(one) for one in both]
-        facts = dict(zip(self._names, map(_facts, seen), strict=True))
+        views: list[Any] = [None if array is None else as_numpy(array) for array in (*inputs.values(), *results)]
+        facts = dict(zip(self._names, map(_facts, views), strict=True))
         decision = self._decide(facts, self._settings(attributes), ShapeError)
-        views = dict(zip(self._names, seen, strict=True))
-        used = {name: views[name] for name, _, _ in decision.tensors}
+        by_name = dict(zip(self._names, views, strict=True))
+        used = {name: by_name[name] for name, _, _ in decision.tensors}
         decision.run(used, np.empty(decision.workspace_bytes, np.uint8))
         named_results = zip(self._row.outputs, results, strict=True)
-        return self.results(*[one if name in used else None for name, one in named_results])
+        return self.results(*[result if name in used else None for name, result in named_results])
 
     def outputs(self, *arrays: AnyArray | None, **attributes: Any) -> Any:
         """Shape and dtype of each output, from the facts of the inputs alone. Arguments and errors: as of the call."""
         self._settings(attributes)
-        specs = [None if one is None else spec_of(name, one) for name, one in self._named(arrays).items()]
-        shapes = self.infer_shape(*(one and one.shape for one in specs))
-        dtypes = self.infer_dtype(*(one and one.dtype for one in specs))
+        specs = [None if array is None else spec_of(name, array) for name, array in self._named(arrays).items()]
+        shapes = self.infer_shape(*(spec and spec.shape for spec in specs))
+        dtypes = self.infer_dtype(*(spec and spec.dtype for spec in specs))
         return self.results(*map(Output.of, shapes, dtypes))
 
     def infer_dtype(self, *dtypes: DtypeLike | None) -> Any:
@@ -98,15 +97,15 @@ class AddedNormOp:
         Raises:
             DtypeError: They are no row of the op's table on the thread's SoC.
         """
-        given = {name: None if one is None else dtype_name(one) for name, one in self._named(dtypes).items()}
-        for name, dtype in given.items():
+        names = {name: None if dtype is None else dtype_name(dtype) for name, dtype in self._named(dtypes).items()}
+        for name, dtype in names.items():
             if dtype is not None and dtype not in _DTYPES:
                 raise DtypeError(f"{name}: expected float32, float16 or bfloat16, got {dtype}")
-        like_x = {given[self._names[name]] for name in self._of(Role.TENSOR, self._row.inputs)} - {None}
+        like_x = {names[self._names[name]] for name in self._of(Role.TENSOR, self._row.inputs)} - {None}
         wide = "float32" if len(like_x) != 1 else like_x.pop()
         results: list[Any] = [wide if self._row.roles[name] is Role.TENSOR else "float32" for name in self._row.outputs]
         facts: dict[str, TensorFacts | None] = {}
-        for name, dtype in zip(self._names, (*given.values(), *results), strict=True):
+        for name, dtype in zip(self._names, (*names.values(), *results), strict=True):
             shape = _SHAPES[self._row.roles[name]]
             facts[name] = None if dtype is None else TensorFacts(_DTYPES[dtype], shape, contiguous_strides(shape))
         self._decide(facts, self._settings({}), DtypeError)
@@ -118,9 +117,9 @@ class AddedNormOp:
         Raises:
             ShapeError: What is known breaks a rule.
         """
-        given = {name: None if one is None else tuple(one) for name, one in self._named(shapes).items()}
+        sizes = {name: None if shape is None else tuple(shape) for name, shape in self._named(shapes).items()}
         row = self._row
-        known = {name: given[self._names[name]] for name in row.inputs}
+        known = {name: sizes[self._names[name]] for name in row.inputs}
         like_x = [known[name] for name in self._of(Role.TENSOR, row.inputs)]
         whole: Shape = next((shape for shape in like_x if shape not in (None, UNKNOWN_RANK)), UNKNOWN_RANK)
         gamma: Shape = known["gamma"] or ()
@@ -140,7 +139,7 @@ class AddedNormOp:
         results = [forms[row.roles[name]] for name in row.outputs]
         if UNKNOWN_RANK not in (x, gamma, *known.values()):
             facts: dict[str, TensorFacts | None] = {}
-            for name, shape in zip(self._names, (*given.values(), *results), strict=True):
+            for name, shape in zip(self._names, (*sizes.values(), *results), strict=True):
                 form = forms[row.roles[name]]
                 filled = shape and _filled(shape, form if len(form) == len(shape) else shape)
                 facts[name] = None if filled is None else TensorFacts(FLOAT, filled, contiguous_strides(filled))
@@ -150,20 +149,19 @@ class AddedNormOp:
     def _of(self, role: Role, names: Sequence[str]) -> list[str]:
         return [name for name in names if self._row.roles[name] is role and name != "biasOptional"]
 
-    def _named(self, given: Sequence[Any]) -> dict[str, Any]:
-        least = len(self.inputs) - len(self.optional)
-        if not least <= len(given) <= len(self.inputs):
-            raise TypeError(f"{self.name}: expected {', '.join(self.inputs)}, got {len(given)} of them")
-        values = dict(zip(self.inputs, (*given, *(None,) * (len(self.inputs) - len(given))), strict=True))
+    def _named(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        if not len(self.inputs) - len(self.optional) <= len(arguments) <= len(self.inputs):
+            raise TypeError(f"{self.name}: expected {', '.join(self.inputs)}, got {len(arguments)} of them")
+        values = dict.fromkeys(self.inputs) | dict(zip(self.inputs, arguments, strict=False))
         missing = [name for name, value in values.items() if value is None and name not in self.optional]
         if missing:
             raise TypeError(f"{missing[0]}: expected an array, got None")
         return values
 
-    def _settings(self, given: dict[str, Any]) -> dict[str, Any]:
-        if unknown := [name for name in given if name not in self.attributes]:
+    def _settings(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        if unknown := [name for name in attributes if name not in self.attributes]:
             raise TypeError(f"{self.name}: expected {', '.join(self.attributes) or 'no attributes'}, got {unknown[0]}")
-        return self.attributes | given
+        return self.attributes | attributes
 
     def _decide(
         self, facts: dict[str, TensorFacts | None], settings: dict[str, Any], wrong: type[LngradError]

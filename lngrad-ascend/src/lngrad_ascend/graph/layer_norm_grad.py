@@ -47,9 +47,9 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 DtypeLike: TypeAlias = object  # a dtype of NumPy, or one that prints its name: torch's; or the name
 
 
-def _differ(one: Shape, two: Shape) -> bool:
-    sizes = zip(one, two, strict=False)
-    return len(one) != len(two) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
+def _differ(shape: Shape, other: Shape) -> bool:
+    sizes = zip(shape, other, strict=False)
+    return len(shape) != len(other) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
 
 
 def check_mask(output_mask: Sequence[bool]) -> Mask:
@@ -177,17 +177,17 @@ class GraphOp:
         statistics = _float32(mean)
         problem, _ = Problem.backward(dy, x, statistics, statistics, gamma, tuple(gamma.shape), mask)
         pd_x, *pd_parameters = problem.outputs()
-        return PdOutputs(pd_x, *(one and Output.of(one.shape, parameter) for one in pd_parameters))
+        return PdOutputs(pd_x, *(output and Output.of(output.shape, parameter) for output in pd_parameters))
 
     def _run(
         self,
-        given: Sequence[AnyArray],
+        arguments: Sequence[AnyArray],
         rstd_of: Callable[[Known, str], Known],
         output_mask: Sequence[bool],
         pd_gamma_dtype: DtypeLike | None,
     ) -> PdOutputs:
         """Compute; `rstd_of` makes rstd of the third input and x's dtype."""
-        (dy, x, statistic, mean, gamma), mask, parameter = self._checked(given, output_mask, pd_gamma_dtype)
+        (dy, x, statistic, mean, gamma), mask, parameter = self._checked(arguments, output_mask, pd_gamma_dtype)
         facts = spec_of("x", x)
         rstd = rstd_of(statistic, facts.dtype)
         if rounds_half_away(socs.current()) and "bfloat16" in (facts.dtype, parameter):
@@ -199,19 +199,21 @@ class GraphOp:
         return PdOutputs(*layer_norm_backward(dy, x, _float32(mean), rstd, gamma, output_mask=mask, out=out))
 
     def _checked(
-        self, given: Sequence[AnyArray], output_mask: Sequence[bool], pd_gamma_dtype: DtypeLike | None
+        self, arguments: Sequence[AnyArray], output_mask: Sequence[bool], pd_gamma_dtype: DtypeLike | None
     ) -> tuple[tuple[Known, ...], Mask, str]:
         """The arrays, the mask, and the dtype of pd_gamma and pd_beta."""
-        self._check_number(given)
-        arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, given, strict=True))
+        self._check_number(arguments)
+        arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, arguments, strict=True))
         mask, facts = check_mask(output_mask), [spec_of(*pair) for pair in zip(self.inputs, arrays, strict=True)]
-        _, parameter, _ = self.infer_dtype(*(one.dtype for one in facts), pd_gamma_dtype=pd_gamma_dtype)
-        self.infer_shape(*(one.shape for one in facts))
+        _, parameter, _ = self.infer_dtype(*(spec.dtype for spec in facts), pd_gamma_dtype=pd_gamma_dtype)
+        self.infer_shape(*(spec.shape for spec in facts))
         return arrays, mask, parameter
 
-    def _check_number(self, given: Sequence[object]) -> None:
-        if len(given) != len(self.inputs):
-            raise TypeError(f"{self.name}: expected {len(self.inputs)}, for {', '.join(self.inputs)}, got {len(given)}")
+    def _check_number(self, arguments: Sequence[object]) -> None:
+        if len(arguments) != len(self.inputs):
+            raise TypeError(
+                f"{self.name}: expected {len(self.inputs)}, for {', '.join(self.inputs)}, got {len(arguments)}"
+            )
 
 
 class _LayerNormGrad(GraphOp):

@@ -116,11 +116,11 @@ def LayerNormGrad(
                 f"{call.api}: {name} must be above 0, got {getattr(tiling, name)}; the tiling was never filled"
             )
     call.check(H, isReuseSource, tiling.stackBufferSize)
-    given, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
-    if tiling.stackBufferSize < touched <= given:  # the chunks pass the buffer that the tiling was made for
+    room, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
+    if tiling.stackBufferSize < touched <= room:  # the chunks pass the buffer that the tiling was made for
         warn_at_kernel(
             f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
-            f"byte {touched} of it; this call is right only because the buffer happens to have {given}"
+            f"byte {touched} of it; this call is right only because the buffer happens to have {room}"
         )
     if tiling.originalHLength < H and not exact_padding and inputMean.read(call.api, "inputMean", rows).any():
         warn_at_kernel(

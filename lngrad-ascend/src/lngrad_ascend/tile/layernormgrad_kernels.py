@@ -143,11 +143,11 @@ class BetaTensors:
 def grad_common(t: GradTensors, epsilon: float, tiling: LayerNormGradTiling, reuse: bool, exact: bool) -> None:
     """Compute dx and xhat chunk by chunk. Padded columns are cleared when ``exact``."""
     stack = t.temp.ReinterpretCast(FLOAT)
-    touched, given = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
-    if touched > given:  # on a device the chunk buffers overwrite what lies behind it
+    touched, room = stack_bytes_touched(tiling), stack.GetSize() * FLOAT.itemsize
+    if touched > room:  # on a device the chunk buffers overwrite what lies behind it
         raise BoundsFault(
             f"LayerNormGrad: with this tiling the kernel reaches byte {touched} of the temporary buffer, which has "
-            f"{given}: {touched - given} bytes too few. Rows are rounded up after the buffer was divided, so that the "
+            f"{room}: {touched - room} bytes too few. Rows are rounded up after the buffer was divided, so that the "
             "published minimum is often too small; lint says which sizes are safe"
         )
     H, M = tiling.hLength, tiling.bLength * tiling.sLength
@@ -248,9 +248,9 @@ def beta_common(t: BetaTensors, tiling: LayerNormGradBetaTiling, reuse: bool, ex
     """
     stack = t.temp.ReinterpretCast(FLOAT)
     width = tiling.hLength if exact else tiling.originalHLength
-    one, half = tiling.oneCalSize, t.dy.dtype != FLOAT
-    for start in range(0, tiling.bshLength, one):
-        n = min(one, tiling.bshLength - start)
+    chunk, half = tiling.oneCalSize, t.dy.dtype != FLOAT
+    for start in range(0, tiling.bshLength, chunk):
+        n = min(chunk, tiling.bshLength - start)
         rows, clear = n // tiling.hLength, start == 0
         xhat, dy = t.xhat[start:], t.dy[start:]
         if half:

@@ -117,9 +117,9 @@ class TileCall(Generic[Tensors]):
                 f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {size} bytes = {H * size}; pad it "
                 "and give storageHLength and originHLength to the tiling"
             )
-        for one, other in combinations(self.outputs, 2):
-            if one.window().overlaps(other.window()):
-                raise OverlapFault(f"{api}: {one.describe()} and {other.describe()} must not share memory")
+        for output, other in combinations(self.outputs, 2):
+            if output.window().overlaps(other.window()):
+                raise OverlapFault(f"{api}: {output.describe()} and {other.describe()} must not share memory")
         where = "the space that TPipe has left"
         if self.shared is not None:
             where = "sharedTmpBuffer"

@@ -214,22 +214,22 @@ def GetLayerNormNDTilingInfo(
 
 def _chunk(words: Words, stack: int, statistics: int, buffers: int, row: int, count: int) -> int:
     """Return the elements of a chunk: whole rows, at most everything; 0 if not one row fits."""
-    one = words.word("stackBufferSize - statistics", stack - statistics) // buffers // row * row
+    chunk = words.word("stackBufferSize - statistics", stack - statistics) // buffers // row * row
     words.rule(
-        one > 0,
+        chunk > 0,
         f"stackBufferSize: at least {buffers} * {row} + {statistics} floats = "
         f"{(buffers * row + statistics) * FLOAT_BYTES} bytes are needed, got {stack * FLOAT_BYTES}",
     )
-    return min(one, count)
+    return min(chunk, count)
 
 
-def _chunks(stack: int, one: int, rows: int, row: int) -> dict[str, int]:
+def _chunks(stack: int, chunk: int, rows: int, row: int) -> dict[str, int]:
     """The fields of both forms that say how rows are cut into chunks of `one` elements."""
-    tail = rows * row % one
+    tail = rows * row % chunk
     return {
-        "inputXSize": rows * row, "meanVarSize": rows, "tmpBufSize": stack, "oneTmpSize": one,
-        "loopRound": rows * row // one, "inputRoundSize": one, "inputTailSize": tail, "inputTailPos": rows * row - tail,
-        "meanVarRoundSize": one // row, "meanVarTailSize": tail // row, "meanVarTailPos": rows - tail // row,
+        "inputXSize": rows * row, "meanVarSize": rows, "tmpBufSize": stack, "oneTmpSize": chunk,
+        "loopRound": rows * row // chunk, "inputRoundSize": chunk, "inputTailSize": tail, "inputTailPos": rows * row - tail,
+        "meanVarRoundSize": chunk // row, "meanVarTailSize": tail // row, "meanVarTailPos": rows - tail // row,
     }  # fmt: skip
 
 
@@ -244,8 +244,8 @@ def _variance_tiling(
     rows_padded = align_up(rows, FLOATS_PER_BLOCK)
     # Float keeps its statistics in the outputs; only half needs float copies of them.
     statistics = 0 if typeSize == FLOAT_BYTES else 2 * rows_padded
-    one = _chunk(words, stack, statistics, buffers, H, count)
-    if one == 0:
+    chunk = _chunk(words, stack, statistics, buffers, H, count)
+    if chunk == 0:
         return LayerNormTiling()
     return LayerNormTiling(
         bLength=B,
@@ -257,11 +257,11 @@ def _variance_tiling(
         varianceTmpTensorPos=rows_padded,
         varianceTmpTensorSize=rows_padded,
         firstTmpStartPos=statistics,
-        secondTmpStartPos=statistics + one,
-        thirdTmpStartPos=statistics + 2 * one,
-        **_chunks(stack, one, rows, H),
-        bshCurLength=one,
-        bsCurLength=one // H,
+        secondTmpStartPos=statistics + chunk,
+        thirdTmpStartPos=statistics + 2 * chunk,
+        **_chunks(stack, chunk, rows, H),
+        bshCurLength=chunk,
+        bsCurLength=chunk // H,
         lastDimValueBack=float(np.float32(1) / np.float32(originH)),
     )
 
@@ -270,8 +270,8 @@ def _rstd_tiling(words: Words, A: int, R: int, stack: int, typeSize: int) -> Lay
     row = align_up(R, BLOCK_BYTES // typeSize)
     count = words.word("A*R", A * row)
     variance = align_up(A, FLOATS_PER_BLOCK)
-    one = _chunk(words, stack, variance, 2, row, count)
-    if one == 0:
+    chunk = _chunk(words, stack, variance, 2, row, count)
+    if chunk == 0:
         return LayerNormSeparateTiling()
     return LayerNormSeparateTiling(
         aLength=A,
@@ -279,10 +279,10 @@ def _rstd_tiling(words: Words, A: int, R: int, stack: int, typeSize: int) -> Lay
         numberOfTmpBuf=2,
         varianceTmpTensorSize=variance,
         firstTmpStartPos=variance,
-        secondTmpStartPos=variance + one,
-        **_chunks(stack, one, A, row),
-        arCurLength=one,
-        aCurLength=one // row,
+        secondTmpStartPos=variance + chunk,
+        **_chunks(stack, chunk, A, row),
+        arCurLength=chunk,
+        aCurLength=chunk // row,
         rValueBack=float(np.float32(1) / np.float32(R)),
     )
 
@@ -390,7 +390,7 @@ def GetLayerNormGradNDTilingInfo(
     words.divisible(H)
     count = words.word("B*S*H", B * S * H)
     stack_bytes = words.word("stackBufferSize", stackBufferSize)
-    rows, one = 1, 1  # 3510 goes row by row and reads neither
+    rows, chunk = 1, 1  # 3510 goes row by row and reads neither
     if not socs.get(soc).regbase:
         buffers = len(chunk_buffers(typeSize, isReuseSource))
         rows = stack_bytes // FLOAT_BYTES // buffers // H
@@ -403,25 +403,25 @@ def GetLayerNormGradNDTilingInfo(
             return words.close(LayerNormGradTiling())
         # Rounded up after the buffer was divided: this is finding A.
         rows = align_up(rows, rows_per_block(typeSize))
-        one = words.word("oneCalSize", rows * H)
+        chunk = words.word("oneCalSize", rows * H)
     tiling = LayerNormGradTiling(
         stackBufferSize=stack_bytes,
         bLength=B,
         sLength=S,
         hLength=H,
         originalHLength=originH,
-        oneCalSize=one,
+        oneCalSize=chunk,
         nohCalSize=rows,
-        loopNum=count // one,
-        tailSize=count % one,
-        nohTailSize=count % one // H,
+        loopNum=count // chunk,
+        tailSize=count % chunk,
+        nohTailSize=count % chunk // H,
         lastDimValueBack=float_bits(float(np.float32(1) / np.float32(originH))),
         lastDimValueBackMulTwo=float_bits(float(np.float32(2) / np.float32(originH))),
     )
     for index, name in enumerate(chunk_buffers(typeSize, isReuseSource)):
-        setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * one))
+        setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * chunk))
     for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS:
-        setattr(tiling, f"{name}Size", one)
+        setattr(tiling, f"{name}Size", chunk)
     return words.close(tiling)
 
 
@@ -490,8 +490,8 @@ def GetLayerNormGradBetaNDTilingInfo(
     stack = words.word("stackBufferSize", stackBufferSize) // FLOAT_BYTES
     buffers = 2 if half else 1
     # Half keeps its two accumulators of H floats in front of the two chunk buffers.
-    one = (stack - 2 * H) // buffers // H * H if half else stack // H * H
-    enough = stack >= 2 * H and one > 0
+    chunk = (stack - 2 * H) // buffers // H * H if half else stack // H * H
+    enough = stack >= 2 * H and chunk > 0
     words.rule(
         enough,
         f"stackBufferSize: at least {4 if half else 2} * {H} floats = {(4 if half else 2) * H * FLOAT_BYTES} bytes "
@@ -499,8 +499,8 @@ def GetLayerNormGradBetaNDTilingInfo(
     )
     if not enough:
         return words.close(LayerNormGradBetaTiling())
-    one = min(one, count)
-    tail = count % one
+    chunk = min(chunk, count)
+    tail = count % chunk
     tiling = LayerNormGradBetaTiling(
         stackBufferSize=stack,
         bLength=B,
@@ -509,16 +509,16 @@ def GetLayerNormGradBetaNDTilingInfo(
         originalHLength=originH,
         bshLength=count,
         bsLength=words.word("B*S", B * S),
-        oneCalSize=one,
+        oneCalSize=chunk,
         numberOfTmpBuf=buffers,
-        loopRound=count // one,
+        loopRound=count // chunk,
         inputTailSize=tail,
         inputTailPos=count - tail,
         bsTailSize=tail // H,
-        bshCurLength=one,
-        bsCurLength=one // H,
+        bshCurLength=chunk,
+        bsCurLength=chunk // H,
         betaTempTensorPos=H if half else 0,
         inputDyTmpTensorPos=2 * H if half else 0,
-        resForGammaTmpTensorPos=2 * H + one if half else 0,
+        resForGammaTmpTensorPos=2 * H + chunk if half else 0,
     )
     return words.close(tiling)

@@ -40,7 +40,9 @@ class Buffer:
 
 def _buffer(name: str, start: int, reserved: int, touched: int | None = None) -> Buffer:
     """A part from its place and sizes in floats; all that is reserved is touched where nothing else is said."""
-    return Buffer(name, *(FLOAT_BYTES * one for one in (start, reserved, reserved if touched is None else touched)))
+    return Buffer(
+        name, *(FLOAT_BYTES * floats for floats in (start, reserved, reserved if touched is None else touched))
+    )
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,8 @@ class _Call:
         if isinstance(tiling, LayerNormGradTiling):
             if self.soc.regbase:
                 return () if self.reuse else (_buffer("x1", 0, H), _buffer("x2", align_up(H, 8), H))
-            one, names = tiling.oneCalSize, chunk_buffers(self.type_size, self.reuse)
-            return tuple(_buffer(name, getattr(tiling, f"{name}Pos"), one, min(one, B * S * H)) for name in names)
+            chunk, names = tiling.oneCalSize, chunk_buffers(self.type_size, self.reuse)
+            return tuple(_buffer(name, getattr(tiling, f"{name}Pos"), chunk, min(chunk, B * S * H)) for name in names)
         if self.soc.regbase:
             return ()  # registers
         if isinstance(tiling, LayerNormGradBetaTiling):
@@ -211,10 +213,10 @@ class _Call:
                 products,
             )
         if isinstance(tiling, LayerNormTiling):
-            rows, one = tiling.meanTmpTensorSize, tiling.oneTmpSize
+            rows, chunk = tiling.meanTmpTensorSize, tiling.oneTmpSize
             starts = (tiling.firstTmpStartPos, tiling.secondTmpStartPos, tiling.thirdTmpStartPos)
             names = ("tempTensorB", "tempTensorC") if self.reuse else ("tempTensorA", "tempTensorB", "tempTensorC")
-            chunks = tuple(_buffer(name, start, one) for name, start in zip(names, starts, strict=False))
+            chunks = tuple(_buffer(name, start, chunk) for name, start in zip(names, starts, strict=False))
             statistics = () if self.type_size == 4 else (_buffer("mean", 0, rows), _buffer("variance", rows, rows))
             return (*statistics, *chunks)
         return ()

@@ -83,8 +83,8 @@ class TilingStruct:
         layout, size, _ = _layout(cls)
         if len(data) < size:
             raise TilingError(f"tiling: {cls.__name__} takes {size} bytes, got a buffer of {len(data)} bytes")
-        plain = {one.name: struct.unpack_from(one.code, data, one.start)[0] for one in layout if one.code}
-        nested = {one.name: one.kind.from_bytes(data[one.start :]) for one in layout if not one.code}
+        plain = {entry.name: struct.unpack_from(entry.code, data, entry.start)[0] for entry in layout if entry.code}
+        nested = {entry.name: entry.kind.from_bytes(data[entry.start :]) for entry in layout if not entry.code}
         return cls(**plain, **nested)
 
 
@@ -331,7 +331,7 @@ def tiling_of(path: Path) -> bytes:
 
 def _packed(value: object, where: str) -> bytes:
     if isinstance(value, dict):
-        return b"".join(_packed(one, f"{where}: {name}") for name, one in value.items())
+        return b"".join(_packed(member, f"{where}: {name}") for name, member in value.items())
     if isinstance(value, list) and len(value) == 2 and value[0] in _FORMATS:
         return struct.pack(_FORMATS[value[0]], value[1])
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -59,6 +59,7 @@ class Norm(NamedTuple):
 
 _ADD, _ADD_RMS = (ADD_FORWARD, ADD_BACKWARD), (ADD_RMS_FORWARD, ADD_RMS_BACKWARD)
 _GATED = GATED_FORWARD, GATED_BACKWARD
+_GATE_FIRST = RMS_NORM._replace(norm_before_gate=False)
 _ZERO_CENTRED, _GEMMA = LAYER_NORM._replace(offset=1.0), RMS_NORM._replace(offset=1.0)
 
 NORMS = {
@@ -72,10 +73,8 @@ NORMS = {
         Norm("add_rms_norm", RMS_NORM, *_ADD_RMS, "rms_norm", "add_rms_norm", "add_rms_norm"),
         Norm("deep_norm", LAYER_NORM._replace(alpha=1.7), *_ADD, "layer_norm", jax="add_layer_norm"),
         Norm("gated_rms_norm", RMS_NORM, *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"),
-        Norm(
-            "rms_norm_of_gated", RMS_NORM._replace(gates_x=True), *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"
-        ),
-        Norm("rms_norm_of_gated_groups", RMS_NORM._replace(modulated=True, gates_x=True), *_GATED, "rms_norm"),
+        Norm("rms_norm_of_gated", _GATE_FIRST, *_GATED, "rms_norm", "gated_rms_norm", "gated_rms_norm"),
+        Norm("rms_norm_of_gated_groups", _GATE_FIRST._replace(modulated=True), *_GATED, "rms_norm"),
         Norm(
             "modulated_layer_norm", _ZERO_CENTRED._replace(modulated=True), FORWARD, BACKWARD, "layer_norm",
             "modulated_layer_norm", "modulated_layer_norm",

@@ -140,7 +140,7 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             if "dx" in results:
                 _put_rows(results["dx"], problem, start, stop, _times(dx, of_x))
             if "dgate" in results:
-                of_silu = dx * x if normalization.gates_x else own_dy * xhat * scale[sample]
+                of_silu = own_dy * xhat * scale[sample] if normalization.norm_before_gate else dx * x
                 _put_rows(results["dgate"], problem, start, stop, _times(of_silu, slope))
     totals = [tree.total(np.zeros((len(sums), problem.N), problem.accumulator)) for tree in trees]
     for k, name in enumerate(sums):

@@ -91,33 +91,39 @@ class Normalization(NamedTuple):
         offset: Added to gamma: 1 for weights that are stored around zero.
         alpha: The factor of x beside a residual.
         modulated: Whether each sample has a gamma and a beta of its own: (*S, 1, …, 1, *R), S being the first of A.
-        gates_x: Whether a gate is a factor of x, and not of y.
+        norm_before_gate: Whether a gate is a factor of y; else it is one of x.
     """
 
     centred: bool = True
     offset: float = 0.0
     alpha: float = 1.0
     modulated: bool = False
-    gates_x: bool = False
+    norm_before_gate: bool = True
 
     @staticmethod
     def of(
         centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False,
-        gates_x: bool = False,
+        norm_before_gate: bool = True,
     ) -> Normalization:  # fmt: skip
         """The one with these switches.
 
         Raises:
             NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
         """
-        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0 and not modulated and not gates_x:
+        if (
+            type(offset) is type(alpha) is float
+            and offset == 0.0
+            and alpha == 1.0
+            and not modulated
+            and norm_before_gate
+        ):
             return LAYER_NORM if centred else RMS_NORM
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
         if residual is None and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
-        return Normalization(centred, float(offset), float(alpha), modulated, gates_x)  # type: ignore[arg-type]  # both are real numbers
+        return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
         """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""

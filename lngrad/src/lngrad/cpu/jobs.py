@@ -95,7 +95,7 @@ def _record(name, fields):
 # sample_tasks: so many rows, and tasks, have a gamma and a beta of their own.
 # ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
-# gates_x: as in Normalization.
+# norm_before_gate: as in Normalization.
 # mixed: so many columns of gamma, beta and the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
@@ -103,7 +103,7 @@ Backward = _record(
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
     "wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
-    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table gates_x "
+    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table norm_before_gate "
     "slot_bytes thread_bytes gate_stride dgate_stride",
 )
 
@@ -111,7 +111,7 @@ Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table gates_x "
+    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table norm_before_gate "
     "slot_bytes thread_bytes gate_stride",
 )
 

@@ -163,7 +163,9 @@ class PlanBuilder:
         copied, and how many rows at a time."""
         problem = self.problem
         fields = {}
-        looped = ("dy", "y") if problem.normalization.gates_x else ("x", "dx")  # by the row loops, beside products
+        looped = (
+            ("x", "dx") if problem.normalization.norm_before_gate else ("dy", "y")
+        )  # by the row loops, beside products
         for name in names:
             spec, dtype = self.rows(name), self.inner if name in looped else self.dtype
             step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == dtype else None
@@ -314,7 +316,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
         fetches_result=int(fetches_result(problem, builder.threads, ahead, machine, streamed)),
-        mixed=mixed, sample_rows=builder.sample_rows, gates_x=int(problem.normalization.gates_x), **fields,
+        mixed=mixed, sample_rows=builder.sample_rows, norm_before_gate=int(problem.normalization.norm_before_gate), **fields,
     )  # fmt: skip
     function = builder.main_function("forward_in_lanes" if in_lanes else "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -402,7 +404,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     mixed = mixed_columns(problem, builder.inner, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
     moved = builder.widen(*(name for name in read if name in problem.inputs), mixed=mixed)
-    direct = bool(wants & DX) and not builder.has_table("dx") and not problem.normalization.gates_x
+    direct = bool(wants & DX) and not builder.has_table("dx") and problem.normalization.norm_before_gate
     streamed = direct and result_streams(problem, fields["dx_stride"], threads, builder.machine)
     cut = _cut_backward(builder, bool(wants & DX), streamed)
     by_columns = cut.group_rows > 0
@@ -411,7 +413,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         stop_row=M, rows_at_once=cut.rows_at_once, ahead=cut.ahead,
         fetches_result=int(fetches_result(problem, threads, cut.ahead, builder.machine, streamed)),
         completes=int(problem.completes_mean), mixed=mixed, sample_rows=builder.sample_rows, sample_tasks=cut.parts,
-        gates_x=int(problem.normalization.gates_x), **fields,
+        norm_before_gate=int(problem.normalization.norm_before_gate), **fields,
     )  # fmt: skip
     function = builder.main_function(_main_task(wants, N, by_columns))
     main = builder.chain.add(function, cut.tasks, M * N, record)

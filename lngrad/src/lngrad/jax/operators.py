@@ -257,9 +257,9 @@ def gated_formula(x: Any, gamma: Any, gate: Any, static: Gated) -> Any:
     normalized, eps, normalization = static
     dtype = accumulator(x, gamma)
     factor = jax.nn.silu(gate.astype(dtype))
-    h = x.astype(dtype) * (factor if normalization.gates_x else 1)
+    h = x.astype(dtype) * (1 if normalization.norm_before_gate else factor)
     y, _, rstd = _along(formulas.forward, h, gamma, None, normalized=normalized, eps=eps, normalization=normalization)
-    return (y if normalization.gates_x else y * factor).astype(x.dtype), rstd, None
+    return (y * factor if normalization.norm_before_gate else y).astype(x.dtype), rstd, None
 
 
 def gated_gradients_formula(dy: Any, x: Any, rstd: Any, gamma: Any, gate: Any, static: Gated) -> Any:

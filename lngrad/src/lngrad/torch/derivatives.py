@@ -402,17 +402,17 @@ class _Gated(_Function):
 
 def _gated_gradients(
     shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None, gate: Tensor, dy: Tensor | None, eps: float,
-    offset: float, gates_x: bool,
+    offset: float, norm_before_gate: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dx, dgamma and dgate: by the operator, or where these are to have derivatives by those of the composed call."""
     if dy is None:
         return None, None, None
     if torch.is_grad_enabled():
         given = [one for one in (x, gate, gamma) if one is not None]
-        y_of = lambda x, z, g=None: composed_gated(x, shape, g, z, eps, offset, gates_x)[0]  # noqa: E731
+        y_of = lambda x, z, g=None: composed_gated(x, shape, g, z, eps, offset, norm_before_gate)[0]  # noqa: E731
         dx, dgate, *dgamma = torch.func.vjp(y_of, *given)[1](dy)
         return dx, *(dgamma or [None]), dgate
-    grads = gated_norm_backward(dy, x, shape, rstd, gamma, gate, mask, offset, gates_x)
+    grads = gated_norm_backward(dy, x, shape, rstd, gamma, gate, mask, offset, norm_before_gate)
     return tuple([one if wanted else None for one, wanted in zip(grads, mask, strict=True)])
 
 

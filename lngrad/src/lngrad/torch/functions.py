@@ -223,7 +223,7 @@ def gated_rms_norm(
             group_size=group_size, offset=offset,
         )  # fmt: skip
     N = input.shape[-1]
-    numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
+    numbers = operators.epsilon(input) if eps is None else eps, offset, norm_before_gate
     if group_size in (None, N):
         return derivatives.differentiable_gated(input, _sizes(N), weight, gate, *numbers)
     if group_size <= 0 or N % group_size:

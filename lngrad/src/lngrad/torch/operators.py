@@ -48,10 +48,10 @@ SCHEMAS = (
     "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)",
     # A gate is an array more and a gradient more, so its operators are apart.
-    "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, bool gates_x) "
-    "-> (Tensor, Tensor)",
+    "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, "
+    "bool norm_before_gate) -> (Tensor, Tensor)",
     "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
-    "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)",
+    "bool[3] output_mask, float offset, bool norm_before_gate) -> (Tensor, Tensor, Tensor)",
 )
 for schema in SCHEMAS:
     library.define(schema)
@@ -117,12 +117,12 @@ def composed_backward(
 
 
 def composed_gated(
-    x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, gates_x: bool
+    x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, norm_before_gate: bool
 ) -> tuple[Tensor, ...]:
     dtype, normalization = accumulator_of(x, gamma), Normalization.of(False, offset)
     z = gate.to(dtype)
     factor = z * torch.sigmoid(z)
-    h, of_y = (x.to(dtype) * factor, 1.0) if gates_x else (x, factor)
+    h, of_y = (x, factor) if norm_before_gate else (x.to(dtype) * factor, 1.0)
     y, _, rstd = formulas.forward(
         TORCH, h, gamma, None, normalized=len(shape), eps=eps, normalization=normalization, dtype_y=dtype
     )
@@ -142,24 +142,35 @@ def is_of_samples(gamma: Any, shape: Any) -> bool:
 
 
 def norm_call(
-    x: Any, shape: Any, gamma: Any, beta: Any, second: Any, centred: bool, offset: float, gates_x: bool | None = None
+    x: Any,
+    shape: Any,
+    gamma: Any,
+    beta: Any,
+    second: Any,
+    centred: bool,
+    offset: float,
+    norm_before_gate: bool | None = None,
 ) -> calls.Call:
-    """The operator of the core and its arrays; second is the residual, or with gates_x the gate."""
+    """The operator of the core and its arrays; second is the residual, or with norm_before_gate the gate."""
     operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
+    normalization = Normalization.of(
+        centred, offset, modulated=is_of_samples(gamma, shape), norm_before_gate=norm_before_gate is not False
+    )
     if second is not None:
-        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
+        operator, arrays = (WITH_RESIDUAL if norm_before_gate is None else WITH_GATE)[operator], (*arrays, second)
     return operator, arrays, shape, operator.everything, normalization
 
 
 def norm_backward_call(
     dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, second: Any, centred: bool, offset: float,
-    gates_x: bool | None = None,
+    norm_before_gate: bool | None = None,
 ) -> calls.Call:  # fmt: skip
     operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
+    normalization = Normalization.of(
+        centred, offset, modulated=is_of_samples(gamma, shape), norm_before_gate=norm_before_gate is not False
+    )
     if second is not None:
-        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
+        operator, arrays = (WITH_RESIDUAL if norm_before_gate is None else WITH_GATE)[operator], (*arrays, second)
     return operator, arrays, shape, mask[: len(operator.outputs)], normalization
 
 
@@ -201,14 +212,14 @@ def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]
         return _named(call[0], run(*call), BACKWARD_RESULTS, x)
 
     def gated_norm(
-        x: Any, shape: Any, gamma: Any, gate: Any, eps: float, offset: float, gates_x: bool
+        x: Any, shape: Any, gamma: Any, gate: Any, eps: float, offset: float, norm_before_gate: bool
     ) -> tuple[Any, ...]:
-        return tuple(run(*norm_call(x, shape, gamma, None, gate, False, offset, gates_x), (eps,))[:2])
+        return tuple(run(*norm_call(x, shape, gamma, None, gate, False, offset, norm_before_gate), (eps,))[:2])
 
     def gated_norm_backward(
-        dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, offset: float, gates_x: bool
+        dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, offset: float, norm_before_gate: bool
     ) -> tuple[Any, ...]:
-        call = norm_backward_call(dy, x, shape, None, rstd, gamma, mask, gate, False, offset, gates_x)
+        call = norm_backward_call(dy, x, shape, None, rstd, gamma, mask, gate, False, offset, norm_before_gate)
         return _named(call[0], run(*call), call[0].outputs, x)
 
     return layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward

@@ -157,7 +157,7 @@ class Arguments:
     @property
     def norm_before_gate(self) -> bool:
         """Whether the gate is a factor of y."""
-        return not self.normalization.gates_x
+        return self.normalization.norm_before_gate
 
     @property
     def operator(self) -> Operator:

@@ -178,11 +178,11 @@ def diagnose(
 def _plain(case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mapping[str, Array]) -> Failure:
     """The failure of a call without a gate whose dx is that one's but for a factor; of one sample, the first of the worst."""
     norm, (of_x, of_y, _) = exact.normalization, gate_factors(exact.gate, exact.normalization)
-    inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, gates_x=False))
+    inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, norm_before_gate=True))
     sums, dx, lead = {name: array for name, array in got.items() if name not in OF_ROWS}, got["dx"], case.lead
     if exact.gate is not None:
         inputs = replace(inputs, dy=wide(exact.dy) * of_y, x=wide(exact.x) * of_x)
-        if norm.gates_x and dx is not None:
+        if not norm.norm_before_gate and dx is not None:
             dx = (wide(dx) / of_x if "dx" in shares else true_grads(inputs).dx).astype(dx.dtype)
     if norm.modulated and lead and exact.gamma is not None:
         shares = {name: share.reshape(lead[0], -1, case.N) for name, share in shares.items()}

@@ -178,7 +178,7 @@ def gated_rows(storage, acc, row_loop, gamma, dgamma, rows, gate, dgate, count, 
     n, dy, x, dx = b.N * size_of(acc), rows.dy, rows.x, rows.dx
     d, spare = made + b.slot_bytes, made + 2 * b.slot_bytes
     x_stride, dx_stride, dgate_stride = b.x_stride, b.dx_stride * (dx != 0), b.dgate_stride * (dgate != 0)
-    if b.gates_x != 0:
+    if b.norm_before_gate == 0:
         span = Span(count, b.ahead, x_stride, b.gate_stride, n, 0, 0)
         gate_rows(storage, storage, acc, acc, x, gate, made, None, None, spare, None, None, span, b.N)
         there = Rows(dy, made, 0, d, rows.mean, rows.rstd, b.dy_stride, n, 0, n)

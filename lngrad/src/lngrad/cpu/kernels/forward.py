@@ -249,7 +249,7 @@ def add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, tot
 @plain
 def forward_rows(storage, acc, centred, gated, arguments, task, thread):
     """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch. gated: None
-    without a gate; else rows are normalized in the accumulator's dtype: x, or with gates_x a product, which has y so."""
+    without a gate; else rows are normalized in the accumulator's dtype: x, or its product with the gate, and y has it too."""
     f = read(Forward, arguments)
     if gated is None:
         inner = storage
@@ -265,7 +265,7 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
         if gated is not None:
             made = scratch + 3 * slot
             gate = packed_rows(f, f.gate, f.gate_stride, f.gate_table, start, rows, 0, scratch + 2 * slot)
-            if f.gates_x != 0:
+            if f.norm_before_gate == 0:
                 span = Span(rows, f.ahead, x_stride, f.gate_stride, made_bytes, 0, 0)
                 gate_rows(storage, storage, acc, acc, x, gate, made, None, None, None, None, None, span, f.N)
                 x, x_stride, made = made, made_bytes, 0

@@ -53,7 +53,7 @@ struct Python {
   PyObject* aten_rms_norm = nullptr;
   PyObject* derivative = nullptr;  // (centred, offset, shape, beta's dtype, mask, x or the total, mean, rstd, gamma, gradients of
                                    // y, mean, rstd and the total) -> dx, dgamma, dbeta
-  PyObject* gated_derivative = nullptr;  // (shape, mask, x, rstd, gamma, gate, dy, eps, offset, gates_x) -> dx, dgamma, dgate
+  PyObject* gated_derivative = nullptr;  // (shape, mask, x, rstd, gamma, gate, dy, eps, offset, norm_before_gate) -> dx, dgamma, dgate
   std::array<PyObject*, 6> operators{};  // torch.ops.lngrad, in the order of ROWS in operators.h
   PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
   const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted

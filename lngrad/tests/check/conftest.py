@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from lngrad.check.case import CheckCase, Source
+import check_cases
+from lngrad.check.case import CheckCase
 from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.terms import Terms, terms_of
-from lngrad.cli.commands import app
 from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import error_share, gradient_scales
 
@@ -34,18 +33,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @pytest.fixture
 def make_case() -> Callable[..., CheckCase]:
-    """A small float32 case, with what is given changed."""
-
-    def make(**changes: Any) -> CheckCase:
-        facts: dict[str, Any] = {
-            "name": "case", "source": Source("memory"), "lead": (7, 11), "normalized": (4, 6), "dtype": "float32",
-            "gamma_dtype": "float32", "statistics_dtype": "float32",
-            "output_dtypes": dict.fromkeys(("dx", "dgamma", "dbeta"), "float32"),
-            "ranges": {"mean": None, "statistic": None},
-        }  # fmt: skip
-        return CheckCase(**(facts | changes))
-
-    return make
+    return check_cases.make_case
 
 
 @pytest.fixture
@@ -90,13 +78,5 @@ def diagnosed(make_case: Callable[..., CheckCase], judged: Callable[..., Diagnos
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Result]:
-    """`lngrad` with these arguments, the same inputs in every run, and one process, for pytest-xdist has others at work."""
-
-    def invoke(*arguments: object) -> Result:
-        words, more = [str(argument) for argument in arguments], []
-        if words[0] == "check" and not {"--explain", "--against"} & {*words}:
-            more += ["--seed", "0"] * ("--seed" not in words) + ["--jobs", "1"] * ("--jobs" not in words)
-        return CliRunner().invoke(app, [*words, *more])
-
-    return invoke
+def run() -> Callable[..., Result]:
+    return check_cases.run

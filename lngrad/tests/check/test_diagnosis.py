@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from planted import CASE_OF, GIVEN, family, shape
@@ -53,12 +55,13 @@ def test_a_right_result_is_never_given_a_mistake(make_case, dtype, standard):
 def right_results(number):
     """Random right results of all our backends, in all dtypes, and their cases."""
     rng = np.random.default_rng(14)
-    numpy_cpu, numba_cpu, ascend_sim = (find(name) for name in ("numpy_cpu", "numba_cpu", "ascend_sim"))
-    try:
+    numpy_cpu, numba_cpu = find("numpy_cpu"), find("numba_cpu")
+    triton_gpu = ascend_sim = numpy_cpu
+    with suppress(BackendUnavailable):
+        ascend_sim = find("ascend_sim")
+    with suppress(BackendUnavailable):
         triton_gpu = find("triton_gpu")
         import interpreted  # noqa: F401
-    except BackendUnavailable:
-        triton_gpu = numpy_cpu
     # A simulator's call and an interpreter's take a hundred times as long.
     impls = [numba_cpu, numpy_cpu, numba_cpu, ascend_sim, numba_cpu, numpy_cpu, numba_cpu, triton_gpu]
     for turn in range(number):

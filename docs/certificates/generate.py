@@ -39,8 +39,8 @@ norm of `lngrad check`. [The tutorial](tutorials/certificates.md) measures a ker
 """
 
 TEXT = """\
-A "no" gives the failed trials of all. A dash: not measured, or not applicable. The links have whole certificates: number
-of trials, errors, and of each "no" the first counter-example with seed, shape, index and both bit patterns.
+"no: 18 of 18" means that 18 of 18 trials failed. A dash: not measured, or not applicable. The links have whole certificates:
+number of trials, errors, and for each "no" the first counterexample with seed, shape, index and both bit patterns.
 
 Batches have 1 to 257 rows of 37 to 1,000 columns. The error of dbeta is given at the largest number of rows, in units of
 roundoff, with its growth: slope 0.5 is the square root of the rows.

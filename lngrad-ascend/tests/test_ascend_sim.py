@@ -61,9 +61,9 @@ def test_only_half_inputs_run_in_half():
     assert plan.steps.dtype == np.float16
     got = backward(inputs)
     want = reference.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
-    for name, one, truth in zip(got._fields, got, want, strict=True):
-        assert one.dtype == np.float16
-        assert np.max(np.abs(one - truth)) < 5e-3 * np.max(np.abs(truth)), name
+    for name, result, truth in zip(got._fields, got, want, strict=True):
+        assert result.dtype == np.float16
+        assert np.max(np.abs(result - truth)) < 5e-3 * np.max(np.abs(truth)), name
     assert plan_of(make_inputs(Case((9, 7), (48,)), "float16"))[0].steps.dtype == np.float32
 
 

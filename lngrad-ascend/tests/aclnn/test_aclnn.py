@@ -88,7 +88,7 @@ def test_mixed_dtypes_are_rounded_once_to_the_outputs_own(dtype, weight, statist
         call = Call(case, dtype, out_dtypes=outputs)
         call.check()
     assert [call.results[name].dtype.name for name in OUTPUTS] == [
-        given or default for given, default in zip(outputs, (dtype, weight or dtype, weight or dtype), strict=True)
+        wanted or default for wanted, default in zip(outputs, (dtype, weight or dtype, weight or dtype), strict=True)
     ]
 
 
@@ -549,8 +549,8 @@ def test_streams_run_beside_each_other(stream):
     calls = [Call(Case((130,), (129,)), seed=seed) for seed in range(16)]
     for number, call in enumerate(calls):
         assert call.phase2(streams[number % 4]) == 0
-    for one in streams:
-        assert acl.aclrtSynchronizeStream(one) == 0
+    for each in streams:
+        assert acl.aclrtSynchronizeStream(each) == 0
     for call in calls:
         check_grads(call.computed(), call.inputs)
 

@@ -301,9 +301,9 @@ def test_an_environment_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(toolkit_module, "PYTHON", "/no/such/venv/bin/python")
     write_toolkit(tmp_path / "toolkit")
     done = run(build(tmp_path / "toolkit", START + "int main(void) { start(); return 0; }", tmp_path))
-    told = "lngrad: the Python environment that wrote this toolkit is gone: /no/such/venv/bin/python. "
-    told += "Write the folder again, with `lngrad sdk DIR`\n"
-    assert (done.returncode, done.stdout, done.stderr) == (9, told, told)
+    message = "lngrad: the Python environment that wrote this toolkit is gone: /no/such/venv/bin/python. "
+    message += "Write the folder again, with `lngrad sdk DIR`\n"
+    assert (done.returncode, done.stdout, done.stderr) == (9, message, message)
 
 
 @needs_c

@@ -71,10 +71,10 @@ def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> No
     ],
 )
 def test_refuses_in_one_line(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = terminal.exit_code(commands.app, "sdk", *arguments), capsys.readouterr().err
+    code, text_printed = terminal.exit_code(commands.app, "sdk", *arguments), capsys.readouterr().err
     assert code == 2
-    assert said.startswith(text)
-    assert said.count("\n") == 1
+    assert text_printed.startswith(text)
+    assert text_printed.count("\n") == 1
 
 
 @needs_c
@@ -148,13 +148,13 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
         return terminal.exit_code(commands.app, "kernel", "run", *map(str, arguments)), "".join(capfd.readouterr())
 
     monkeypatch.setattr(program, "write_toolkit", found)
-    code, said = here(twice, "-D", "BETWEEN=")
+    code, printed = here(twice, "-D", "BETWEEN=")
     assert code == 1
-    assert "twice.asc:15: Muls reads 256 bytes" in said
+    assert "twice.asc:15: Muls reads 256 bytes" in printed
     assert here(twice, "-D", "BETWEEN=", "--no-ordering")[0] == 0
     assert "a whole program FILE.asc" in here()[1]
-    code, said = here(twice, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
-    assert (code, "does not compile" in said or "error" in said) == (2, True)
+    code, printed = here(twice, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
+    assert (code, "does not compile" in printed or "error" in printed) == (2, True)
     assert here(four)[0] == 1
 
 
@@ -169,8 +169,8 @@ def test_kernel_run_refuses_what_a_whole_program_has_itself(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "twice.asc").write_text(WHOLE)
-    given = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
-    assert terminal.exit_code(commands.app, "kernel", "run", *given) == 2
+    arguments = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
+    assert terminal.exit_code(commands.app, "kernel", "run", *arguments) == 2
     expected = f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
     assert capsys.readouterr() == ("", expected)
 

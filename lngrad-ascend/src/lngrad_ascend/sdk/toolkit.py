@@ -24,7 +24,7 @@ from pathlib import Path
 import lngrad
 from lngrad.errors import LngradError
 from lngrad.support.compilers import c_compiler, run_compiler
-from lngrad_ascend.cpp.compiling import header_files
+from lngrad_ascend.cpp.headers import header_files
 from lngrad_ascend.sdk import texts
 from lngrad_ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad_ascend.soc import Settings, get

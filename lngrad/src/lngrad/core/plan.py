@@ -7,11 +7,12 @@ simulated device, which device it is. The number of threads changes how the work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,56 @@ from lngrad.typing import Words
 RunOnAddresses: TypeAlias = Callable[..., None]
 
 
+class PackedKind(IntEnum):
+    """What a packed plan runs: compiled tasks on this processor, or kernels that a driver launches. 0 is no plan."""
+
+    JOBS = 1
+    LAUNCHES = 2
+
+
+class Packed(NamedTuple):
+    """A plan as numbers, which compiled code runs without Python: torch/native/prepared.h reads the fields in this order.
+
+    A call's arguments are the addresses of the problem's inputs and of its outputs, then the operator's numbers. Tasks and
+    kernels read them from words of 8 bytes; with JOBS a workspace lies behind these words, on a cache line.
+
+    Attributes:
+        kind: JOBS or LAUNCHES.
+        share, begin: JOBS: addresses of C functions: (first, stop, job), by which threads first … stop-1 work on a job, and
+            (job, threads), by which a job begins.
+        words: JOBS: the number of words, workspace included.
+        workspace_word: JOBS: the word that the workspace begins at.
+        workspace_bytes: LAUNCHES: the size of the workspace, which is allocated on the device.
+        streaming_word: JOBS: the word that says whether a result bypasses the caches; 0 if none may.
+        streamed: JOBS: the number of that result among the arguments; it must begin on a cache line.
+        image: The words as they are before the first call; with JOBS up to the last word of the workspace that must be set.
+        places: For each argument the word that it goes to, or -1.
+        regions: Pairs: a word, and the offset in the workspace whose address it takes.
+        jobs: JOBS: pairs: the word that a job begins at, and its number of threads.
+        launches: LAUNCHES: for each the function's handle, programs, threads of a program, bytes of shared memory, the
+            number of parameters, and the word of each parameter.
+    """
+
+    kind: PackedKind
+    share: int = 0
+    begin: int = 0
+    words: int = 0
+    workspace_word: int = 0
+    workspace_bytes: int = 0
+    streaming_word: int = 0
+    streamed: int = 0
+    image: Sequence[int] | Words = ()
+    places: Sequence[int] = ()
+    regions: Sequence[int] = ()
+    jobs: Sequence[int] = ()
+    launches: Sequence[int] = ()
+
+    def flat(self) -> Words:
+        """All fields as one array of int64; a list follows its length."""
+        parts = [[field] if isinstance(field, int) else [len(field), *field] for field in self]
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A decided call.
@@ -37,7 +88,7 @@ class Plan:
         steps: The backend's own decisions.
         run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
-        pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
+        pack: plan -> its Packed; None where compiled code can't run it without Python.
     """
 
     problem: Problem
@@ -46,7 +97,7 @@ class Plan:
     steps: Any
     run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
     bind: Callable[[Plan], RunOnAddresses] | None = None
-    pack: Callable[[Plan], Words | None] | None = None
+    pack: Callable[[Plan], Packed | None] | None = None
 
     @cached_property
     def on_addresses(self) -> RunOnAddresses | None:

@@ -73,7 +73,6 @@ IN_C = re.compile(
 )
 NO_LOCKS = {
     ("cpu/workers.py", "_semaphore", "Semaphore"),  # a class of ours; its lock has a row
-    ("bench/cuda.py", "stop", "Event"),  # of CUDA
 }
 
 

@@ -66,8 +66,6 @@ LEFT: set[str] = {
     "lngrad/scripts/prebuilt.py",
     "lngrad/src/lngrad/api.py",
     "lngrad/src/lngrad/bench/cpu.py",
-    "lngrad/src/lngrad/bench/family.py",
-    "lngrad/src/lngrad/bench/peers.py",
     "lngrad/src/lngrad/bench/runner.py",
     "lngrad/src/lngrad/check/calls/kernel.py",
     "lngrad/src/lngrad/check/calls/process.py",

@@ -32,7 +32,7 @@ from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 from lngrad_ascend import graph
 
-acl: Any = import_module("lngrad_ascend.acl")  # their names are CANN's, made from tables
+acl: Any = import_module("lngrad_ascend.acl")  # its names are CANN's, made from tables
 aclnn: Any = import_module("lngrad_ascend.aclnn")
 
 

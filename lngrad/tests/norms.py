@@ -13,7 +13,6 @@ import pytest
 import lngrad
 from lngrad.core.norms import NORMS as FAMILY
 from lngrad.core.norms import PLAIN, Norm
-from lngrad.core.plan import BACKENDS
 from lngrad.core.problem import LAYER_NORM, RMS_NORM
 from lngrad.testing import Case, Inputs
 
@@ -39,11 +38,6 @@ def light(cases: Iterable[Case]) -> list[Any]:
         pytest.param(case, marks=[pytest.mark.slow] * (prod((*case.lead, *case.normalized)) > 500_000))
         for case in cases
     ]
-
-
-def backends_of(norm: dict[str, Any]) -> list[str]:
-    """The CPU backends that compute a norm."""
-    return [name for name in ("numba_cpu", "numpy_cpu") if not norm or BACKENDS[name].family]
 
 
 def forward(inputs: Inputs, **options: Any) -> Any:

@@ -76,7 +76,7 @@ class Heap:
         return True
 
     def find(self, address: Address) -> Block | None:
-        """The block that an address lies in."""
+        """Return the block that an address lies in."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -85,7 +85,7 @@ class Heap:
         return block if block is not None and address < block.address + block.memory.nbytes else None
 
     def blocks(self) -> list[Block]:
-        """All blocks, by address."""
+        """Return all blocks, by address."""
         with self._lock:
             return [self._blocks[address] for address in sorted(self._blocks)]
 
@@ -146,7 +146,7 @@ ALLOCATED = attrgetter("alive")  # of a block
 
 
 def freed(function: str) -> StatusError:
-    """What is wrong with a task that runs at last and whose memory is gone."""
+    """Return the error of a task whose memory was freed before it ran."""
     text = f"{function}: device memory that it uses was freed before the stream ran"
     return StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
 

@@ -69,7 +69,7 @@ Got = TypeVar("Got")
 
 
 class TensorFacts(NamedTuple):
-    """What the checks and the plan need to know of a tensor. Strides in elements."""
+    """A tensor as the checks and the plan see it. Strides in elements."""
 
     dtype: aclDataType
     shape: Shape

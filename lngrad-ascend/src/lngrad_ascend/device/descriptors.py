@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.errors import DtypeError
-from lngrad.typing import Array
-from lngrad_ascend.device.numerics import REPEAT_BYTES
+from lngrad.typing import Array, Dtype
+from lngrad_ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault
 
 BLOCK_BYTES = 32
@@ -110,6 +110,11 @@ class Geometry:
     places: Array
     size: int
     start: int
+
+    @property
+    def elements(self) -> Array:
+        """The index of every element in its memory, counted in elements."""
+        return self.places // self.size
 
     @property
     def stop(self) -> int:
@@ -219,10 +224,16 @@ class Descriptor(NamedTuple):
     src2: int = 0
     src2_end: int = 0
 
+    @property
+    def codes(self) -> tuple[int, int, int, int]:
+        """The codes of the element types of dst, src0, src1 and src2."""
+        types = self.types
+        return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
 
-def types_of(types: int) -> tuple[int, int, int, int]:
-    """Return the codes of dst, src0, src1 and src2."""
-    return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
+    @property
+    def dtype(self) -> Dtype:
+        """The element type of dst."""
+        return DTYPES[self.types & 255]
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM, Problem
+from lngrad.core.problem import Operator, Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.bounded_cache import cached_property
@@ -116,14 +116,41 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
             array[...] = math.nan if name == "rstd" else 0
 
 
+class Serves(NamedTuple):
+    """What a backend computes. make_plan refuses all else, by name.
+
+    Attributes:
+        operators: Each that it knows: one that is added to core.problem is not among them.
+        dtypes: Of any array.
+        switches: The fields of Normalization that may differ from layer normalization's.
+    """
+
+    operators: frozenset[Operator]
+    dtypes: frozenset[str] = frozenset(("float16", "bfloat16", "float32", "float64"))
+    switches: frozenset[str] = frozenset()
+
+    def refusal(self, problem: Problem) -> str | None:
+        """What of a problem is not computed, or None."""
+        operator, normalization = problem.operator, problem.normalization
+        if operator not in self.operators:
+            return f"does not compute the {operator}"
+        for name, plain in normalization._field_defaults.items():  # layer normalization's
+            value = getattr(normalization, name)
+            if name not in self.switches and value != plain:
+                return f"does not compute the {operator} with {name}={value}"
+        for name, spec in {**problem.inputs, **problem.out}.items():
+            if spec is not None and spec.dtype not in self.dtypes:
+                return f"does not compute with {spec.dtype}, which {name} has"
+        return None
+
+
 @dataclass(frozen=True)
 class Backend:
     """One row of the table: where a backend lives, what must be installed, which devices it serves.
 
-    module: Has plan(problem, threads).
+    module: Has plan(problem, threads), and in SERVES what that computes.
     contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread: by its module's
         context(), which plan takes last. It is chosen by name alone.
-    family: It computes every operator and normalization, not layer normalization alone.
     prebuilt: A module whose why_not() is None where the package brings what would be compiled: then nothing need be installed.
     """
 
@@ -131,7 +158,6 @@ class Backend:
     needs: tuple[str, ...]
     devices: tuple[str, ...]
     contextual: bool = False
-    family: bool = False
     prebuilt: str = ""
 
 
@@ -191,11 +217,13 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
 
 def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend is None:
-        serving = [name for name, row in BACKENDS.items() if not row.contextual and _serves(row, problem)]
-        reasons = {name: _missing(name) or _not_computed(BACKENDS[name], problem) for name in serving}
-        for name, reason in reasons.items():
-            if reason is None:
-                return BACKENDS[name]
+        reasons = {}
+        for name, row in BACKENDS.items():
+            if not row.contextual and _serves(row, problem):
+                reason = _missing(name) or _refusal(row, problem)
+                if reason is None:
+                    return row
+                reasons[name] = reason
         text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "none serves it"
         raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({text})")
     if backend not in BACKENDS:
@@ -205,8 +233,10 @@ def _choose(problem: Problem, backend: str | None) -> Backend:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
     if not _serves(row, problem):
         raise BackendUnavailable(f"backend: {backend} serves {row.devices}, got arrays on {problem.device}")
-    if (reason := _not_computed(row, problem)) is not None:
-        raise BackendUnavailable(f"backend: {backend} {reason}")
+    if (reason := _refusal(row, problem)) is not None:
+        others = [name for name, other in BACKENDS.items() if not other.contextual and _serves(other, problem)]
+        others = [name for name in others if not (_missing(name) or _refusal(BACKENDS[name], problem))]
+        raise BackendUnavailable(f"backend: {backend} {reason}; {' or '.join(others) or 'no backend here'} does")
     return row
 
 
@@ -214,11 +244,10 @@ def _serves(row: Backend, problem: Problem) -> bool:
     return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
 
 
-def _not_computed(row: Backend, problem: Problem) -> str | None:
-    """That a backend does not compute this operator or normalization, or None."""
-    if row.family or (problem.operator in (FORWARD, BACKWARD) and problem.normalization == LAYER_NORM):
-        return None
-    return "computes layer normalization alone, without offset, residual and dtotal"
+def _refusal(row: Backend, problem: Problem) -> str | None:
+    """What of a problem a backend that is installed does not compute, or None."""
+    serves: Serves = _imported(row.module).SERVES
+    return serves.refusal(problem)
 
 
 def _imported(module: str) -> Any:

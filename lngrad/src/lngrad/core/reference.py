@@ -101,7 +101,7 @@ def layer_norm_backward(
     dtotal: AnyArray | None = None,
     gate: AnyArray | None = None,
 ) -> Any:
-    """dx, dgamma and dbeta in float64, from the row statistics as they are given.
+    """dx, dgamma, and dbeta or dgate, in float64, from the row statistics as they are.
 
     Args:
         dy, x: (*A, *R), any float dtype.
@@ -110,9 +110,12 @@ def layer_norm_backward(
         normalized: How many dimensions R has.
         normalization: centred, offset and norm_before_gate are read.
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
-        gate: (*A, *R) or None; with it dgate is in dbeta's place.
+        gate: (*A, *R) or None.
+
+    Returns:
+        Grads; with a gate GatedGrads.
     """
-    given = dy, x
+    ungated_dy, ungated_x = (_float64(array, normalized)[0] for array in (dy, x))
     terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization, gate=gate)
     dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
@@ -122,12 +125,11 @@ def layer_norm_backward(
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     if dtotal is not None:
         dx += _float64(dtotal, normalized)[0]
-    dgamma, dbeta = (over_rows(one, rows, gamma) for one in (dy * xhat, dy))
+    dgamma = over_rows(dy * xhat, rows, gamma)
     if gate is None:
-        return Grads(dx, dgamma, dbeta)
-    own_dy, own_x = (_float64(one, normalized)[0] for one in given)
+        return Grads(dx, dgamma, over_rows(dy, rows, gamma))
     of_x, _, (sigmoid, rest) = gate_factors(gate, normalization)
-    of_silu = own_dy * xhat * _scale(gamma, normalization) if normalization.norm_before_gate else dx * own_x
+    of_silu = ungated_dy * xhat * _scale(gamma, normalization) if normalization.norm_before_gate else dx * ungated_x
     return GatedGrads(dx * of_x, dgamma, of_silu * sigmoid * (1 + rest))
 
 

@@ -76,6 +76,26 @@ ENTRIES = {
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 
 
+class Kind(NamedTuple):
+    """What an operator has that its row tasks are compiled for.
+
+    Attributes:
+        mean: Whether rows are centred.
+        beta: Whether there is a beta in the forward, and a dbeta in the backward.
+        gate: Whether there is a gate.
+    """
+
+    mean: bool
+    beta: bool
+    gate: bool
+
+
+LAYER = Kind(mean=True, beta=True, gate=False)
+RMS = Kind(mean=False, beta=False, gate=False)
+GATED = Kind(mean=False, beta=False, gate=True)
+KINDS = {LAYER: "", RMS: "rms_", GATED: "gated_"}  # the prefix of its tasks' names
+
+
 Record: TypeAlias = "NamedTuple"  # all of its fields int64
 
 

@@ -7,10 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec
+from lngrad.core.arrays import ArraySpec, merged
 from lngrad.core.column_tree import CHUNK
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    SLICE_BACKWARD,
+    Problem,
+    Role,
+)
 from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import (
     BLOCK_SEGMENTS,
@@ -18,6 +33,7 @@ from lngrad.cpu.jobs import (
     DGAMMA,
     DX,
     GROUP,
+    KINDS,
     LANES,
     LANES_BYTES,
     LANES_COLUMN_BYTES,
@@ -31,6 +47,7 @@ from lngrad.cpu.jobs import (
     Combine,
     Convert,
     Forward,
+    Kind,
     Slice,
     bits_of,
     new_job,
@@ -54,7 +71,7 @@ from lngrad.cpu.policy import (
     this_machine,
 )  # fmt: skip
 from lngrad.cpu.run import Copy, CpuSteps, Regions, StrideTable, bind, pack, run
-from lngrad.cpu.strides import is_contiguous, merged, row_stride, table_of
+from lngrad.cpu.strides import is_contiguous, row_stride, table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
@@ -70,6 +87,15 @@ LEAST_COMBINED = 1 << 14  # and at the least, where more threads share them
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 
 NOTHING = -0.0  # what can be added to any number and leaves its bits
+
+# Their kinds are in KINDS, and have tasks.
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD,
+         GATED_FORWARD, GATED_BACKWARD, SLICE_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha", "modulated", "norm_before_gate")),
+)  # fmt: skip
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
@@ -139,8 +165,10 @@ class PlanBuilder:
 
     def main_function(self, name: str) -> int:
         """The function of a task for this normalization."""
-        prefix = "gated_" if self.gated else "" if self.problem.normalization.centred else "rms_"
-        return self.function(prefix + name)
+        operator = self.problem.operator
+        has_beta = not {"beta", "dbeta"}.isdisjoint((*operator.inputs, *operator.outputs))
+        kind = Kind(self.problem.normalization.centred, has_beta, self.gated)
+        return self.function(KINDS[kind] + name)
 
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
@@ -205,7 +233,7 @@ class PlanBuilder:
         if not self.has_table(name) or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
             return False
         dims = merged(spec.shape[:lead], spec.strides[:lead])
-        beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
+        beside = bool(dims) and dims[-1][0] >= GROUP and dims[-1][1] == (bytes_of(spec.dtype),)
         return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], self.machine)
 
     def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:

@@ -87,7 +87,9 @@ RMS = Switches(centred=False)
 # --- Composed of torch's operations ----------------------------------------------------------------------------------
 
 
-TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
+TORCH = formulas.Namespace(
+    lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, torch.sigmoid, accumulator_of
+)
 _EPS, _EPS64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
 
 
@@ -122,14 +124,8 @@ def composed_backward(
 def composed_gated(
     x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, norm_before_gate: bool
 ) -> tuple[Tensor, ...]:
-    dtype, normalization = accumulator_of(x, gamma), Normalization.of(False, offset)
-    z = gate.to(dtype)
-    factor = z * torch.sigmoid(z)
-    h, of_y = (x, factor) if norm_before_gate else (x.to(dtype) * factor, 1.0)
-    y, _, rstd = formulas.forward(
-        TORCH, h, gamma, None, normalized=len(shape), eps=eps, normalization=normalization, dtype_y=dtype
-    )
-    return (y * of_y).to(x.dtype), rstd
+    normalization = Normalization.of(False, offset, norm_before_gate=norm_before_gate)
+    return formulas.gated_forward(TORCH, x, gamma, gate, normalized=len(shape), eps=eps, normalization=normalization)
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------

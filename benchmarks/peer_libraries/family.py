@@ -165,11 +165,11 @@ def steps(job: Job, peers: Mapping[str, Implementation], device: str) -> tuple[d
     heads, tokens = job.N // 64 if job.N % 64 == 0 else 1, gcd(job.M, 1024)  # of a sequence
     layer = nn.TransformerEncoderLayer(job.N, heads, 4 * job.N, 0.0, batch_first=True, norm_first=True)
     layer.norm1, layer.norm2 = kind(job.N, EPS), kind(job.N, EPS)
-    made = nn.TransformerEncoder(layer, LAYERS, kind(job.N, EPS), enable_nested_tensor=False)
+    transformer = nn.TransformerEncoder(layer, LAYERS, kind(job.N, EPS), enable_nested_tensor=False)
     x, target = (torch.randn(job.M // tokens, tokens, job.N).to(device, getattr(torch, job.dtype)) for _ in range(2))
 
     def step_of(name: str) -> PreparedCall:
-        model = deepcopy(made).to(device, x.dtype)
+        model = deepcopy(transformer).to(device, x.dtype)
         if name == LNGRAD and patch(model) < 2 * LAYERS + 1:
             raise NotApplicable(f"model: patch() leaves {kind.__name__}")
         optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)

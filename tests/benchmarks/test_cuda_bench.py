@@ -107,13 +107,13 @@ def test_a_peer_that_fails_is_said_and_passed_over() -> None:
     def failing(t: Arguments) -> Any:
         raise RuntimeError("feature dim too large")
 
-    bench, said = faked(FakeClock()), []
+    bench, sentences = faked(FakeClock()), []
     bench.known_peers = {**rows.CUDA_PEERS, "compile": Implementation("compile", failing, needs="torch")}
     settings = Settings(("call",), ("liger", "quack", "compile", "torch"), ("float32",), ((3, 20),), rounds=1)
-    (line,) = run(bench, settings, said.append)
+    (line,) = run(bench, settings, sentences.append)
     assert set(line["ratio"]) == {"torch"}
-    assert any("feature dim too large" in text for text in said)
-    assert any("not installed" in text for text in said)
+    assert any("feature dim too large" in text for text in sentences)
+    assert any("not installed" in text for text in sentences)
 
 
 def settings_of(scopes: str, cases: str, dtypes: str, peers: str, quick: bool) -> Settings:
@@ -207,21 +207,21 @@ def test_the_timed_job_itself_is_checked() -> None:
 
 def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch takes eager code, silently, from the ninth shape of one function."""
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(options) or function)
-    monkeypatch.setattr(torch._dynamo, "reset", lambda: made.append("reset"))
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: compiled.append("reset"))
     job = Job(3, 20, "float32")
     rows.CUDA_PEERS["compile"].backward(cuda.tensors(job, "cpu"))
-    assert made == ["reset", {"dynamic": False}]
+    assert compiled == ["reset", {"dynamic": False}]
 
 
 @pytest.mark.parametrize("norm", ["rms_norm", "add_rms_norm", "add_layer_norm"])
 def test_the_family(norm: str) -> None:
-    clock, said = FakeClock(), []
+    clock, sentences = FakeClock(), []
     bench = cuda.CudaFamilyBench(norm, clock, "cpu", 1 << 20)
     bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
     settings = Settings(bench.scopes, ("torch", "llama", "liger"), ("float32",), ((6, 40),), rounds=1)
-    lines = list(run(bench, settings, said.append))
+    lines = list(run(bench, settings, sentences.append))
     scopes = [("forward", 6), ("autograd", 6), ("overhead", 64), ("model", 6)][: 3 + (norm == "rms_norm")]
     assert [(line["scope"], line["M"]) for line in lines] == scopes
     if norm == "rms_norm":
@@ -230,8 +230,8 @@ def test_the_family(norm: str) -> None:
         assert set(line["ratio"]) == {"torch", "llama"}
         assert line["norm"] == norm
         assert line["roofline"] > 0
-    assert len(said) == 3
-    assert all("liger" in text and "No module named" in text for text in said)
+    assert len(sentences) == 3
+    assert all("liger" in text and "No module named" in text for text in sentences)
     # Ours and two peers; the copy once; the host's time many times.
     # A model's step is one; nobody else steps, and nothing is copied beside it.
     assert sorted(clock.turns) == [1] * (3 + 2 * (norm == "rms_norm")) + [cuda.REPEATS] * 6 + [cuda.HOST_REPEATS] * 3
@@ -240,8 +240,8 @@ def test_the_family(norm: str) -> None:
 @pytest.mark.parametrize(("dtype", "ours"), [("float32", 1.0), ("bfloat16", 1.0), ("float32", 1.1)])
 def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With torch's norms, ours, and torch's compiled; what gives another loss is not timed."""
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda model, **options: made.append(options) or model)
+    events: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: events.append(options) or model)
 
     def patched(model: Any) -> int:
         with torch.no_grad():
@@ -263,12 +263,12 @@ def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPa
     assert "roofline" not in line
     assert line["bytes"] == 45 * 24 * 128 * bytes_of(dtype)
     assert clock.turns == [1] * 6
-    assert made == [{"dynamic": False}]
+    assert events == [{"dynamic": False}]
     monkeypatch.setattr(lngrad.torch, "patch", lambda model: 0)
-    assert not list(run(bench, settings, made.append))
-    assert made[1:] == ["model: patch() leaves LayerNorm"]
-    assert not list(run(bench, replace(settings, dtypes=("float16",)), made.append))
-    assert made[2:] == ["model: torch's products of float16 are slow on a CPU"]
+    assert not list(run(bench, settings, events.append))
+    assert events[1:] == ["model: patch() leaves LayerNorm"]
+    assert not list(run(bench, replace(settings, dtypes=("float16",)), events.append))
+    assert events[2:] == ["model: torch's products of float16 are slow on a CPU"]
 
 
 def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

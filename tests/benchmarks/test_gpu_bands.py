@@ -132,22 +132,22 @@ def test_the_session_has_time_for_all(
     }
     monkeypatch.setattr(gpu_session, "parts", lambda folder: parts)
     gpu_session.main(tmp_path / "made", ["1"])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(" after")[0] for line in said] == [
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(" after")[0] for line in output] == [
         "wrong: exit code 1",
         "slow: out of time",
         "right: exit code 0",
     ]
     gpu_session.main(tmp_path / "made", ["of the second half"])
-    said = (tmp_path / "made" / "said.txt").read_text()
-    assert said == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
+    output = (tmp_path / "made" / "said.txt").read_text()
+    assert output == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
 
 
 def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option, scope, peer and shape of its parts, as far as there is no device; the scripts take their arguments."""
     asked = []
 
-    def run(bench: Any, settings: Any, *given: Any) -> tuple[list[Any], int]:
+    def run(bench: Any, settings: Any, *others: Any) -> tuple[list[Any], int]:
         asked.append((bench, settings))
         return [], 0
 
@@ -157,7 +157,9 @@ def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pyte
     for kind in (cuda.CudaBench, cuda.CudaFamilyBench):
         before = kind.__init__
         monkeypatch.setattr(
-            kind, "__init__", lambda self, *given, before=before: before(self, *given, device="cpu", copy_bytes=1 << 20)
+            kind,
+            "__init__",
+            lambda self, *arguments, before=before: before(self, *arguments, device="cpu", copy_bytes=1 << 20),
         )
     known = gpu_session.parts(tmp_path)
     for part in known.values():
@@ -166,8 +168,10 @@ def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pyte
             result = CliRunner().invoke(command.app, words[1:])
             assert result.exit_code == 0, result.output
         elif words[0].endswith(".py"):
-            made = [sys.executable, *words, "--help"]
-            subprocess.run(made, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"TRITON_INTERPRET": "1"})
+            command_line = [sys.executable, *words, "--help"]
+            subprocess.run(
+                command_line, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"TRITON_INTERPRET": "1"}
+            )
     assert len(asked) == sum(part.command[1].endswith("bench.py") for part in known.values()) == 6
     for bench, settings in asked:
         assert all(bench.jobs(settings, scope) for scope in settings.scopes)

@@ -17,13 +17,14 @@ NORMS = ("layer_norm", "rms_norm", "add_rms_norm")
 def test_onnx_runtime_is_called_right(norm: str) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    given = random_arguments(Job(64, 96, "float32", "forward", norm))
+    arguments = random_arguments(Job(64, 96, "float32", "forward", norm))
     forward = CPU_PEERS["onnxruntime"].forward
     assert forward is not None
-    results, rows = forward(given)(), first_rows(given)
+    results, rows = forward(arguments)(), first_rows(arguments)
     if norm == "layer_norm":
-        check_forward(Forward(*(result[: len(rows.x)] for result in results)), rows, eps=given.eps)
+        check_forward(Forward(*(result[: len(rows.x)] for result in results)), rows, eps=arguments.eps)
     else:
         check_forward(
-            RmsForward(results[0], given.rstd, *results[1:][-1:] if given.residual is not None else (None,)), rows
+            RmsForward(results[0], arguments.rstd, *results[1:][-1:] if arguments.residual is not None else (None,)),
+            rows,
         )

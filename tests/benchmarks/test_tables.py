@@ -26,8 +26,8 @@ def test_a_case_is_won_against_the_best_peer() -> None:
 
 
 def test_a_line_spans_the_machines() -> None:
-    there = [line(64, 128, "float32", torch=3.0, onednn=0.996)]
-    row = tables.ranges({"here": LINES, "there": there}).splitlines()[2]
+    elsewhere = [line(64, 128, "float32", torch=3.0, onednn=0.996)]
+    row = tables.ranges({"here": LINES, "there": elsewhere}).splitlines()[2]
     assert row.startswith("| kernel | torch, oneDNN | 2 of 4 | 0.50× to 1.00× | 2.00× | 8.00× | 0.50× ")
 
 
@@ -82,14 +82,14 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
 
 def test_the_table_of_peers_tells_releases_apart() -> None:
     """A column a norm and pass, a row a peer and release."""
-    made = [
+    lines = [
         line(9, 64, "float32", torch=ratio, hub=0.5) | {"norm": "rms_norm", "op": "forward"} | {"versions": versions}
         for ratio, versions in (
             (2.0, {"torch": "2.15.0", "kernels-community/rmsnorm": "8a7"}),
             (4.0, {"torch": "2.13.0+cpu", "kernels-community/rmsnorm": "8a7"}),
         )
     ]
-    rows = tables.peers_table(made).splitlines()
+    rows = tables.peers_table(lines).splitlines()
     assert rows[0] == "| times ours, least | rms_norm forward | slower than |"
     assert rows[2:] == [
         "| torch 2.15.0 | 2.00, 2.00 | 0 of 1 |",

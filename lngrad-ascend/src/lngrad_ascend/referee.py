@@ -36,12 +36,12 @@ acl: Any = import_module("lngrad_ascend.acl")  # its names are CANN's, made from
 aclnn: Any = import_module("lngrad_ascend.aclnn")
 
 
-def _tile_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+def _tile_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if case.ranges.get("mean", (0.0, 0.0)) is not None:
         return "a mean that is not the row's: the tile formula keeps a term that the other formulas drop"
-    if reason := takes_variance("the tile API")(case, given):
+    if reason := takes_variance("the tile API")(case, drawn):
         return reason
-    inputs = given.inputs
+    inputs = drawn.inputs
     arrays = [array for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma) if array is not None]
     if all(array.dtype == np.float16 for array in arrays):
         return "everything in half: the tile APIs keep their sums in half"
@@ -50,14 +50,14 @@ def _tile_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     return None
 
 
-def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
-    if reason := tensors_as_x(case, given):
+def _graph_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
+    if reason := tensors_as_x(case, drawn):
         return reason
     if case.dtype == "float64":
         return "the graph ops take float32, float16 and bfloat16"
     if case.gamma_dtype is None:
         return "the graph ops need a gamma"
-    if 0 in given.inputs.x.shape:
+    if 0 in drawn.inputs.x.shape:
         return "the graph ops take no empty dimension"
     parameter = case.output_dtypes["dgamma"]
     if case.output_dtypes["dbeta"] != parameter or parameter not in ("float32", case.gamma_dtype):
@@ -65,16 +65,16 @@ def _graph_takes(case: CheckCase, given: DrawnInputs) -> str | None:
     return None
 
 
-def _graph_variance(case: CheckCase, given: DrawnInputs) -> str | None:
+def _graph_variance(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if case.residual or case.third != "rstd":
         return None
-    return takes_variance("LayerNormGrad")(case, given)
+    return takes_variance("LayerNormGrad")(case, drawn)
 
 
 _ADDED_GRADS = {"add_layer_norm": "AddLayerNormGrad", "deep_norm": "DeepNormGrad"}
 
 
-def _added_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+def _added_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if case.norm not in _ADDED_GRADS:
         return None
     name = _ADDED_GRADS[case.norm]
@@ -118,16 +118,16 @@ def _graph_statistics(a: Arguments, statistic: Array) -> Iterator[Array]:
     return (np.ascontiguousarray(array).reshape(shape) for array in arrays)
 
 
-def _aclnn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
+def _aclnn_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if "float64" in (case.dtype, case.gamma_dtype, *case.output_dtypes.values()):
         return "aclnnLayerNormBackward takes FLOAT, FLOAT16 and BF16"
-    if given.inputs.mean.dtype != given.inputs.rstd.dtype:  # that of a narrow variance is in the accumulator's dtype
+    if drawn.inputs.mean.dtype != drawn.inputs.rstd.dtype:  # that of a narrow variance is in the accumulator's dtype
         return "aclnnLayerNormBackward takes mean and rstd of one dtype"
     if case.norm == "rms_norm" and (case.gamma_dtype is None or case.output_dtypes["dgamma"] != "float32"):
         return "aclnnRmsNormGrad takes a gamma, and gives dgamma in FLOAT"
     if case.norm == "rms_norm" and case.wanted != case.outputs:
         return "aclnnRmsNormGrad has no mask"
-    return tensors_as_x(case, given)
+    return tensors_as_x(case, drawn)
 
 
 # Each operator with its arguments in its order: fields of Arguments, names of results, and keys of `values` in aclnn_call.

@@ -39,12 +39,12 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
 @pytest.mark.parametrize("norm", NORMS)
 def test_what_is_timed_of_ours_computes_the_norm(norm: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's results, in the memory that it was given."""
-    made = []
-    monkeypatch.setattr(cpu, "empty", lambda kind, output: made.append(empty(kind, output)) or made[-1])
-    given = random_arguments(Job(64, 96, "float32", op, norm))
-    cpu._ours("kernel", Job(64, 96, "float32", op, norm), given)()
-    rows, centred = first_rows(given), norm == "layer_norm"
+    memory = []
+    monkeypatch.setattr(cpu, "empty", lambda kind, output: memory.append(empty(kind, output)) or memory[-1])
+    arguments = random_arguments(Job(64, 96, "float32", op, norm))
+    cpu._ours("kernel", Job(64, 96, "float32", op, norm), arguments)()
+    rows, centred = first_rows(arguments), norm == "layer_norm"
     if op == "backward":
-        check_grads(Grads(*made) if centred else RmsGrads(*made), rows)
+        check_grads(Grads(*memory) if centred else RmsGrads(*memory), rows)
     else:
-        check_forward(Forward(*made) if centred else RmsForward(*made, *[None] * (3 - len(made))), rows)
+        check_forward(Forward(*memory) if centred else RmsForward(*memory, *[None] * (3 - len(memory))), rows)

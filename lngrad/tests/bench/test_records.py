@@ -45,22 +45,22 @@ def test_a_record_says_what_it_was_made_with() -> None:
     contest = Contest(
         {}, lambda name, call: 0.0, 3, {"torch": "2.13"}, roofline_bytes=10**7, facts={"backend": "numba_cpu"}
     )
-    made = record("kernel", Job(100, 100, "float32"), timings, contest, ["onednn"])
-    assert made["ratio"] == {"torch": 2.0}
-    assert made["roofline"] == 10.0
-    assert made["of_roofline"] == round(120_000 / 2e-4 / 1e9 / 10, 3)
-    assert made["passed_over"] == ["onednn"]
-    assert set(made["machine"]) == {"cpu", "instruction_sets", "cores", "cache", "system"}
-    assert made["threads"] >= 1
+    row = record("kernel", Job(100, 100, "float32"), timings, contest, ["onednn"])
+    assert row["ratio"] == {"torch": 2.0}
+    assert row["roofline"] == 10.0
+    assert row["of_roofline"] == round(120_000 / 2e-4 / 1e9 / 10, 3)
+    assert row["passed_over"] == ["onednn"]
+    assert set(row["machine"]) == {"cpu", "instruction_sets", "cores", "cache", "system"}
+    assert row["threads"] >= 1
 
 
 def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is then left for the next part."""
     loads = {300: 0.5, 40: 0.01}
     planned = [("kernel", 2, Job(9, N, "float32", "backward")) for N in loads]
-    made = [line(9, N, "float32", torch=2.0) | {"others": load, "bandwidth": 1.0} for N, load in loads.items()]
+    timed = [line(9, N, "float32", torch=2.0) | {"others": load, "bandwidth": 1.0} for N, load in loads.items()]
     monkeypatch.setattr(runner, "plan_of", lambda bench, settings: planned)
-    monkeypatch.setattr(runner, "run", lambda bench, settings, say, done: iter(made))
+    monkeypatch.setattr(runner, "run", lambda bench, settings, say, done: iter(timed))
     file = tmp_path / "records.jsonl"
     settings = Settings(("kernel",), ("torch",))
     arguments: Any = (None, settings, Console(quiet=True), file, False, None)
@@ -76,10 +76,10 @@ def test_a_busy_machine_prints_no_ratio() -> None:
     busy = line(9, 300, "float32", torch=1012.92) | {"others": 0.5, "bandwidth": 1.0, "of_roofline": 2.78}
     console = Console(width=200, record=True, file=StringIO())
     bench._print_tables(console, [quiet, busy])
-    said = console.export_text()
-    assert "2.00×" in said
-    assert "geometric mean 2.00×, least 2.00×, 1 of 1 won" in said
-    assert "1012" not in said
-    assert "278" not in said
-    assert said.count("busy") == 3
-    assert "1 of 2 jobs not measured: the machine is busy (others used up to 50% of it" in said
+    text = console.export_text()
+    assert "2.00×" in text
+    assert "geometric mean 2.00×, least 2.00×, 1 of 1 won" in text
+    assert "1012" not in text
+    assert "278" not in text
+    assert text.count("busy") == 3
+    assert "1 of 2 jobs not measured: the machine is busy (others used up to 50% of it" in text

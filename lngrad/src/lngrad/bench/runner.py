@@ -128,11 +128,11 @@ def run(bench: Bench, settings: Settings, say: Say, done: Container[object] = ()
     Raises:
         GradientError: Our own result is wrong, so there is nothing to time.
     """
-    said: set[str] = set()
+    sentences: set[str] = set()
 
     def say_once(text: str) -> None:
-        if text not in said:
-            said.add(text)
+        if text not in sentences:
+            sentences.add(text)
             say(text)
 
     reasons = {name: why_not(bench, name) for name in settings.peers}
@@ -231,8 +231,8 @@ def random_arguments(job: Job) -> Arguments:
     samples = SAMPLES if normalization.modulated and job.M % SAMPLES == 0 else 1
     gamma, beta = noise((samples * job.N,), 1.0), noise((samples * job.N,), 0.0)
     if normalization.modulated:
-        x, dy = (one.reshape(samples, -1, job.N) for one in (x, dy))
-        gamma, beta = (one.reshape(samples, 1, job.N) for one in (gamma, beta))
+        x, dy = (array.reshape(samples, -1, job.N) for array in (x, dy))
+        gamma, beta = (array.reshape(samples, 1, job.N) for array in (gamma, beta))
     a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
     if residual:
         a = replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0))
@@ -246,7 +246,7 @@ def random_arguments(job: Job) -> Arguments:
 def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
     arrays = a.dy, a.x if a.summand is None else a.summand, a.mean, a.rstd, a.residual, a.dtotal, a.gate
-    dy, x, mean, rstd, *added = (None if one is None else one[..., :CHECKED_ROWS, :] for one in arrays)
+    dy, x, mean, rstd, *added = (None if array is None else array[..., :CHECKED_ROWS, :] for array in arrays)
     beta = a.beta if a.normalization.centred else None
     return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)
 

@@ -236,6 +236,23 @@ def _run_groups(steps: CpuSteps, memory: CallMemory) -> None:
             run_chain(memory.address + 8 * main.start, steps.threads)
 
 
+def image_of(plan: Plan) -> tuple[Words, int]:
+    """Words that a call's memory begins with, and the word of the memory that the workspace begins at, on a cache line.
+
+    They are the jobs and, behind them, the workspace as it has to be before the first call, as far as anything has to be there.
+    """
+    steps: CpuSteps = plan.steps
+    written = {*(name for name, *_ in steps.defaults), *(table.name for table in steps.tables)}
+    ends = [*steps.offsets.values(), plan.workspace_bytes - LINE][1:]
+    end = max((end for name, end in zip(steps.offsets, ends, strict=True) if name in written), default=0)
+    workspace = CallMemory(plan, np.zeros(plan.workspace_bytes, np.uint8)).workspace.content()[: end // 8]
+    start = -(-len(steps.words) * 8 // LINE) * LINE // 8
+    image = np.zeros(start + len(workspace), np.int64)
+    image[: len(steps.words)] = steps.words
+    image[start:] = workspace
+    return image, start
+
+
 def pack(plan: Plan) -> Words | None:
     """The plan as five lists, each with a number of its own and its length in front, all int64.
 
@@ -258,14 +275,7 @@ def pack(plan: Plan) -> Words | None:
         return None
     if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
         return None
-    written = {*(name for name, *_ in steps.defaults), *(table.name for table in steps.tables)}
-    ends = [*steps.offsets.values(), plan.workspace_bytes - LINE][1:]
-    end = max((end for name, end in zip(steps.offsets, ends, strict=True) if name in written), default=0)
-    workspace = CallMemory(plan, np.zeros(plan.workspace_bytes, np.uint8)).workspace.content()[: end // 8]
-    start = -(-len(steps.words) * 8 // LINE) * LINE // 8
-    image = np.zeros(start + len(workspace), np.int64)
-    image[: len(steps.words)] = steps.words
-    image[start:] = workspace
+    image, start = image_of(plan)
     jobs = [number for job in steps.jobs for number in (job.start, job.threads)]
     regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
     lists = (

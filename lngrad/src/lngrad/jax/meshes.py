@@ -268,11 +268,10 @@ def _serve(attribute: tuple[int, ...], inputs: list[calls.Buffer], results: list
     step, parts, eps, offset, centred, *names = attribute
     given = {_NAMES[name]: buffer for name, buffer in zip(names, inputs + results, strict=True)}
     with np.errstate(all="ignore"):
-        _STEPS[step](_Slice(given, parts, *calls.numbers_of((eps, offset)), centred=bool(centred)))
+        _STEPS[-1 - step](_Slice(given, parts, *calls.numbers_of((eps, offset)), centred=bool(centred)))
 
 
-_handler = calls.make_handler(calls.counted(_serve))
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
+calls.of_slices.append(_serve)
 
 
 # --- For XLA --------------------------------------------------------------------------------------------------------
@@ -299,7 +298,7 @@ class SlicedCall:
         given = {name: array for name, array in given.items() if array is not None}
         bits = calls.bits_of((self.eps, self.normalization.offset))
         names = [_NAMES.index(name) for name in (*given, *specs)]
-        attribute = [_STEPS.index(step), self.parts, *bits, self.normalization.centred, *names]
+        attribute = [-1 - _STEPS.index(step), self.parts, *bits, self.normalization.centred, *names]
         types = [result(self.x, *one) for one in specs.values()]
         function = jax.ffi.ffi_call(TARGET, types, vmap_method="sequential")
         return dict(zip(specs, function(*given.values(), call=np.array(attribute, np.int64)), strict=True))

@@ -90,7 +90,8 @@ def forward_formula(
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(calls.handler), platform="cpu")
+for target in (TARGET, meshes.TARGET):
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls.handler.function), platform="cpu")
 
 
 _lowered: set[str] = set()  # the targets that a program calls

@@ -237,7 +237,14 @@ pytest_collect_file = Sybil(
         CodeBlockParser("json", check_json),
         SkipParser(),
     ],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md", "docs/tutorials/*.md"],
+    patterns=[
+        "README.md",
+        "lngrad*/README.md",
+        "CONTRIBUTING.md",
+        "docs/*.md",
+        "docs/reference/*.md",
+        "docs/tutorials/*.md",
+    ],
     excludes=[
         "docs/*.zh-CN.md",
         "docs/*/*.zh-CN.md",

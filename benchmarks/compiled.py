@@ -120,24 +120,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cases", default=",".join(map(str, range(len(CASES)))), help="numbers, from 0")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a row")
-    given = parser.parse_args()
+    options = parser.parse_args()
     import torch
 
     from lngrad.torch import override
 
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(options.threads)
     print(
         "| compiled, forward + backward | rows × columns | dtype | threads | Inductor, ms | lngrad, ms | times as fast |"
     )
     print("|---|---|---|---|---|---|---|")
-    for dtype in given.dtypes:
-        for what, M, N in (CASES[number] for number in map(int, given.cases.split(","))):
+    for dtype in options.dtypes:
+        for what, M, N in (CASES[number] for number in map(int, options.cases.split(","))):
             with override(compiled=True):
-                theirs, ours = turns_of([step_of((what, M, N), dtype, ours) for ours in (False, True)], given.seconds)
+                theirs, ours = turns_of([step_of((what, M, N), dtype, ours) for ours in (False, True)], options.seconds)
             ratio = statistics.median(their / our for their, our in zip(theirs, ours, strict=True))
             their, our = (statistics.median(times) * 1e3 for times in (theirs, ours))
             print(
-                f"| {what} | {M} × {N} | {dtype} | {given.threads} | {their:.3f} | {our:.3f} | {ratio:.2f} |",
+                f"| {what} | {M} × {N} | {dtype} | {options.threads} | {their:.3f} | {our:.3f} | {ratio:.2f} |",
                 flush=True,
             )
 

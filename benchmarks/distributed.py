@@ -58,8 +58,8 @@ def main(rank: int, store: str, processes: int, M: int, N: int, dtype: str) -> N
 
 
 if __name__ == "__main__":
-    given = dict(enumerate(sys.argv[1:]))
-    processes, M, N = (int(given.get(at, default)) for at, default in enumerate((2, 2048, 4096)))
+    words = dict(enumerate(sys.argv[1:]))
+    processes, M, N = (int(words.get(at, default)) for at, default in enumerate((2, 2048, 4096)))
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (f"{folder}/store", processes, M, N, given.get(3, "float32"))
+        arguments = (f"{folder}/store", processes, M, N, words.get(3, "float32"))
         torch.multiprocessing.start_processes(main, arguments, processes, start_method="fork")

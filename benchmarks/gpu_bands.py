@@ -158,8 +158,12 @@ def chosen(direction: str, dtype: str, N: int, card: Card) -> list[Tiles]:
     now = predict(direction, dtype, N, first, card)
     enough = min(0.8 * card.needed_bytes, 1.25 * now.bytes) if direction == "backward" else 0
     left = [(predict(direction, dtype, N, cut, card), cut) for cut in others]
-    left = [one for one in left if not one[0].out and one[0].bytes >= enough and one[0].issued <= max(1, now.issued)]
-    left.sort(key=lambda one: (-min(one[0].covered, 1.25), one[0].issued, -one[0].programs, *asdict(one[1]).values()))
+    left = [
+        pair for pair in left if not pair[0].out and pair[0].bytes >= enough and pair[0].issued <= max(1, now.issued)
+    ]
+    left.sort(
+        key=lambda pair: (-min(pair[0].covered, 1.25), pair[0].issued, -pair[0].programs, *asdict(pair[1]).values())
+    )
     return [first, *(cut for _, cut in left)]
 
 
@@ -177,8 +181,8 @@ def predictions(architectures: Sequence[int] = tuple(CARDS), most: int = 4) -> I
     for (direction, dtype, N, _), sm in product(BANDS, architectures):
         left = chosen(direction, dtype, N, CARDS[sm])
         for cut in left[: most + 1]:
-            said = asdict(predict(direction, dtype, N, cut, CARDS[sm]))
-            said |= {"covered": round(said["covered"], 2), "issued": round(said["issued"], 2)}
+            prediction = asdict(predict(direction, dtype, N, cut, CARDS[sm]))
+            prediction |= {"covered": round(prediction["covered"], 2), "issued": round(prediction["issued"], 2)}
             names = {
                 "direction": direction,
                 "dtype": dtype,
@@ -187,7 +191,7 @@ def predictions(architectures: Sequence[int] = tuple(CARDS), most: int = 4) -> I
                 "today": cut is left[0],
                 "left": len(left) - 1,
             }
-            yield {**names, "cut": as_row(direction, N, cut), "block": cut.block, "pieces": cut.pieces, **said}
+            yield {**names, "cut": as_row(direction, N, cut), "block": cut.block, "pieces": cut.pieces, **prediction}
 
 
 # --- With a GPU -------------------------------------------------------------------------------------------------------
@@ -216,8 +220,8 @@ def planned(direction: str, t: Any) -> Callable[[], Any]:
         arrays = (*arrays, 1e-5)
     else:
         problem, arrays = Problem.backward(t.dy, t.x, t.mean, t.rstd, t.gamma)
-    made = plan.plan(problem, 1)
-    return lambda: execute(made, arrays)
+    planned = plan.plan(problem, 1)
+    return lambda: execute(planned, arrays)
 
 
 def timed(bench: Any, until: float, bands: Sequence[tuple[str, str, int, float]] = BANDS) -> Iterator[dict[str, Any]]:
@@ -237,7 +241,7 @@ def timed(bench: Any, until: float, bands: Sequence[tuple[str, str, int, float]]
         last = time.monotonic() + (until - time.monotonic()) / (len(bands) - at)
         job = Job(-(-ELEMENTS // N), N, dtype, direction)
         t, calls, first = tensors(job, bench._device), {}, None
-        said: dict[str, dict[str, Any]] = {}
+        summary: dict[str, dict[str, Any]] = {}
         for cut in chosen(direction, dtype, N, card)[: MOST + 1]:
             if first is not None and time.monotonic() > last:
                 break
@@ -251,12 +255,12 @@ def timed(bench: Any, until: float, bands: Sequence[tuple[str, str, int, float]]
                 continue
             first = result.clone() if first is None else first
             calls[name] = call
-            said[name] = {"today": not said, "same bits": bool(torch.equal(result, first))}
+            summary[name] = {"today": not summary, "same bits": bool(torch.equal(result, first))}
         contest = bench.timed(Settings((), (), (dtype,), rounds=ROUNDS), "call", job, calls, {}, {})
         times = interleave(contest.calls, contest.rounds, contest.clock)
         copied = bench._copy_bytes / times[ROOFLINE].median
         moved = (3 if direction == "backward" else 2) * job.M * N * bytes_of(dtype)
-        for name in sorted(said, key=lambda name: times[name].median):
+        for name in sorted(summary, key=lambda name: times[name].median):
             seconds = times[name].median
             share = round(moved / seconds / copied, 3)
             row = {
@@ -264,7 +268,7 @@ def timed(bench: Any, until: float, bands: Sequence[tuple[str, str, int, float]]
                 "dtype": dtype,
                 "N": N,
                 "cut": name,
-                **said[name],
+                **summary[name],
                 "us": round(seconds * 1e6, 2),
             }
             yield {"what": "band", **row, "share": share, "wanted": wanted}
@@ -338,7 +342,7 @@ def sums(jobs: Sequence[tuple[str, str, int, int]] = SUMS, device: str = "cuda")
         for process in both:
             process.communicate()
     for at, (direction, dtype, M, N) in enumerate(jobs):
-        off, on = (median(times[at] for times in one) for one in rounds)
+        off, on = (median(times[at] for times in times_of_round) for times_of_round in rounds)
         facts = {
             "direction": direction,
             "dtype": dtype,

@@ -47,8 +47,8 @@ def times(calls: dict[str, Callable[[], Any]], wait: Callable[[], None] = lambda
 def tensors(M: int, N: int, device: str, dtype: Any) -> dict[str, Any]:
     import torch
 
-    made = {name: torch.randn(M, N, device=device, dtype=dtype) for name in ("x", "residual", "dy")}
-    return made | {name: torch.randn(N, device=device, dtype=dtype) for name in ("gamma", "beta")}
+    arrays = {name: torch.randn(M, N, device=device, dtype=dtype) for name in ("x", "residual", "dy")}
+    return arrays | {name: torch.randn(N, device=device, dtype=dtype) for name in ("gamma", "beta")}
 
 
 # --- Without a GPU ----------------------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def without() -> Iterator[dict[str, Any]]:
     device.use(nothing, nothing)
     many, few = tensors(64, 64, "cpu", torch.float32), tensors(1, 8, "cpu", torch.float32)
     statistics = torch.zeros(64, 1), torch.ones(64, 1)
-    leaves, few_leaves = ([one[name].requires_grad_() for name in ("x", "gamma", "beta")] for one in (many, few))
-    x, gamma, beta = (one.detach() for one in leaves)
+    leaves, few_leaves = ([arrays[name].requires_grad_() for name in ("x", "gamma", "beta")] for arrays in (many, few))
+    x, gamma, beta = (leaf.detach() for leaf in leaves)
     direct = native.module.direct_layer_norm_backward
     functional = torch.nn.functional.layer_norm
     calls = {
@@ -107,25 +107,25 @@ def same_bits() -> Iterator[dict[str, Any]]:
     for name in ("prepare_forward", "prepare_backward"):
         prepare = native._functions[name]
         native.register(
-            name, lambda *given, prepare=prepare: (made := prepare(*given), prepared.append(made is not None))[0]
+            name, lambda *arrays, prepare=prepare: (call := prepare(*arrays), prepared.append(call is not None))[0]
         )
     device = torch.cuda.current_device()
 
-    def step(given: dict[str, Any], norm: str) -> list[Any]:
+    def step(arrays: dict[str, Any], norm: str) -> list[Any]:
         names = ["x", "gamma", *(["beta"] if "layer" in norm else []), *(["residual"] if "add" in norm else [])]
-        leaf = {name: given[name].detach().requires_grad_() for name in names}
-        shape, extra = given["gamma"].shape, ([leaf["beta"]] if "layer" in norm else [])
+        leaf = {name: arrays[name].detach().requires_grad_() for name in names}
+        shape, extra = arrays["gamma"].shape, ([leaf["beta"]] if "layer" in norm else [])
         first = [leaf["x"], leaf["residual"]] if "add" in norm else [leaf["x"]]
         results = getattr(ours, norm)(*first, shape, leaf["gamma"], *extra, eps=1e-5)
         results = results if isinstance(results, tuple) else (results,)
-        grads = torch.autograd.grad(results, list(leaf.values()), [given["dy"]] * len(results))
-        return [*(one.detach() for one in results), *grads]
+        grads = torch.autograd.grad(results, list(leaf.values()), [arrays["dy"]] * len(results))
+        return [*(result.detach() for result in results), *grads]
 
-    def expected(given: dict[str, Any], norm: str) -> list[Any]:
-        x, gamma, dy = given["x"], given["gamma"], given["dy"]
-        added = {"residual": given["residual"]} if "add" in norm else {}
+    def expected(arrays: dict[str, Any], norm: str) -> list[Any]:
+        x, gamma, dy = arrays["x"], arrays["gamma"], arrays["dy"]
+        added = {"residual": arrays["residual"]} if "add" in norm else {}
         if "layer" in norm:
-            forward = lngrad.layer_norm(x, gamma=gamma, beta=given["beta"], eps=1e-5, **added)
+            forward = lngrad.layer_norm(x, gamma=gamma, beta=arrays["beta"], eps=1e-5, **added)
             statistics = forward.mean, forward.rstd
             backward = partial(lngrad.layer_norm_backward, complete_mean=True)
         else:
@@ -142,44 +142,44 @@ def same_bits() -> Iterator[dict[str, Any]]:
     )  # all of all would compile for three minutes
     for norm, (M, N) in itertools.product(norms, GPU_SHAPES):
         dtype = next(dtypes)
-        given = tensors(M, N, "cuda", dtype)
-        for got, want in zip(step(given, norm), expected(given, norm), strict=True):
+        arrays = tensors(M, N, "cuda", dtype)
+        for got, want in zip(step(arrays, norm), expected(arrays, norm), strict=True):
             if not torch.equal(got, want):
                 raise SystemExit(f"{norm} {M} x {N} {dtype}: bits differ by {(got - want).abs().max().item()}")
     yield {"what": "bits", "equal": True, "by native code": sum(prepared), "by Python": prepared.count(False)}
 
-    given = tensors(512, 1024, "cuda", torch.bfloat16)
-    want = step(given, "layer_norm")
+    arrays = tensors(512, 1024, "cuda", torch.bfloat16)
+    want = step(arrays, "layer_norm")
     streams = [torch.cuda.Stream() for _ in range(2)]
     others: list[Any] = []
     for _ in range(20):
         for stream in streams:
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                others.append(step(given, "layer_norm"))
-    thread = threading.Thread(target=lambda: others.append(step(given, "layer_norm")))  # which has no context yet
+                others.append(step(arrays, "layer_norm"))
+    thread = threading.Thread(target=lambda: others.append(step(arrays, "layer_norm")))  # which has no context yet
     thread.start()
     thread.join()
     torch.cuda.synchronize()
-    graph, result = torch.cuda.CUDAGraph(), torch.empty_like(given["x"])
+    graph, result = torch.cuda.CUDAGraph(), torch.empty_like(arrays["x"])
     with torch.no_grad(), torch.cuda.graph(graph):
-        result.copy_(ours.layer_norm(given["x"], 1024, given["gamma"], given["beta"], 1e-5))
+        result.copy_(ours.layer_norm(arrays["x"], 1024, arrays["gamma"], arrays["beta"], 1e-5))
     graph.replay()
     with torch.autocast("cuda"):
-        cast = ours.layer_norm(given["x"], 1024, given["gamma"], given["beta"], 1e-5)
-    wide = ours.layer_norm(given["x"].float(), 1024, given["gamma"].float(), given["beta"].float(), 1e-5)
+        cast = ours.layer_norm(arrays["x"], 1024, arrays["gamma"], arrays["beta"], 1e-5)
+    wide = ours.layer_norm(arrays["x"].float(), 1024, arrays["gamma"].float(), arrays["beta"].float(), 1e-5)
     row = {
         "what": "streams, a thread, a graph, autocast",
         "streams and thread": len(others) == 41
-        and all(torch.equal(*pair) for one in others for pair in zip(one, want, strict=True)),
+        and all(torch.equal(*pair) for results in others for pair in zip(results, want, strict=True)),
         "graph": torch.equal(result, want[0]),
         "autocast": torch.equal(cast, wide),
     }
     if torch.cuda.device_count() > 1:
-        there = {name: one.to("cuda:1") for name, one in given.items()}
-        on_other = step(there, "layer_norm")
+        moved = {name: array.to("cuda:1") for name, array in arrays.items()}
+        on_other = step(moved, "layer_norm")
         row["second device"] = all(
-            torch.equal(one.to(device), other) for one, other in zip(on_other, want, strict=True)
+            torch.equal(result.to(device), other) for result, other in zip(on_other, want, strict=True)
         )
         row["current device stays"] = torch.cuda.current_device() == device
     yield row
@@ -193,9 +193,9 @@ def host() -> Iterator[dict[str, Any]]:
     import lngrad.torch as ours
 
     for (M, N), dtype in itertools.product(SHAPES, (torch.float32, torch.bfloat16)):
-        given = tensors(M, N, "cuda", dtype)
-        x, gamma, beta, dy = (given[name] for name in ("x", "gamma", "beta", "dy"))
-        leaves = [one.clone().requires_grad_() for one in (x, gamma, beta)]
+        arrays = tensors(M, N, "cuda", dtype)
+        x, gamma, beta, dy = (arrays[name] for name in ("x", "gamma", "beta", "dy"))
+        leaves = [array.clone().requires_grad_() for array in (x, gamma, beta)]
         steps = {
             "step": (ours.layer_norm, functional.layer_norm, leaves),
             "rms step": (ours.rms_norm, functional.rms_norm, leaves[:2]),

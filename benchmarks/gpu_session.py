@@ -49,8 +49,8 @@ def parts(folder: Path) -> dict[str, Part]:
         return [*PYTHON, "-m", "lngrad", "bench", *options, *records]
 
     def cuda(seconds: int, scopes: str, cases: str, dtypes: str, peers: str, norm: str = "layer_norm") -> list[str]:
-        given = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}
-        return bench(seconds, "gpu", *(word for name, value in given.items() for word in (f"--{name}", value)))
+        options = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}
+        return bench(seconds, "gpu", *(word for name, value in options.items() for word in (f"--{name}", value)))
 
     model = "model", "8192x768,128x768", "bfloat16", "torch,compile"
     large = "65536x1024,131072x512,29128x2304,13108x5120,9363x7168,5462x12288,4096x16384,64x768,512x1024"
@@ -99,10 +99,10 @@ def main(folder: Path, chosen: list[str]) -> None:
                     part.command, cwd=HERE.parent, env=environment, stdout=output, stderr=subprocess.STDOUT,
                     timeout=60 * part.minutes, check=False,
                 )  # fmt: skip
-                said = f"exit code {done.returncode}"
+                outcome = f"exit code {done.returncode}"
             except subprocess.TimeoutExpired:
-                said = "out of time"
-        print(f"{name}: {said} after {time.monotonic() - start:.0f} s, {part.expected} expected", flush=True)
+                outcome = "out of time"
+        print(f"{name}: {outcome} after {time.monotonic() - start:.0f} s, {part.expected} expected", flush=True)
 
 
 if __name__ == "__main__":

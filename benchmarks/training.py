@@ -58,21 +58,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=128, help="of each of 4 sequences")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(
         "| model, 4 layers of 768 | dtype | tokens | threads | torch, ms | patch, ms | override, ms | patch | override |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for name in given.models:
+    for name in options.models:
         for dtype in (torch.float32, torch.bfloat16):
             model = model_of(name).to(dtype)
-            tokens = torch.randint(0, 2048, (4, given.tokens), generator=torch.Generator().manual_seed(1))
+            tokens = torch.randint(0, 2048, (4, options.tokens), generator=torch.Generator().manual_seed(1))
             steps = [step_of(copy.deepcopy(model), way, tokens) for way in WAYS]
             for step in steps * 2:
                 step()
             taken: dict[str, list[float]] = {way: [] for way in WAYS}
-            for _ in range(given.rounds):
+            for _ in range(options.rounds):
                 for way, step in zip(WAYS, steps, strict=True):
                     start = time.perf_counter()
                     step()
@@ -82,8 +82,14 @@ def main() -> None:
                 statistics.median(theirs / ours for theirs, ours in zip(taken["torch"], taken[way], strict=True))
                 for way in WAYS[1:]
             ]
-            cells = [name, str(dtype)[6:], str(4 * given.tokens), str(given.threads), *(f"{one:.0f}" for one in ms)]
-            print("| " + " | ".join([*cells, *(f"{one:.2f}" for one in ratios)]) + " |", flush=True)
+            cells = [
+                name,
+                str(dtype)[6:],
+                str(4 * options.tokens),
+                str(options.threads),
+                *(f"{time:.0f}" for time in ms),
+            ]
+            print("| " + " | ".join([*cells, *(f"{ratio:.2f}" for ratio in ratios)]) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def ranges(machines: dict[str, list[Record]]) -> str:
             _span(ratios, lambda case: case[1] >= TINY and case[2] != "float32"),
             _span(ratios, lambda case: case[1] < TINY),
         )
-        name, (M, N, dtype) = least = min(ratios, key=lambda one: ratios[one][1])
+        name, (M, N, dtype) = least = min(ratios, key=lambda case: ratios[case][1])
         won = sum(ratio >= 1 for _, ratio in ratios.values())
         rows.append(
             f"| {scope} | {', '.join(map(_peer, peers))} | {won} of {len(ratios)} | "
@@ -70,7 +70,7 @@ def shapes_table(machines: dict[str, list[Record]], headings: tuple[str, ...]) -
             for (M, N, dtype), line in newest(lines, scope).items():
                 cells = found.setdefault((M, N), {})
                 cells.setdefault((scope, dtype != "float32"), []).append(line["ratio"]["torch"])
-    for (M, N), cells in sorted(found.items(), key=lambda one: (one[0][0] * one[0][1], one[0])):
+    for (M, N), cells in sorted(found.items(), key=lambda item: (item[0][0] * item[0][1], item[0])):
         spans = (cells[scope, is_short] for scope in ("override", "autograd") for is_short in (False, True))
         rows.append(f"| {M} × {N} | {' | '.join(f'{min(span):.2f}–{max(span):.2f}' for span in spans)} |")
     return "\n".join(rows)
@@ -116,14 +116,14 @@ def quack_table(found: list[dict[str, Any]]) -> str:
         "| rows × columns; lngrad, quack | LayerNorm backward | RMSNorm backward | LayerNorm forward | RMSNorm forward |",
         "|---|---|---|---|---|",
     ]
-    for one in found:
-        if one["N"] in LEFT_OUT:
+    for record in found:
+        if record["N"] in LEFT_OUT:
             continue
         cells = (
-            f"{one[f'ours {call}'][1]:.2f}, {one[f'quack {call}'][1]:.2f}"
+            f"{record[f'ours {call}'][1]:.2f}, {record[f'quack {call}'][1]:.2f}"
             for call in ("ln b", "rms b", "ln f", "rms f")
         )
-        rows.append(f"| {one['M']} × {one['N']} | {' | '.join(cells)} |")
+        rows.append(f"| {record['M']} × {record['N']} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -139,8 +139,8 @@ def peers_table(lines: list[Record]) -> str:
     heading = " | ".join(f"{norm} {op}" for norm, op in passes)
     rows = [f"| times ours, least | {heading} | slower than |", "|---|" + "---|" * (len(passes) + 1)]
     for peer, cases in found.items():
-        cells = [f"{geometric_mean(cases[one]):.2f}, {min(cases[one]):.2f}" if one in cases else "–" for one in passes]
-        ratios = [ratio for some in cases.values() for ratio in some]
+        cells = [f"{geometric_mean(cases[key]):.2f}, {min(cases[key]):.2f}" if key in cases else "–" for key in passes]
+        ratios = [ratio for group in cases.values() for ratio in group]
         rows.append(f"| {peer} | {' | '.join(cells)} | {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} |")
     return "\n".join(rows)
 

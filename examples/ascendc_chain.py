@@ -56,9 +56,9 @@ def layernorm_chain(x, gamma, beta, dy, y, mean, variance, pd_x, pd_gamma, pd_be
     pipe = TPipe()
 
     def queue(name, position, size):
-        made = TQue(position, 1, name=name)
-        pipe.InitBuffer(made, 1, 4 * size)
-        return made
+        queue = TQue(position, 1, name=name)
+        pipe.InitBuffer(queue, 1, 4 * size)
+        return queue
 
     def copy_in(name, address, size):
         memory = GlobalTensor(np.float32)

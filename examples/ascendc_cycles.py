@@ -63,13 +63,13 @@ def times_gamma(step: Step):
         SetFlag(HardEvent.MTE2_V, 0)
         WaitFlag(HardEvent.MTE2_V, 0)
         for start in range(0, ROWS * N, count):
-            one = queue_x.AllocTensor(float32)
-            DataCopy(one, x_in[start], count)
-            queue_x.EnQue(one)
-            one, out = queue_x.DeQue(), queue_y.AllocTensor(float32)
+            rows = queue_x.AllocTensor(float32)
+            DataCopy(rows, x_in[start], count)
+            queue_x.EnQue(rows)
+            rows, out = queue_x.DeQue(), queue_y.AllocTensor(float32)
             for row in range(step.rows):
-                Mul(out[row * N :], one[row * N :], scale, N)
-            queue_x.FreeTensor(one)
+                Mul(out[row * N :], rows[row * N :], scale, N)
+            queue_x.FreeTensor(rows)
             queue_y.EnQue(out)
             out = queue_y.DeQue()
             DataCopy(y_out[start], out, count)
@@ -89,8 +89,8 @@ def main() -> int:
         wrong += bool((y != x * gamma).any())
         times.append(cycles.time_us - cycles.launch_us)
         print(f"{step}: {times[-1]:.2f} µs")
-        for one in cycles.advice[:1]:
-            print(f"  {one.text}: {one.time_us:.2f} µs")
+        for advice in cycles.advice[:1]:
+            print(f"  {advice.text}: {advice.time_us:.2f} µs")
     print(f"{times[0] / times[-1]:.1f} times as fast")
     print("wrong" if wrong else "ok")
     return int(wrong > 0)

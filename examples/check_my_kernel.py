@@ -36,7 +36,7 @@ def backward(
         dgamma.astype(np.float32 if parameter.itemsize < 4 else parameter).reshape(normalized_shape),
         dbeta.astype(np.float32 if parameter.itemsize < 4 else parameter).reshape(normalized_shape),
     )
-    return tuple(one if wanted else None for one, wanted in zip(results, output_mask, strict=True))
+    return tuple(result if wanted else None for result, wanted in zip(results, output_mask, strict=True))
 
 
 def main() -> int:

@@ -39,8 +39,8 @@ def tensor_parallel(mesh: Any) -> None:
     expected = lngrad.torch.layer_norm(alone[0], 100, *alone[1:])
     expected.backward(dy)
     torch.testing.assert_close(y.full_tensor(), expected)
-    for got, one in zip(leaves, alone, strict=True):
-        torch.testing.assert_close(got.grad.full_tensor(), one.grad)
+    for got, want in zip(leaves, alone, strict=True):
+        torch.testing.assert_close(got.grad.full_tensor(), want.grad)
 
 
 def sequence_parallel(mesh: Any) -> None:
@@ -57,8 +57,8 @@ def sequence_parallel(mesh: Any) -> None:
     parallelize_module(model, mesh, ways)
     train(model, distribute_tensor(x, mesh, [sequence]), distribute_tensor(target, mesh, [sequence]))
     train(alone, x, target)
-    for got, one in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(got.full_tensor(), one)
+    for got, want in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(got.full_tensor(), want)
 
 
 def train(model: Any, x: Any, target: Any) -> None:

@@ -113,16 +113,16 @@ def compare(name: str, make: Callable[[], torch.nn.Module]) -> None:
     truth = norm_gradients(exact, names)
     for precision, dtype, autocast in (("float32", torch.float32, False), ("bfloat16", torch.bfloat16, False),
                                        ("autocast", torch.float32, True)):  # fmt: skip
-        given = x.to(dtype) if x.is_floating_point() else x
+        inputs = x.to(dtype) if x.is_floating_point() else x
         theirs, ours = copy.deepcopy(exact).to(dtype), copy.deepcopy(exact).to(dtype)
         patch(ours)
-        losses = [step(model, given, autocast) for model in (theirs, ours)]
+        losses = [step(model, inputs, autocast) for model in (theirs, ours)]
         errors = [((norm_gradients(m, names) - truth).norm() / truth.norm()).item() for m in (theirs, ours)]
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
             for model, taken in zip((theirs, ours), times, strict=True):
                 start = time.perf_counter()
-                step(model, given, autocast)
+                step(model, inputs, autocast)
                 taken.append(time.perf_counter() - start)
         ratio = statistics.median(times[0]) / statistics.median(times[1])
         print(

@@ -44,7 +44,7 @@ def backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized_shape
     """The host side: what the kernel does not take is refused, and such a case is skipped."""
     if gamma is None or len(normalized_shape) > 1 or x.dtype == torch.float64 or not x.numel():
         raise NotImplementedError("the kernel takes one normalized axis, a gamma, up to float32, and no empty tensor")
-    dy, x, mean, rstd, gamma = (one.contiguous() for one in (dy, x, mean, rstd, gamma))  # it takes no strides
+    dy, x, mean, rstd, gamma = (array.contiguous() for array in (dy, x, mean, rstd, gamma))  # it takes no strides
     N = normalized_shape[0]
     dx = torch.empty_like(x)
     dgamma = torch.zeros(N, dtype=torch.float32, device=x.device)

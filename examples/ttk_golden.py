@@ -60,15 +60,15 @@ def _golden(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, normalized: int, 
 
 def main() -> int:
     """The three functions agree on one problem."""
-    one = make_inputs(Case((6,), (4, 8)), "bfloat16")
+    inputs = make_inputs(Case((6,), (4, 8)), "bfloat16")
     dtypes = ("bfloat16", "float32", "float32")
-    v3 = layer_norm_grad_v3_golden(one.dy, one.x, one.rstd, one.mean, one.gamma, output_dtypes=dtypes)
+    v3 = layer_norm_grad_v3_golden(inputs.dy, inputs.x, inputs.rstd, inputs.mean, inputs.gamma, output_dtypes=dtypes)
     aclnn = layer_norm_backward_golden(
-        one.dy, one.x, [4, 8], one.mean, one.rstd, one.gamma, None, [True] * 3, output_dtypes=dtypes
+        inputs.dy, inputs.x, [4, 8], inputs.mean, inputs.rstd, inputs.gamma, None, [True] * 3, output_dtypes=dtypes
     )
     check_same_bits(tuple(v3), tuple(aclnn))
-    variance = 1 / one.rstd.astype(np.float64) ** 2 - EPSILON
-    graph = layer_norm_grad_golden(one.dy, one.x, variance, one.mean, one.gamma, output_dtypes=dtypes)
+    variance = 1 / inputs.rstd.astype(np.float64) ** 2 - EPSILON
+    graph = layer_norm_grad_golden(inputs.dy, inputs.x, variance, inputs.mean, inputs.gamma, output_dtypes=dtypes)
     check_same_bits(graph[0], v3[0])
     print("bfloat16 goldens of 6 rows of 4×8: the same at all three entry points")
     return 0

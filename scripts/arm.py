@@ -46,14 +46,14 @@ def main() -> None:
     ARM.mkdir(parents=True, exist_ok=True)
     fetch_tools()
     fetch_root()
-    known = [name for name, one in PROCESSORS.items() if one.architecture == "aarch64"]
+    known = [name for name, processor in PROCESSORS.items() if processor.architecture == "aarch64"]
     wheel = make_wheel(known, options.wheels)
     install(wheel)
     names = options.processors.split(",") if options.processors else known
-    said = {name: run_tests(name, tests or list(TESTS)) for name in names}
+    results = {name: run_tests(name, tests or list(TESTS)) for name in names}
     if names == known and not tests:
-        keep_record(wheel, said)
-    failed = [name for name, line in said.items() if not is_passed(line)]
+        keep_record(wheel, results)
+    failed = [name for name, line in results.items() if not is_passed(line)]
     if failed:
         raise SystemExit(f"failed on {', '.join(failed)}")
 
@@ -122,7 +122,7 @@ def make_wheel(processors: list[str], folder: Path) -> Path:
     path = os.pathsep.join([os.environ["PATH"], str(ARM / "host/usr/bin")])
     command = (sys.executable, ROOT / "lngrad" / "scripts" / "prebuilt.py", "--wheels", folder, *processors)
     run(*command, env={**os.environ, **libraries(), "PATH": path})
-    return max(folder.glob("lngrad-*_aarch64.whl"), key=lambda one: one.stat().st_mtime)
+    return max(folder.glob("lngrad-*_aarch64.whl"), key=lambda path: path.stat().st_mtime)
 
 
 def install(wheel: Path) -> None:
@@ -161,7 +161,7 @@ def is_passed(line: str) -> bool:
     return " passed" in line and not any(word in line for word in (" failed", " error"))
 
 
-def keep_record(wheel: Path, said: dict[str, str]) -> None:
+def keep_record(wheel: Path, results: dict[str, str]) -> None:
     """The row of docs/versions.md, in the place of an earlier one."""
     versions = {
         name.replace("-", "_"): version
@@ -169,8 +169,8 @@ def keep_record(wheel: Path, said: dict[str, str]) -> None:
     }
     record = Record(
         python=(ARM / "root/usr/bin/python3").readlink().name.removeprefix("python"), set="aarch64", level="emulated",
-        versions=versions, checks={name: "passed" if is_passed(line) else line for name, line in said.items()},
-        tests=next(iter(said.values())).partition(" in ")[0], lngrad=wheel.name.split("-")[1],
+        versions=versions, checks={name: "passed" if is_passed(line) else line for name, line in results.items()},
+        tests=next(iter(results.values())).partition(" in ")[0], lngrad=wheel.name.split("-")[1],
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     )  # fmt: skip
     write(merged(read(), [record]))

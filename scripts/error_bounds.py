@@ -138,8 +138,8 @@ def share(draw: Draw, kind: Kind) -> Shares:
         _norm(result.astype(wide) - terms.sum(0)) for result, terms in zip(got[1:], (dys * xhat, dys), strict=False)
     ]
     exact_results = (dx, (dys * xhat).sum(0), dys.sum(0))
-    said = [_is_normal(array, result.dtype) for array, result in zip(exact_results, got, strict=False)]
-    table = zip([*errors, 0.0][:3], limits, [*said, False][:3], strict=True)
+    normal = [_is_normal(array, result.dtype) for array, result in zip(exact_results, got, strict=False)]
+    table = zip([*errors, 0.0][:3], limits, [*normal, False][:3], strict=True)
     return Shares(*(float(error / limit) if limit and holds else 0.0 for error, limit, holds in table))
 
 

@@ -113,8 +113,8 @@ def row_sum(name: str, dtype: Any, rows: int, columns: int) -> Program:
         if columns > lanes:
             halves = at(core, dtype, 0x10000, rows * lanes)
             step = columns * size // 32
-            one = c.Max if name.endswith("Max") else c.Add
-            one(halves, src, src[lanes:], lanes, rows, (1, 1, 1, 8, step, step))
+            instruction = c.Max if name.endswith("Max") else c.Add
+            instruction(halves, src, src[lanes:], lanes, rows, (1, 1, 1, 8, step, step))
             src = halves
         width = min(columns, lanes)
         getattr(c, name)(dst, src, width, rows, 1, 1, width * size // 32)
@@ -290,7 +290,7 @@ def recorded(program: Program) -> Trace:
     return core.trace
 
 
-TRACES = {one.name: recorded(one.program) for one in FIGURES}
+TRACES = {figure.name: recorded(figure.program) for figure in FIGURES}
 
 
 def cycles_of(figure: Figure) -> float:
@@ -300,7 +300,7 @@ def cycles_of(figure: Figure) -> float:
         if event[0] == VECTOR:
             event[1].cost = None
     run = run_cores([trace], Share(1e3, 1e3, True), model.machine(SOC))[0]
-    return max(run.ends) - min(begin for begin, one in zip(run.begins, run.placed, strict=True) if one[1] != S)
+    return max(run.ends) - min(begin for begin, item in zip(run.begins, run.placed, strict=True) if item[1] != S)
 
 
 def error(figure: Figure) -> float:
@@ -309,7 +309,7 @@ def error(figure: Figure) -> float:
 
 
 def _loss() -> float:
-    return fmean(min(abs(error(one)), 0.5) for one in FITTED)
+    return fmean(min(abs(error(figure)), 0.5) for figure in FITTED)
 
 
 def _numbers() -> dict[str, tuple[Callable[[float], None], list[float]]]:
@@ -319,7 +319,7 @@ def _numbers() -> dict[str, tuple[Callable[[float], None], list[float]]]:
         names = [other for other, timing in model.TIMINGS.items() if timing is model.TIMINGS[group]]
 
         def set_start(value: float, names: list[str] = names) -> None:
-            model.TIMINGS.update({one: model.TIMINGS[one]._replace(start=value) for one in names})
+            model.TIMINGS.update({name: model.TIMINGS[name]._replace(start=value) for name in names})
 
         numbers[group] = set_start, [20.0, *map(float, range(46))]
     for word, values in (("WAKE", [6.0, *map(float, range(16))]), ("IN_PLACE", [0.0, *(n / 10 for n in range(1, 11))])):
@@ -351,12 +351,14 @@ def fit() -> dict[str, float]:
 def table() -> str:
     """Every figure with the model's cycles; those that were set aside are marked."""
     lines = []
-    for one in FIGURES:
-        got = error(one)
-        mark = "set aside" if one in SET_ASIDE else ""
-        lines.append(f"{one.name:34} {one.cycles:8.0f} {one.cycles * (1 + got):8.0f} {100 * got:+6.0f} %  {mark}")
+    for figure in FIGURES:
+        got = error(figure)
+        mark = "set aside" if figure in SET_ASIDE else ""
+        lines.append(
+            f"{figure.name:34} {figure.cycles:8.0f} {figure.cycles * (1 + got):8.0f} {100 * got:+6.0f} %  {mark}"
+        )
     for word, half in (("fitted", FITTED), ("set aside", SET_ASIDE)):
-        within = sum(abs(error(one)) <= 0.2 for one in half)
+        within = sum(abs(error(figure)) <= 0.2 for figure in half)
         lines.append(f"{word}: {within} of {len(half)} within 20 %")
     return "\n".join(lines)
 

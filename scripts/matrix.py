@@ -109,12 +109,12 @@ def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
     """Both, sorted, the new ones in place of old ones. What was run, be it a Python, a set of it or a level, is not missing."""
     found = {key(record): record for record in [*old, *new]}
     tried = {
-        one
+        cell
         for (minor, group, level), record in found.items()
         if "missing" not in record
-        for one in ((minor, "", ""), (minor, group, ""), (minor, group, level))
+        for cell in ((minor, "", ""), (minor, group, ""), (minor, group, level))
     }
-    kept = [record for one, record in found.items() if "missing" not in record or one not in tried]
+    kept = [record for cell, record in found.items() if "missing" not in record or cell not in tried]
     return sorted(kept, key=lambda record: (*key(record)[:2], record.get("level") != "lowest", key(record)))
 
 
@@ -255,8 +255,8 @@ class Environment:
         options = ["-q", "-p", "no:cacheprovider", "--timeout", "600", "-p", "shared_fixtures", *BITS]
         if self.level == "lowest":  # an old package may use what a newer one has deprecated
             options += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
-        said = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.group])
-        return re.sub(r" in [\d.]+s.*", "", said.strip().splitlines()[-1]).strip("= ")
+        output = self.run(self.bin / "python", "-m", "pytest", *options, *TESTS[self.group])
+        return re.sub(r" in [\d.]+s.*", "", output.strip().splitlines()[-1]).strip("= ")
 
     def versions(self) -> dict[str, str]:
         listed = self.run("uv", "--quiet", "pip", "list", "--format", "json", "--python", self.bin / "python")

@@ -185,8 +185,8 @@ class Kept:
     def add_row(self, row: Row, compiled_only: bool) -> None:
         """Add an operator's."""
         files = [
-            {"path": str(one.path), "error": one.error, "cases": one.cases, "remarks": list(one.remarks)}
-            for one in row.files
+            {"path": str(file.path), "error": file.error, "cases": file.cases, "remarks": list(file.remarks)}
+            for file in row.files
         ]
         found = {"files": files, "refused": row.refused, "compiled only": compiled_only}
         self.add(f"{row.room}/{row.operator}", found)
@@ -198,12 +198,12 @@ class Kept:
             return None
         files = [
             TestFile(
-                Path(one["path"]),
-                one["error"],
-                [Outcome(*case) for case in one["cases"]],
-                dict.fromkeys(one["remarks"]),
+                Path(file["path"]),
+                file["error"],
+                [Outcome(*case) for case in file["cases"]],
+                dict.fromkeys(file["remarks"]),
             )
-            for one in found["files"]
+            for file in found["files"]
         ]
         return Row(room, operator, files, found["refused"])
 
@@ -219,8 +219,8 @@ def _example(source: Path, toolkit: Path) -> str:
         done = subprocess.run([str(program)], capture_output=True, text=True, timeout=EXAMPLE_S, check=False)
     except subprocess.TimeoutExpired:
         return f"not done within {EXAMPLE_S} s"
-    said = done.stdout.strip().splitlines()
-    return f"ended with {done.returncode}: {said[-1] if said else ''}" if done.returncode else ""
+    lines = done.stdout.strip().splitlines()
+    return f"ended with {done.returncode}: {lines[-1] if lines else ''}" if done.returncode else ""
 
 
 def _judgement(operator: str, why: str) -> str:
@@ -265,7 +265,7 @@ def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
 
 def _counts(files: list[TestFile]) -> list[str]:
     pairs = [[file.count(mode) for file in files] for mode in MODES]
-    return [f"{sum(one for one, _ in pair)} of {sum(all_ for _, all_ in pair)}" for pair in pairs]
+    return [f"{sum(passed for passed, _ in pair)} of {sum(count for _, count in pair)}" for pair in pairs]
 
 
 def _other(row: Row) -> list[dict[str, str]]:
@@ -285,8 +285,8 @@ def _tests(rows: list[Row], part: str, room: str = "") -> list[dict[str, str]]:
     records = []
     for row in rows:
         for case in (case for file in row.files for case in file.cases if case.state != "passed"):
-            said = f"{case.state}: {_cell(case.why)}"
-            where = [said if case.mode == mode else "" for mode in MODES]
+            reason = f"{case.state}: {_cell(case.why)}"
+            where = [reason if case.mode == mode else "" for mode in MODES]
             name = f"{room}{row.operator}/{case.name.partition('.')[2]}"
             records.append(_record(part, name, *where, "", _judgement(row.operator, case.why)))
     return records
@@ -295,29 +295,29 @@ def _tests(rows: list[Row], part: str, room: str = "") -> list[dict[str, str]]:
 def _others_table(records: list[dict[str, str]]) -> str:
     """The section of operators that are no norms, "" where none was run."""
     rooms: dict[str, list[dict[str, str]]] = {}
-    for one in records:
-        if one["part"] == "other operator":
-            library, family, *_ = one["name"].split("/")
+    for record in records:
+        if record["part"] == "other operator":
+            library, family, *_ = record["name"].split("/")
             for room in (f"{library}/{family}" if family == "experimental" else library, "all"):
-                rooms.setdefault(room, []).append(one)
+                rooms.setdefault(room, []).append(record)
     if not rooms:
         return ""
-    waiting = sum(one["part"] == "other not run" for one in records)
+    waiting = sum(record["part"] == "other not run" for record in records)
     lines = []
     for room, every in sorted(rooms.items(), key=lambda pair: (pair[0] == "all", pair[0])):
-        compiled = [one for one in every if not one["note"].startswith("does not compile")]
-        ran = [one for one in compiled if one["checked"]]
+        compiled = [record for record in every if not record["note"].startswith("does not compile")]
+        ran = [record for record in compiled if record["checked"]]
         cells = [room, len(every), len(compiled), len(ran)]
         for mode in MODES:
-            pairs = [tuple(map(int, one[mode].split(" of "))) for one in ran]
+            pairs = [tuple(map(int, record[mode].split(" of "))) for record in ran]
             cells.append(f"{sum(passed == count > 0 for passed, count in pairs)}")
-            cells.append(f"{sum(one for one, _ in pairs)} of {sum(count for _, count in pairs)}")
+            cells.append(f"{sum(passed for passed, _ in pairs)} of {sum(count for _, count in pairs)}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     left = f" {waiting} more were not run." if waiting else ""
-    failed = [one for one in records if one["part"] == "other test"]
+    failed = [record for record in records if record["part"] == "other test"]
     reasons: Counter[tuple[str, str]] = Counter()
-    for one in failed:
-        reasons.update((one["note"], mode) for mode in MODES if one[mode])
+    for record in failed:
+        reasons.update((record["note"], mode) for mode in MODES if record[mode])
     texts = dict.fromkeys(text for (text, _), _ in reasons.most_common())
     often = [text for text in texts if max(reasons[text, mode] for mode in MODES) > FEW]
     rest = [sum(reasons[text, mode] for text in texts if text not in often) for mode in MODES]
@@ -340,10 +340,10 @@ Failures in `checked` and `device`, most judged by their words:
 
 def _vector_examples(kit: Path, scratch: Path, kept: Kept) -> list[dict[str, str]]:
     results: dict[str, Example] = {}
-    for one in sources(kit):
-        name = one.relative_to(kit / "examples").as_posix()
+    for source in sources(kit):
+        name = source.relative_to(kit / "examples").as_posix()
         if name not in kept.found:
-            kept.add(name, run_example(one, scratch / "kit"))
+            kept.add(name, run_example(source, scratch / "kit"))
         results[name] = Example(*kept.found[name])
     summary, rows = section(results, _cell)
     source = _record("source", "asc-devkit", "", "", "", _commit(kit))
@@ -359,24 +359,26 @@ def page(records: list[dict[str, str]]) -> str:
     """The text of docs/upstream.md."""
 
     def part(name: str) -> list[dict[str, str]]:
-        return [one for one in records if one["part"] == name]
+        return [record for record in records if record["part"] == name]
 
     operators, tests, hosts, others = part("operator"), part("test"), part("host example"), part("other operator")
-    besides = sum(not one["note"].startswith("does not compile") for one in others)
+    besides = sum(not record["note"].startswith("does not compile") for record in others)
     more = f" Of {len(others)} operators that are no norms {besides} compile." if others else ""
-    source = {one["name"]: one["note"] for one in part("source")}
+    source = {record["name"]: record["note"] for record in part("source")}
     sums = {}
     for mode in MODES:
-        pairs = [one[mode].split(" of ") for one in operators]
+        pairs = [record[mode].split(" of ") for record in operators]
         sums[mode] = [sum(int(pair[place]) for pair in pairs) for place in (0, 1)]
-    judged = Counter(one["note"] for one in tests if one["checked"])
+    judged = Counter(record["note"] for record in tests if record["checked"])
     reasons = "\n".join(f"| {count} | {text} |" for text, count in judged.most_common())
-    device = "\n".join(f"* {one['name']}: {one['device']} ({one['note']})" for one in tests if one["device"])
-    compiled = sum(not one["note"] for one in operators)
-    ran = [one["name"].partition("/test_aclnn_")[2] for one in hosts if one["device"] == "right"]
-    waiting = [one["name"] for one in part("not run")]
+    device = "\n".join(
+        f"* {record['name']}: {record['device']} ({record['note']})" for record in tests if record["device"]
+    )
+    compiled = sum(not record["note"] for record in operators)
+    ran = [record["name"].partition("/test_aclnn_")[2] for record in hosts if record["device"] == "right"]
+    waiting = [record["name"] for record in part("not run")]
     left = f"\nNot run: {', '.join(waiting)}.\n" if waiting else ""
-    kit = "".join(one["note"] for one in part("kit"))
+    kit = "".join(record["note"] for record in part("kit"))
     checked, device_ = (" of ".join(map(str, sums[mode])) for mode in MODES)
     return f"""# CANN's own programs on the simulated NPU
 
@@ -434,54 +436,58 @@ def main(
     end = time.monotonic() + 60 * minutes
     rooms = () if others_only else ROOMS
     folders = [
-        (room, one.parents[2]) for room in rooms for one in sorted((library / room).glob("*/tests/ut/op_kernel"))
+        (room, tests.parents[2]) for room in rooms for tests in sorted((library / room).glob("*/tests/ut/op_kernel"))
     ]
     wanted = [(room, folder) for room, folder in folders if not only or folder.name in only]
-    wanted.sort(key=lambda one: one[1].name not in (first or ()))
+    wanted.sort(key=lambda pair: pair[1].name not in (first or ()))
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         toolkit = Path(scratch) / "toolkit"
         write_toolkit(toolkit, Settings())
-        programs = [one for room in rooms for one in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
+        programs = [source for room in rooms for source in sorted((library / room).glob("*/examples/test_aclnn_*.cpp"))]
         kept = Kept(results_file)
         vectors = _vector_examples(kit, Path(scratch), kept) if kit else []
         results: dict[str, str] = {}
-        for one in programs:
-            name = f"{one.parents[1].name}/{one.stem}"
+        for source in programs:
+            name = f"{source.parents[1].name}/{source.stem}"
             if name not in kept.found:
-                kept.add(name, _example(one, toolkit))
+                kept.add(name, _example(source, toolkit))
             results[name] = kept.found[name]
 
-        def run(one: tuple[str, Path]) -> Row:
-            known = kept.row(one[0], one[1].name)
-            waits = not compile_only and kept.found.get(f"{one[0]}/{one[1].name}", {}).get("compiled only")
+        def run(pair: tuple[str, Path]) -> Row:
+            known = kept.row(pair[0], pair[1].name)
+            waits = not compile_only and kept.found.get(f"{pair[0]}/{pair[1].name}", {}).get("compiled only")
             whole = known and not waits
             if whole or time.monotonic() > end:
-                return known or _not_run(*one)
-            row = _operator(*one, toolkit, gtest, time_limit, compile_only)
+                return known or _not_run(*pair)
+            row = _operator(*pair, toolkit, gtest, time_limit, compile_only)
             kept.add_row(row, compile_only)
             return row
 
         with ThreadPoolExecutor(jobs) as pool:
             tried = list(pool.map(run, wanted))
             every = _others(others or [])
-            ordered = sorted(every, key=lambda one: one[1].name not in (first or ()))
+            ordered = sorted(every, key=lambda pair: pair[1].name not in (first or ()))
             rows = dict(zip(ordered, pool.map(run, ordered), strict=True))
-            beside = [record for one in every for record in _other(rows[one])]
+            beside = [record for pair in every for record in _other(rows[pair])]
     if not kit and RECORDS.is_file():
-        vectors = [one for one in read() if one["part"].startswith("kit") or one["name"] == "asc-devkit"]
+        vectors = [record for record in read() if record["part"].startswith("kit") or record["name"] == "asc-devkit"]
     if not others and RECORDS.is_file():
-        beside = [one for one in read() if one["part"].startswith("other ")]
+        beside = [record for record in read() if record["part"].startswith("other ")]
     waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
     norms = ("operator", "test", "not run", "left out", "host example")
     records = [
-        *(one for one in (read() if others_only else ()) if one["part"] in norms),
+        *(record for record in (read() if others_only else ()) if record["part"] in norms),
         _record("source", "ops-nn", "", "", "", _commit(library)),
         _record("source", "lngrad", "", "", "", f"{__version__} on {date.today()}"),
         *_operators([*tried, *waiting]),
         *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
         *vectors,
         *beside,
-        *(_record("source", one.name, "", "", "", _commit(one)) for one in others or () if one.name != library.name),
+        *(
+            _record("source", checkout.name, "", "", "", _commit(checkout))
+            for checkout in others or ()
+            if checkout.name != library.name
+        ),
     ]
     if to_stdout:
         print(page(records))

@@ -63,7 +63,7 @@ class Example(NamedTuple):
 def sources(devkit: Path) -> list[Path]:
     """Every .asc file that may be a vector example."""
     found = sorted((devkit / ROOM).rglob("*.asc"))
-    return [one for one in found if not _OTHER_FOLDERS.search(str(one.relative_to(devkit)))]
+    return [path for path in found if not _OTHER_FOLDERS.search(str(path.relative_to(devkit)))]
 
 
 def run_example(source: Path, toolkits: Path) -> Example:
@@ -83,8 +83,8 @@ def run_example(source: Path, toolkits: Path) -> Example:
         build.mkdir(exist_ok=True)
         macros = [f"-D{name}" for name in _macros(source, settings)]
         flags = ["-std=c++17", "-O1", "-w", *macros, *cflags(toolkit), f"-I{folder}"]
-        plain = [_plain(folder / one.name) for one in together]
-        program = next((one.split()[0] for one in steps if one.startswith("./")), "./demo")
+        plain = [_plain(folder / path.name) for path in together]
+        program = next((step.split()[0] for step in steps if step.startswith("./")), "./demo")
         command = [*cxx_compiler(), *flags, *map(str, plain), "-o", str(build / program), *libs(toolkit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode and "undefined reference to `main'" in done.stderr:
@@ -92,7 +92,7 @@ def run_example(source: Path, toolkits: Path) -> Example:
         if done.returncode:
             errors = re.findall(r"error: (.*)", done.stderr)
             return Example(
-                "refused", next((one for one in errors if not one.startswith("ld returned")), "it does not link")
+                "refused", next((line for line in errors if not line.startswith("ld returned")), "it does not link")
             )
         found = {mode: _run(steps, build, setting) for mode, setting in MODES.items()}
         return Example("ran", **found, compares="golden" in text or any("verify" in step for step in steps))
@@ -107,14 +107,14 @@ def _run(steps: list[str], build: Path, setting: str) -> str:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=_SECONDS)
+        output, _ = process.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return f"not done within {_SECONDS} s"
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     faults = [line for line in lines if re.search(r"\w+Fault:|Error:|\[ERROR\]|what\(\)", line)]
-    if process.returncode or re.search(r"test fail|verify fail|\[Failed\]", said, re.IGNORECASE):
+    if process.returncode or re.search(r"test fail|verify fail|\[Failed\]", output, re.IGNORECASE):
         return (faults or lines or [f"ended with {process.returncode}"])[-1].replace("what():", "").strip()
     return ""
 
@@ -127,11 +127,13 @@ def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
     settings |= dict(re.findall(r'set\((\w+) "?([\w-]+)"? CACHE', text))
     steps: list[str] = []
     readmes = [source.parent / name for name in ("README_en.md", "README.md")]
-    for readme in (one for one in readmes if one.is_file()):
+    for readme in (path for path in readmes if path.is_file()):
         blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-        lines = next((one.splitlines() for one in blocks if "cmake" in one and re.search(r"^ *\./", one, re.M)), [])
+        lines = next(
+            (block.splitlines() for block in blocks if "cmake" in block and re.search(r"^ *\./", block, re.M)), []
+        )
         values = dict(re.findall(r"^ *(\w+)=([\w-]+)", "\n".join(lines), re.MULTILINE))
-        for line in (re.sub(r"\s#.*", "", one).strip() for one in lines):
+        for line in (re.sub(r"\s#.*", "", line).strip() for line in lines):
             if "cmake" in line:
                 found = re.findall(r"-D(\w+)=(\$?[\w{}-]+)", line)
                 named = {name: values.get(value.strip("${}"), value) for name, value in found}
@@ -142,8 +144,8 @@ def _project(source: Path) -> tuple[dict[str, str], list[Path], list[str]]:
             break
     named = re.search(r"add_executable\(\s*\w+([^)]*)\)", text)
     together = [source.parent / word for word in re.findall(r"[\w.]+\.(?:asc|cpp)", named[1] if named else "")]
-    if source not in together or not all(one.is_file() for one in together):
-        others = [one for one in (source.parent / "main.cpp",) if one.is_file()]
+    if source not in together or not all(path.is_file() for path in together):
+        others = [path for path in (source.parent / "main.cpp",) if path.is_file()]
         together = [source, *others]
     return settings, together, steps
 
@@ -168,8 +170,8 @@ def _macros(source: Path, settings: dict[str, str]) -> list[str]:
             kept.append(line)
     number = settings["CMAKE_ASC_ARCHITECTURES"].removeprefix("dav-")
     inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", "\n".join(kept)))
-    inside = re.sub(r"\$\{(\w+)\}", lambda one: settings.get(one[1], number if "ARCH" in one[1] else "1"), inside)
-    return [one.removeprefix("-D") for one in inside.split()]
+    inside = re.sub(r"\$\{(\w+)\}", lambda found: settings.get(found[1], number if "ARCH" in found[1] else "1"), inside)
+    return [word.removeprefix("-D") for word in inside.split()]
 
 
 def _plain(source: Path) -> Path:
@@ -184,11 +186,11 @@ def _plain(source: Path) -> Path:
 
 def section(results: dict[str, Example], cell: Callable[[str], str]) -> tuple[str, list[tuple[str, ...]]]:
     """How many do what, in a sentence; and of each its name, what both modes say, and why it does not compile."""
-    ran = {name: one for name, one in results.items() if one.state == "ran"}
-    compiled = {name for name, one in results.items() if one.state in ("ran", "library")}
-    others = Counter(one.why for one in results.values() if one.state == "other")
-    good = {mode: sum(not getattr(one, mode) for one in ran.values()) for mode in MODES}
-    compares = sum(one.compares and not one.device for one in ran.values())
+    ran = {name: example for name, example in results.items() if example.state == "ran"}
+    compiled = {name for name, example in results.items() if example.state in ("ran", "library")}
+    others = Counter(example.why for example in results.values() if example.state == "other")
+    good = {mode: sum(not getattr(example, mode) for example in ran.values()) for mode in MODES}
+    compares = sum(example.compares and not example.device for example in ran.values())
     summary = (
         f"Of {len(results) - others.total()} examples {len(compiled)} compile. {good['checked']} of them end as they should in "
         f"checked mode, {good['device']} in device mode, {compares} of these by the comparison that comes with them. "
@@ -197,12 +199,12 @@ def section(results: dict[str, Example], cell: Callable[[str], str]) -> tuple[st
         + "."
     )
     rows: list[tuple[str, ...]] = []
-    for name, one in results.items():
+    for name, example in results.items():
         short = "/".join(name.removesuffix(".asc").split("/")[1:])
-        if one.state == "refused":
-            rows.append((short, "", "", "", cell(one.why)))
-        elif one.state == "library":
+        if example.state == "refused":
+            rows.append((short, "", "", "", cell(example.why)))
+        elif example.state == "library":
             rows.append((short, "", "", "", "yes; its main program is Python"))
-        elif one.state == "ran":
-            rows.append((short, cell(one.checked) or "right", cell(one.device) or "right"))
+        elif example.state == "ran":
+            rows.append((short, cell(example.checked) or "right", cell(example.device) or "right"))
     return summary, rows

@@ -189,12 +189,12 @@ def main() -> None:
         found = timed(calls)
         figures = {name: (median / M / N * 1e9, least / M / N * 1e9) for name, (median, least) in found.items()}
         ours = figures.pop("lngrad")
-        said = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})"
+        line = f"lngrad {ours[0]:.3f} ({ours[1]:.3f})"
         for kind in ("stored", "streamed"):
             best = min((name for name in figures if name.endswith(kind)), key=lambda name: figures[name][0])
             median, least = figures[best]
-            said += f"   {best:<19} {median:.3f} ({least:.3f}), {median / ours[0]:.2f} of lngrad's"
-        print(f"{shape:>12}: {said}", flush=True)
+            line += f"   {best:<19} {median:.3f} ({least:.3f}), {median / ours[0]:.2f} of lngrad's"
+        print(f"{shape:>12}: {line}", flush=True)
 
 
 if __name__ == "__main__":

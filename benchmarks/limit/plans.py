@@ -86,8 +86,8 @@ def main() -> None:
             calls = contestants(direction, arrays, plans)
             loop, model = timed(calls), timed(calls, as_in_a_model(tensors, arrays.result))
             own = loop[OWN][0], model[OWN][0]
-            told = "   ".join(f"{name} {loop[name][0] / own[0]:.2f}, {model[name][0] / own[1]:.2f}" for name in plans)
-            print(f"{shape:>12}, {number} thread{'s' * (number > 1)}: {told}", flush=True)
+            ratios = "   ".join(f"{name} {loop[name][0] / own[0]:.2f}, {model[name][0] / own[1]:.2f}" for name in plans)
+            print(f"{shape:>12}, {number} thread{'s' * (number > 1)}: {ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ def right(dy: Any, x: Any, weight: Any, eps: float, centred: bool) -> Made:
     return dx, (dy * xhat).sum(rows), dy.sum(rows)
 
 
-def as_contiguous(one: Any) -> Any:
+def as_contiguous(array: Any) -> Any:
     """What is read if the elements of a tensor are taken for neighbours; 0 stands for what lies behind them."""
-    span = 1 + sum((size - 1) * step for size, step in zip(one.shape, one.stride(), strict=True))
-    index = torch.arange(one.numel())
-    return (one.as_strided((span,), (1,))[index.clamp(max=span - 1)] * (index < span)).view(one.shape)
+    span = 1 + sum((size - 1) * step for size, step in zip(array.shape, array.stride(), strict=True))
+    index = torch.arange(array.numel())
+    return (array.as_strided((span,), (1,))[index.clamp(max=span - 1)] * (index < span)).view(array.shape)
 
 
 def two_dimensions(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -50,7 +50,7 @@ def bug(report: str, date: str, named: str, *, norm: str = "rms_norm", standard:
         def backward(ctx: Any, dy: Any) -> Any:
             x, weight = ctx.saved_tensors
             grads = wrong(dy, x, weight, ctx.eps, centred)
-            return (*(None if one is None else one.to(x.dtype) for one in grads[: 2 + centred]), None)
+            return (*(None if grad is None else grad.to(x.dtype) for grad in grads[: 2 + centred]), None)
 
         def without_bias(ctx: Any, x: Any, weight: Any, eps: float) -> Any:
             return forward(ctx, x, weight, None, eps)

@@ -40,7 +40,7 @@ def row_sums_in_bfloat16(t: Terms) -> dict[str, Any]:
     """The row sums pass through a bfloat16 buffer."""
     import ml_dtypes
 
-    first, second = (one.astype(ml_dtypes.bfloat16).astype(np.float32) for one in (t.mean_dxhat, t.mean_dxhat_xhat))
+    first, second = (mean.astype(ml_dtypes.bfloat16).astype(np.float32) for mean in (t.mean_dxhat, t.mean_dxhat_xhat))
     return {"dx": t.rstd * (t.dxhat - first - t.xhat * second)}
 
 
@@ -49,8 +49,8 @@ def a_sample_taken_for_a_row(t: Terms) -> dict[str, Any]:
     """N is x.numel() / x.shape[0], so that both means go over all rows of a sample (the part of it that shows in dx)."""
     samples = t.lead[0]
 
-    def mean(one: Any) -> Any:
-        return np.repeat(one.reshape(samples, -1).mean(1), len(one) // samples)[:, None]
+    def mean(values: Any) -> Any:
+        return np.repeat(values.reshape(samples, -1).mean(1), len(values) // samples)[:, None]
 
     return {"dx": t.rstd * (t.dxhat - mean(t.dxhat) - t.xhat * mean(t.dxhat * t.xhat))}
 
@@ -60,8 +60,8 @@ def sum_without_an_axis(t: Terms) -> dict[str, Any]:
     """With several rows a block, tl.sum without an axis adds up the whole block."""
     starts, N = np.arange(0, len(t.dy), 4), t.dy.shape[1]
 
-    def block(one: Any) -> Any:
-        return np.repeat(np.add.reduceat(one.sum(1), starts), 4)[: len(t.dy), None] / N
+    def block(values: Any) -> Any:
+        return np.repeat(np.add.reduceat(values.sum(1), starts), 4)[: len(t.dy), None] / N
 
     return {"dx": t.rstd * (t.dxhat - block(t.dxhat) - t.xhat * block(t.dxhat * t.xhat))}
 

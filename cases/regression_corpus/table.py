@@ -19,24 +19,24 @@ MISTAKES = (rows, columns, statistics, forwards)  # importing them fills BUG_REP
 CASES = 10
 
 
-def verdict(one: BugReport, seed: int) -> tuple[str, str, str]:
+def verdict(report: BugReport, seed: int) -> tuple[str, str, str]:
     """(status, the mistake that was named, the sentence) of one random case."""
-    result = check_case(one.case(seed), Options(impl=f"cases.regression_corpus.{one.name}", seed=seed))
+    result = check_case(report.case(seed), Options(impl=f"cases.regression_corpus.{report.name}", seed=seed))
     return result.status, result.mistake or "", result.sentence
 
 
-def row(one: BugReport) -> str:
-    results = [verdict(one, seed) for seed in range(CASES)]
+def row(report: BugReport) -> str:
+    results = [verdict(report, seed) for seed in range(CASES)]
     failed = sum(status == "failed" for status, _, _ in results)
-    named = sum(name.startswith(one.named) for _, name, _ in results)
-    source = ", ".join(filter(None, (one.report, one.date, one.version)))
-    says = f"{named} of {CASES}" if one.named else "described, not named"
-    return f"| {one.story} | {source} | {one.standard}: {failed} of {CASES} | {says} |"
+    named = sum(name.startswith(report.named) for _, name, _ in results)
+    source = ", ".join(filter(None, (report.report, report.date, report.version)))
+    says = f"{named} of {CASES}" if report.named else "described, not named"
+    return f"| {report.story} | {source} | {report.standard}: {failed} of {CASES} | {says} |"
 
 
 def main() -> int:
-    for one in BUG_REPORTS.values():
-        print(row(one), flush=True)
+    for report in BUG_REPORTS.values():
+        print(row(report), flush=True)
     return 0
 
 

@@ -37,8 +37,8 @@ norm of `lngrad check`. [The tutorial](tutorials/certificates.md) measures a ker
 """
 
 TEXT = """\
-A "no" gives the failed trials of all. A dash: not measured, or not applicable. The links have whole certificates: number
-of trials, errors, and of each "no" the first counter-example with seed, shape, index and both bit patterns.
+"no: 18 of 18" means that 18 of 18 trials failed. A dash: not measured, or not applicable. The links have whole certificates:
+number of trials, errors, and for each "no" the first counterexample with seed, shape, index and both bit patterns.
 
 Batches have 1 to 257 rows of 37 to 1,000 columns. The error of dbeta is given at the largest number of rows, in units of
 roundoff, with its growth: slope 0.5 is the square root of the rows.
@@ -64,13 +64,10 @@ its tree is not confirmed.
 
 def page(certificates: Sequence[Certificate]) -> str:
     """The text of docs/certificates.md."""
-    whose = "".join(
-        f"- [`{one.name}`](certificates/{one.name}.json): {one.version or 'as installed'}, on {_machine(one)}\n"
-        for one in certificates
-    )
+    whose = "".join(_entry(certificate) for certificate in certificates)
     named: dict[str, list[str]] = {}
-    for one in certificates:
-        named.setdefault(_tree(one), []).append(f"`{one.name}`")
+    for certificate in certificates:
+        named.setdefault(_tree(certificate), []).append(f"`{certificate.name}`")
     trees = "".join(f"- {', '.join(names)}: {tree}\n" for tree, names in named.items())
     return f"{HEAD}{_table(certificates)}\n\n{whose}\n{TEXT}{trees}{TAIL}"
 
@@ -79,37 +76,42 @@ def _table(certificates: Sequence[Certificate]) -> str:
     """A line a promise or fact, a column a kernel."""
     rows: dict[str, dict[str, Measured]] = {}
     for certificate in certificates:
-        for one in certificate.measured:
-            rows.setdefault(one.name, {})[certificate.name] = one
+        for fact in certificate.measured:
+            rows.setdefault(fact.name, {})[certificate.name] = fact
     names = [certificate.name for certificate in certificates]
     shown: dict[str, list[str]] = {}  # what has the same answers is one line
     for name, found in rows.items():
-        if name in FACTS or any(one.holds is not None for one in found.values()):
+        if name in FACTS or any(fact.holds is not None for fact in found.values()):
             cells = " | ".join(_cell(found[label]) if label in found else "–" for label in names)
             shown.setdefault(cells, []).append(name)
     head = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     return "\n".join([*head, *(f"| {'; '.join(same)} | {cells} |" for cells, same in shown.items())])
 
 
-def _cell(one: Measured) -> str:
+def _cell(fact: Measured) -> str:
     """The answer, as short as it can be."""
-    failed = re.match(r"no, in (\d+) of (\d+)", one.answer)
-    last = re.search(r"([\d.]+ at \d+; slope .*)", one.answer)
+    failed = re.match(r"no, in (\d+) of (\d+)", fact.answer)
+    last = re.search(r"([\d.]+ at \d+; slope .*)", fact.answer)
     if failed or last:
         return f"no: {failed[1]} of {failed[2]}" if failed else last[1] if last else ""
-    short = re.split(r"[:,]", one.answer)[0]
+    short = re.split(r"[:,]", fact.answer)[0]
     return "–" if short in ("not measured", "does not apply") else short
 
 
 def _tree(certificate: Certificate) -> str:
-    found = {one.name: one.answer for one in certificate.measured}
+    found = {fact.name: fact.answer for fact in certificate.measured}
     name = next(name for name in TREES if name in found)
     tree, _, replay = found[name].partition(";")
     return f"{name}: {tree}; {'NOT confirmed' if 'NOT confirmed' in replay else 'confirmed'}"
 
 
-def _machine(one: Certificate) -> str:
-    processor, _, cores = one.machine.rpartition(", ")
+def _entry(certificate: Certificate) -> str:
+    name, version = certificate.name, certificate.version or "as installed"
+    return f"- [`{name}`](certificates/{name}.json): {version}, on {_machine(certificate)}\n"
+
+
+def _machine(certificate: Certificate) -> str:
+    processor, _, cores = certificate.machine.rpartition(", ")
     return f"{processor_name(processor)}, {cores}"
 
 

@@ -15,6 +15,6 @@ from attorch.layer_norm_layer import LayerNormAutoGrad  # noqa: E402
 
 torch.manual_seed(0)
 x, weight, bias = torch.randn(6, 48), torch.randn(96)[::2], torch.randn(48)
-for name, one in (("with gaps", weight), ("contiguous", weight.contiguous())):
+for name, gamma in (("with gaps", weight), ("contiguous", weight.contiguous())):
     right = torch.nn.functional.layer_norm(x.double(), (48,), weight.double(), bias.double())
-    print(f"weight {name}: y is off by {(LayerNormAutoGrad.apply(x, one, bias, 1e-5) - right).abs().max():.2g}")
+    print(f"weight {name}: y is off by {(LayerNormAutoGrad.apply(x, gamma, bias, 1e-5) - right).abs().max():.2g}")

@@ -15,5 +15,5 @@ for rows in (2, 0):
     right = torch.nn.functional.rms_norm(x.double(), (64,), weight.double(), 1e-5)
     y = rms_norm(x, weight, None, eps=1e-5)
     print(f"{rows} rows: y is off by {(y - right).abs().sum():.1g}", end="; ")
-    off = [torch.autograd.grad(one, weight, torch.ones_like(one))[0] for one in (right, y)]
+    off = [torch.autograd.grad(result, weight, torch.ones_like(result))[0] for result in (right, y)]
     print(f"the gradient of weight by {(off[1] - off[0]).abs().max():.1g}")

@@ -8,7 +8,7 @@ import torch
 import triton
 
 (folder,) = importlib.util.find_spec("flag_gems").submodule_search_locations  # its __init__ asks for a GPU
-fake = MagicMock(libentry=lambda: lambda one: one, triton_lang_extension=triton.language)
+fake = MagicMock(libentry=lambda: lambda function: function, triton_lang_extension=triton.language)
 fake.runtime.get_tuned_config.return_value = [triton.Config({})]
 sys.modules |= dict.fromkeys(("flag_gems", "flag_gems.runtime", "flag_gems.utils"), fake)
 spec = importlib.util.spec_from_file_location("rms_norm", f"{folder}/ops/rms_norm.py")

@@ -10,5 +10,5 @@ for number in range(500):
     ]  # other arrays, as a program has them
     empty = mx.array(np.zeros((3, 0, 16), np.float32))
     totals.append(np.array(mx.sum(empty, axis=(0, 1))))
-wrong = [float(one[0]) for one in totals if one.any()]
+wrong = [float(total[0]) for total in totals if total.any()]
 print(f"{len(wrong)} of {len(totals)} sums are not 0, such as {wrong[:3]}")

@@ -9,12 +9,12 @@ leaves = [x, torch.ones(N, dtype=torch.bfloat16), torch.zeros(N, dtype=torch.bfl
 
 
 def gradients(leaves, dy):
-    leaves = [one.clone().requires_grad_() for one in leaves]
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
     return torch.autograd.grad(torch.nn.functional.layer_norm(leaves[0], (N,), *leaves[1:]), leaves, dy)
 
 
-print("mean and rstd:", [one.dtype for one in torch.native_layer_norm(x, (N,), *leaves[1:], 1e-5)[1:]])
-exact = gradients([one.double() for one in leaves], dy.double())
+print("mean and rstd:", [result.dtype for result in torch.native_layer_norm(x, (N,), *leaves[1:], 1e-5)[1:]])
+exact = gradients([leaf.double() for leaf in leaves], dy.double())
 for name, got, right in zip(("x", "weight", "bias"), gradients(leaves, dy), exact, strict=True):
-    off, best = ((one.double() - right).norm() / right.norm() for one in (got, right.bfloat16()))
+    off, best = ((result.double() - right).norm() / right.norm() for result in (got, right.bfloat16()))
     print(f"gradient of {name}: off by {off:.1%}; rounded once it would be off by {best:.1%}")

@@ -1,6 +1,12 @@
-"""Calls of the aclnn functions for tests: valid ones, in which single arguments are then exchanged."""
+"""Valid calls of the aclnn operators, whose arguments tests then exchange; norm_calls.py has those of the other norms."""
 
 from __future__ import annotations
+
+import re
+from ast import literal_eval
+from dataclasses import replace
+from inspect import signature
+from typing import Any
 
 import numpy as np
 
@@ -20,26 +26,35 @@ NAMES = {
 }
 OUTPUTS = ("gradInputOut", "gradWeightOut", "gradBiasOut")
 SENTINEL = 77.0
+EPSILON = 1e-5
+
+
+def refused(ret, code, text):
+    """A function has returned this code, and the message has this text."""
+    message = acl.aclGetRecentErrMsg()
+    assert ret == code, message
+    assert text in message, message
+
+
+def accepted(ret):
+    assert ret == 0, acl.aclGetRecentErrMsg()
 
 
 def tensor(array, dtype=None, data=...):
     """A contiguous tensor over a NumPy array's memory, or over other data of the same shape."""
-    made = acl.aclCreateTensor(
-        array.shape,
-        NAMES[array.dtype.name] if dtype is None else dtype,
-        None,
-        0,
-        acl.ACL_FORMAT_ND,
-        array.shape,
-        array if data is ... else data,
-    )
-    assert made is not None, acl.aclGetRecentErrMsg()
-    return made
+    dtype, data = NAMES[array.dtype.name] if dtype is None else dtype, array if data is ... else data
+    handle = acl.aclCreateTensor(array.shape, dtype, None, 0, acl.ACL_FORMAT_ND, array.shape, data)
+    assert handle is not None, acl.aclGetRecentErrMsg()
+    return handle
 
 
-def empty_tensor(shape, dtype=acl.ACL_FLOAT):
-    """A tensor with a storage of its own, for arguments that will be refused."""
-    return tensor(np.zeros(shape, NUMPY_DTYPES.get(dtype, np.float32)), dtype)
+def view_of(storage, shape, strides, offset=0, dtype=None):
+    """A tensor over elements of a storage, and a NumPy array of the same elements."""
+    dtype = NAMES[storage.dtype.name] if dtype is None else dtype
+    handle = acl.aclCreateTensor(shape, dtype, strides, offset, acl.ACL_FORMAT_ND, storage.shape, storage)
+    assert handle is not None, acl.aclGetRecentErrMsg()
+    steps = [step * storage.itemsize for step in strides]
+    return handle, np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 
 
 def strided(shape, dtype, order=None, steps=None, offset=0):
@@ -50,23 +65,110 @@ def strided(shape, dtype, order=None, steps=None, offset=0):
     for axis in reversed(order):
         strides[axis] = stride * steps[axis]
         stride *= shape[axis] * steps[axis]
-    storage = np.full(offset + stride, SENTINEL, numpy_dtype(dtype))
-    made = acl.aclCreateTensor(shape, NAMES[dtype], strides, offset, acl.ACL_FORMAT_ND, storage.shape, storage)
-    assert made is not None, acl.aclGetRecentErrMsg()
-    view = np.lib.stride_tricks.as_strided(storage[offset:], shape, [step * storage.itemsize for step in strides])
-    return made, view
+    return view_of(np.full(offset + stride, SENTINEL, numpy_dtype(dtype)), shape, strides, offset)
 
 
-class Call:
+_ARRAY = re.compile(r"(\w+)\(([\d,]*)\)(?:/\(([\d,]*)\))?")
+
+
+class OperatorCall:
     """A valid call; `arguments` may be exchanged before phase 1.
+
+    Args:
+        function: the operator's name.
+        inputs: what the comparators take.
+        read, written: arrays by the names of the prototype; None for a null pointer.
+        values: all other arguments.
+
+    Attributes:
+        results: the arrays that are written, each full of SENTINEL at first.
+    """
+
+    def __init__(self, function: str, inputs: Any, read: dict, written: dict, values: dict):
+        self.function, self.inputs, self.read, self.results = function, inputs, read, written
+        arrays = {name: None if array is None else tensor(array) for name, array in (read | written).items()}
+        names = signature(getattr(aclnn, f"{function}GetWorkspaceSize")).parameters
+        self.arguments = {name: (values | arrays).get(name) for name in names}
+        self.before = {name: array.copy() for name, array in written.items()}
+
+    def changed(self, changes: str = "", **arguments: Any):
+        """The call with other arguments, each by name or as in rules.csv: `mean rstd=FLOAT(3,5); biasOptional=null`.
+
+        A tensor is DTYPE(shape) or DTYPE(shape)/(strides); it has the values of its predecessor if it has as many elements.
+        """
+        for names, notation in (part.split("=", 1) for part in changes.split("; ") if part):
+            for name in names.split():
+                self.arguments[name] = self._made(name, notation)
+        self.arguments |= arguments
+        return self
+
+    def _made(self, name: str, notation: str):
+        match = _ARRAY.fullmatch(notation)
+        if match is None:
+            return None if notation == "null" else literal_eval(notation)
+        kind, shape, strides = match[1], *(literal_eval(f"({text},)") if text else () for text in match.groups()[1:])
+        if kind == "ints":
+            return acl.aclCreateIntArray(shape)
+        if kind == "bools":
+            return acl.aclCreateBoolArray(shape)
+        kept = self.read if name in self.read else self.results
+        dtype, array = acl.aclDataType[f"ACL_{kind}"], kept.get(name)
+        if array is None or array.size != np.prod(shape):
+            array = np.random.default_rng(len(shape)).uniform(1, 2, shape)
+        kept[name] = array.astype(NUMPY_DTYPES.get(dtype, np.float32)).reshape(shape)
+        if match[3] is None:
+            handle = tensor(kept[name], dtype)
+        else:
+            storage = np.zeros(
+                1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True)), np.float32
+            )
+            handle, kept[name] = view_of(storage, shape, strides, dtype=dtype)
+        if name in self.results:
+            self.before[name] = kept[name].copy()
+        return handle
+
+    def phase1(self):
+        """(workspaceSize, executor, ret)."""
+        return getattr(aclnn, f"{self.function}GetWorkspaceSize")(**self.arguments)
+
+    def phase2(self, stream=None):
+        """Both phases, with a workspace of exactly the size that phase 1 returned. Returns ret of phase 2."""
+        size, executor, ret = self.phase1()
+        accepted(ret)
+        return getattr(aclnn, self.function)(np.empty(size, np.uint8) if size else None, size, executor, stream)
+
+    def run(self, stream=None):
+        """Both phases and synchronize. Returns the results, None where masked off."""
+        accepted(self.phase2(stream))
+        accepted(acl.aclrtSynchronizeStream(stream))
+        return self.computed()
+
+    def computed(self):
+        """The results as they are now."""
+        return self.results
+
+    def refused(self, code, text):
+        """Phase 1 fails with this code and text, and nothing is written."""
+        size, executor, ret = self.phase1()
+        refused(ret, code, text)
+        assert (size, executor) == (0, None)
+        self.check_untouched()
+
+    def check_untouched(self, names=None):
+        """The outputs are as they were at first."""
+        for name in self.before if names is None else names:
+            check_same_bits(self.results[name], self.before[name])
+
+
+class Call(OperatorCall):
+    """A valid call of aclnnLayerNormBackward.
 
     Args:
         case: shape and dtypes.
         dtype: of gradOut and input.
         mask: outputMask.
         out_dtypes: of the three outputs; None for input's, weight's, weight's.
-        weight, bias: whether there is one.
-        out_shapes: instead of the right ones, by name.
+        bias: whether there is one.
     """
 
     def __init__(
@@ -77,83 +179,61 @@ class Call:
         mask=(True, True, True),
         out_dtypes=(None, None, None),
         bias=True,
-        out_shapes=None,
         seed=0,
     ):
-        case = Case((3, 4), (5,)) if case is None else case
-        self.inputs = inputs = make_inputs(case, dtype, seed)
-        self.mask = mask
-        parameter = dtype if inputs.gamma is None else inputs.gamma.dtype.name
-        shapes = {"gradInputOut": inputs.x.shape} | dict.fromkeys(OUTPUTS[1:], inputs.normalized_shape)
-        shapes |= out_shapes or {}
-        self.results = {
-            name: np.full(shapes[name], SENTINEL, numpy_dtype(given or default))
-            for name, given, default in zip(OUTPUTS, out_dtypes, (dtype, parameter, parameter), strict=True)
-        }
-        self.arguments = {
-            "gradOut": tensor(inputs.dy),
-            "input": tensor(inputs.x),
-            "normalizedShape": acl.aclCreateIntArray(inputs.normalized_shape),
-            "mean": tensor(inputs.mean),
-            "rstd": tensor(inputs.rstd),
-            "weightOptional": None if inputs.gamma is None else tensor(inputs.gamma),
-            "biasOptional": tensor(inputs.beta) if bias and inputs.beta is not None else None,
-            "outputMask": acl.aclCreateBoolArray(mask),
-            **{name: tensor(result) for name, result in self.results.items()},
-        }
-
-    def phase1(self):
-        """(workspaceSize, executor, ret)."""
-        return aclnn.aclnnLayerNormBackwardGetWorkspaceSize(**self.arguments)
-
-    def phase2(self, stream=None):
-        """Both phases, with a workspace of exactly the size that phase 1 returned. Returns ret of phase 2."""
-        size, executor, ret = self.phase1()
-        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-        return aclnn.aclnnLayerNormBackward(np.empty(size, np.uint8) if size else None, size, executor, stream)
-
-    def run(self, stream=None):
-        """Both phases and synchronize. Returns the results as Grads, None where masked off."""
-        ret = self.phase2(stream)
-        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-        ret = acl.aclrtSynchronizeStream(stream)
-        assert ret == acl.ACL_SUCCESS, acl.aclGetRecentErrMsg()
-        return self.grads()
-
-    def grads(self):
-        """The results as they are now."""
-        x, r = self.inputs.x.shape, self.inputs.normalized_shape
-        return Grads(
-            *(
-                self.results[name].reshape(shape) if wanted else None
-                for name, wanted, shape in zip(OUTPUTS, self.mask, (x, r, r), strict=True)
-            )
+        i = make_inputs(Case((3, 4), (5,)) if case is None else case, dtype, seed)
+        parameter = dtype if i.gamma is None else i.gamma.dtype.name
+        shapes, defaults = (i.x.shape, i.normalized_shape, i.normalized_shape), (dtype, parameter, parameter)
+        kinds = [numpy_dtype(kind or default) for kind, default in zip(out_dtypes, defaults, strict=True)]
+        written = map(np.full, shapes, [SENTINEL] * 3, kinds)
+        super().__init__(
+            "aclnnLayerNormBackward",
+            i,
+            {"gradOut": i.dy, "input": i.x, "mean": i.mean, "rstd": i.rstd, "weightOptional": i.gamma}
+            | {"biasOptional": i.beta if bias else None},
+            dict(zip(OUTPUTS, written, strict=True)),
+            {
+                "normalizedShape": acl.aclCreateIntArray(i.normalized_shape),
+                "outputMask": acl.aclCreateBoolArray(mask),
+            },
         )
+
+    @property
+    def mask(self):
+        return tuple(map(bool, self.arguments["outputMask"].values))
+
+    def actual(self):
+        """The inputs as they were exchanged."""
+        read, normalized = self.read, len(self.arguments["normalizedShape"].values)
+        x = read["input"]
+        rows = (*x.shape[: x.ndim - normalized], *(1,) * normalized)
+        mean, rstd = (read[name].reshape(rows) for name in ("mean", "rstd"))
+        gamma = None if self.arguments["weightOptional"] is None else read["weightOptional"]
+        return replace(self.inputs, dy=read["gradOut"], x=x, mean=mean, rstd=rstd, gamma=gamma, normalized=normalized)
+
+    def computed(self):
+        shapes = self.results["gradInputOut"].shape, *[self.actual().normalized_shape] * 2
+        results = zip(self.results.values(), shapes, self.mask, strict=True)
+        return Grads(*(result.reshape(shape) if wanted else None for result, shape, wanted in results))
 
     def check(self):
         """Run, and compare with the float64 reference; masked-off outputs must be untouched."""
-        check_grads(self.run(), self.inputs, output_mask=self.mask)
+        check_grads(self.run(), self.actual(), output_mask=self.mask)
         self.check_untouched([name for name, wanted in zip(OUTPUTS, self.mask, strict=True) if not wanted])
-
-    def check_untouched(self, names=OUTPUTS):
-        """The outputs are as they were at first."""
-        for name in names:
-            check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))
 
 
 FORWARD_OUTPUTS = ("out", "meanOutOptional", "rstdOutOptional")
 FORWARDS = ("aclnnLayerNorm", "aclnnLayerNormWithImplMode", "aclnnFastLayerNorm")
 
 
-class ForwardCall:
-    """A valid call of a forward function; `arguments` may be exchanged before phase 1.
+class ForwardCall(OperatorCall):
+    """A valid call of a forward function.
 
     Args:
         case: shape and dtypes.
         dtype: of input.
         function: which of FORWARDS.
         out_dtypes: of the three outputs; None for input's.
-        out_shapes: instead of the right ones, by name.
         eps: as in C.
     """
 
@@ -164,61 +244,29 @@ class ForwardCall:
         *,
         function="aclnnLayerNorm",
         out_dtypes=(None, None, None),
-        out_shapes=None,
-        eps=1e-5,
+        eps=EPSILON,
         seed=0,
     ):
-        case = Case((3, 4), (5,)) if case is None else case
-        self.inputs = inputs = make_inputs(case, dtype, seed)
-        self.function, self.eps = function, eps
-        rows = (*case.lead, *(1,) * len(case.normalized))
-        shapes = {"out": inputs.x.shape, "meanOutOptional": rows, "rstdOutOptional": rows} | (out_shapes or {})
-        self.results = {
-            name: np.full(shapes[name], SENTINEL, numpy_dtype(given or dtype))
-            for name, given in zip(FORWARD_OUTPUTS, out_dtypes, strict=True)
+        i = make_inputs(Case((3, 4), (5,)) if case is None else case, dtype, seed)
+        self.eps = eps
+        written = {
+            name: np.full(i.x.shape if name == "out" else self.rows(i), SENTINEL, numpy_dtype(kind or dtype))
+            for name, kind in zip(FORWARD_OUTPUTS, out_dtypes, strict=True)
         }
-        self.arguments = {
-            "input": tensor(inputs.x),
-            "normalizedShape": acl.aclCreateIntArray(inputs.normalized_shape),
-            "weightOptional": None if inputs.gamma is None else tensor(inputs.gamma),
-            "biasOptional": None if inputs.beta is None else tensor(inputs.beta),
-            "eps": eps,
-            **{name: tensor(result) for name, result in self.results.items()},
-        }
-        if function == "aclnnLayerNormWithImplMode":
-            self.arguments["implMode"] = 0
+        read = {"input": i.x, "weightOptional": i.gamma, "biasOptional": i.beta}
+        values = {"normalizedShape": acl.aclCreateIntArray(i.normalized_shape), "eps": eps, "implMode": 0}
+        super().__init__(function, i, read, written, values)
 
-    def phase1(self):
-        """(workspaceSize, executor, ret)."""
-        return getattr(aclnn, f"{self.function}GetWorkspaceSize")(**self.arguments)
+    @staticmethod
+    def rows(i):
+        """The documented shape of mean and rstd."""
+        return i.x.shape[: i.x.ndim - i.normalized] + (1,) * i.normalized
 
-    def phase2(self, stream=None):
-        """Both phases, with a workspace of exactly the size that phase 1 returned. Returns ret of phase 2."""
-        size, executor, ret = self.phase1()
-        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-        workspace = np.empty(size, np.uint8) if size else None
-        return getattr(aclnn, self.function)(workspace, size, executor, stream)
-
-    def run(self, stream=None):
-        """Both phases and synchronize. Returns the results as Forward."""
-        ret = self.phase2(stream)
-        assert ret == aclnn.ACLNN_SUCCESS, acl.aclGetRecentErrMsg()
-        ret = acl.aclrtSynchronizeStream(stream)
-        assert ret == acl.ACL_SUCCESS, acl.aclGetRecentErrMsg()
-        return self.forward()
-
-    def forward(self):
+    def computed(self):
         """The results as they are now, in the documented shapes."""
-        i = self.inputs
-        rows = i.x.shape[: i.x.ndim - i.normalized] + (1,) * i.normalized
         out, mean, rstd = self.results.values()
-        return Forward(out, mean.reshape(rows), rstd.reshape(rows))
+        return Forward(out, mean.reshape(self.rows(self.inputs)), rstd.reshape(self.rows(self.inputs)))
 
     def check(self):
         """Run, and compare with the float64 reference."""
         check_forward(self.run(), self.inputs, eps=self.eps)
-
-    def check_untouched(self, names=FORWARD_OUTPUTS):
-        """The outputs are as they were at first."""
-        for name in names:
-            check_same_bits(self.results[name], np.full_like(self.results[name], SENTINEL))

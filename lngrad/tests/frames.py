@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lngrad
+
+PACKAGE = f"{Path(lngrad.__file__).parent}{os.sep}"
+
 
 def frames_of(call: Callable[[], object]) -> list[tuple[str, str]]:
     """The functions of lngrad that a call runs in this thread, as (file, name), in order.
@@ -21,7 +25,7 @@ def frames_of(call: Callable[[], object]) -> list[tuple[str, str]]:
     def seen(frame: Any, event: str, _: object) -> None:
         if event == "return" and finishing == [frame]:
             finishing.clear()
-        if event == "call" and not finishing and f"{os.sep}lngrad{os.sep}" in frame.f_code.co_filename:
+        if event == "call" and not finishing and frame.f_code.co_filename.startswith(PACKAGE):
             found.append((Path(frame.f_code.co_filename).name, frame.f_code.co_name))
             finishing.extend([frame] if found[-1] == ("workers.py", "finish") else [])
 

@@ -425,7 +425,7 @@ def _family() -> Iterator[GoldenCase]:
     for name, switches in norms.NORMS.items():
         if not switches:
             continue
-        facts = {"normalization": LAYER_NORM, "residual": False} | switches
+        name, facts = norms.OF_GOLDEN_BITS.get(name, name), {"normalization": LAYER_NORM, "residual": False} | switches
         for N, dtype in product((1, *FOUR_WALKS), DTYPES):
             yield golden_case(f"{name}: rows", Call((69,), (N,), dtype, **facts))
         for N in (40, 8200):
@@ -456,8 +456,8 @@ def _samples_and_streams() -> Iterator[GoldenCase]:
     yield golden_case("modulated: padded", Call((5, 20), (320,), "bfloat16", layouts=lies, normalization=modulated))
     without_centre = Normalization(centred=False, modulated=True)
     yield golden_case("modulated rms", Call((3, 69), (300,), normalization=without_centre))
-    for name, gates_x in (("gated", False), ("gate first", True)):
-        gated = Normalization(centred=False, gates_x=gates_x)
+    for name, norm_before_gate in (("gated", True), ("gate first", False)):
+        gated = Normalization(centred=False, norm_before_gate=norm_before_gate)
         for N, dtype in product((*FOUR_WALKS, 13), DTYPES):
             yield golden_case(f"{name}: rows", Call((69,), (N,), dtype, normalization=gated, gated=True))
         yield golden_case(f"{name}: chunks", Call((640,), (24,), chained=True, normalization=gated, gated=True))

@@ -11,20 +11,25 @@ import numpy as np
 import pytest
 
 import lngrad
-from lngrad.core.plan import BACKENDS
-from lngrad.testing import Case, Inputs, Normalization
+from lngrad.core.norms import NORMS as FAMILY
+from lngrad.core.norms import PLAIN, Norm
+from lngrad.core.problem import LAYER_NORM, RMS_NORM
+from lngrad.testing import Case, Inputs
 
-RMS = Normalization(centred=False)
+RMS = RMS_NORM
 
-# What make_inputs takes for each.
-NORMS: dict[str, dict[str, Any]] = {
-    "layer_norm": {},
-    "rms_norm": {"normalization": RMS},
-    "gemma": {"normalization": RMS._replace(offset=1.0)},
-    "zero-centred gamma": {"normalization": Normalization(offset=1.0)},
-    "add_rms_norm": {"normalization": RMS, "residual": True},
-    "deep_norm": {"normalization": Normalization(alpha=1.7), "residual": True},
-}
+
+def options(norm: Norm) -> dict[str, Any]:
+    """What make_inputs takes for a norm; nothing for layer normalization."""
+    facts = {"normalization": norm.normalization, "residual": norm.residual, "gated": norm.gated}
+    return {name: value for name, value in facts.items() if value and value != LAYER_NORM}
+
+
+# add_layer_norm is deep_norm without a factor.
+NORMS = {name: options(FAMILY[name]) for name in PLAIN if name != "add_layer_norm"}
+
+
+OF_GOLDEN_BITS = {"gemma_rms_norm": "gemma", "zero_centred_layer_norm": "zero-centred gamma"}  # other names there
 
 
 def light(cases: Iterable[Case]) -> list[Any]:
@@ -35,18 +40,13 @@ def light(cases: Iterable[Case]) -> list[Any]:
     ]
 
 
-def backends_of(norm: dict[str, Any]) -> list[str]:
-    """The CPU backends that compute a norm."""
-    return [name for name in ("numba_cpu", "numpy_cpu") if not norm or BACKENDS[name].family]
-
-
 def forward(inputs: Inputs, **options: Any) -> Any:
     """The forward of the inputs' norm, with the eps of check_forward."""
     norm = inputs.normalization
     switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
     given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
     if inputs.gate is not None:
-        given |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
+        given |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
     if norm.centred:
         return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
     return lngrad.rms_norm(inputs.x, **given)
@@ -60,7 +60,7 @@ def backward(inputs: Inputs, **options: Any) -> Any:
     arrays = inputs.dy, inputs.total, *statistics, inputs.gamma
     switches = {"offset": norm.offset, "dtotal": inputs.dtotal, "normalized_shape": inputs.normalized_shape, **options}
     if inputs.gate is not None:
-        switches |= {"gate": inputs.gate, "norm_before_gate": not norm.gates_x}
+        switches |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
     return function(*arrays, **switches)
 
 

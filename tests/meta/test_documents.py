@@ -14,6 +14,7 @@ from packages import ROOT, SOURCES, sources, test_files
 PAGES = sorted(
     [
         *ROOT.glob("README*.md"),
+        *ROOT.glob("lngrad*/README.md"),
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs" / "reference").glob("*.md"),
@@ -75,7 +76,7 @@ def test_the_index_of_decisions_has_each_once_with_its_title():
         assert page.read_text("utf-8").startswith(f"# {number}. {title}\n")
 
 
-OURS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = [ROOT / "CONTRIBUTING.md", *ROOT.glob("lngrad*/README.md"), *sorted((ROOT / "docs").glob("*.md"))]
 THEIRS = {
     "dist/",
     "lib64/",
@@ -99,9 +100,9 @@ def test_files_that_a_page_names_exist(page):
         assert generic or name in names or any(place.exists() for place in places), f"{page.name}: {name}"
 
 
-def test_the_architecture_page_names_every_module():
+def test_the_page_of_rooms_names_every_module():
     """By its name, or by that of its folder inside a room."""
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    page = (ROOT / "docs" / "rooms.md").read_text("utf-8")
     named = set(re.findall(r"`(?:\w+/)*(\w+)(?:\.py|/)?`", page))
     modules = [PurePath(name) for name, _ in sources()]
     assert [path for path in modules if not {path.stem, *path.parts[1:-1]} & {*named, "__init__"}] == []

@@ -29,16 +29,16 @@ def results(name: str) -> Any:
 def spans(shape: tuple[int, int]) -> tuple[str, str]:
     """The least and the largest ratio to torch of override(), of all dtypes and machines."""
     found = [newest(read(path), "override") for path in RECORDS]
-    ratios = [one["ratio"]["torch"] for cases in found for case, one in cases.items() if case[:2] == shape]
+    ratios = [record["ratio"]["torch"] for cases in found for case, record in cases.items() if case[:2] == shape]
     return f"{min(ratios):.1f}", f"{max(ratios):.1f}"
 
 
 def on_the_h200(model: str) -> float:
     """An eager step with patch() over one with torch's norms."""
     steps = {
-        one["norms"]: one["ms"]
-        for one in results("nvidia-h200-model.json")
-        if one["model"] == model and not one["compiled"]
+        record["norms"]: record["ms"]
+        for record in results("nvidia-h200-model.json")
+        if record["model"] == model and not record["compiled"]
     }
     return steps["patch"] / steps["torch"]
 
@@ -56,8 +56,8 @@ def llama(column: int, own: int) -> tuple[str, str]:
 
 def newest_peers() -> tuple[str, str, str]:
     """Cases in which lngrad is ahead, all cases, and the least ratio to the best peer."""
-    best = [min(one["ratio"].values()) for one in results("amd-epyc-9005-newest-peers.json")]
-    return str(sum(one >= 1 for one in best)), str(len(best)), f"{min(best):.2f}"
+    best = [min(record["ratio"].values()) for record in results("amd-epyc-9005-newest-peers.json")]
+    return str(sum(ratio >= 1 for ratio in best)), str(len(best)), f"{min(best):.2f}"
 
 
 def on_the_gpu() -> tuple[str, str]:

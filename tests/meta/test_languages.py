@@ -61,9 +61,9 @@ def sections(page: Path) -> list[dict[str, object]]:
 def test_both_languages_have_the_same(page):
     english, chinese = sections(english_of(page)), sections(page)
     assert [section["level"] for section in english] == [section["level"] for section in chinese]
-    for number, (one, other) in enumerate(zip(english, chinese, strict=True)):
-        for what in one:
-            assert one[what] == other[what], f"section {number}: {what}"
+    for number, (ours, theirs) in enumerate(zip(english, chinese, strict=True)):
+        for what in ours:
+            assert ours[what] == theirs[what], f"section {number}: {what}"
 
 
 @pytest.mark.parametrize("page", CHINESE, ids=lambda page: page.name)

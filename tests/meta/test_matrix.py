@@ -38,7 +38,7 @@ def test_new_records_take_the_place_of_old_ones(matrix):
     new = [record("3.14.2"), record("3.10.9"), record("3.9.1")]
     found = matrix.merged(old, new)
     expected = [("3.9.1", "lowest"), ("3.10.9", "lowest"), ("3.12.1", "highest"), ("3.14.2", "lowest")]
-    assert [(one["python"], one["level"]) for one in found] == expected
+    assert [(record["python"], record["level"]) for record in found] == expected
     assert matrix.merged(found, [old[2]]) == found
     assert "missing" in matrix.merged(found, [{"python": "3.15", "missing": "no wheel"}])[-1]
 
@@ -119,10 +119,10 @@ def test_what_is_claimed_goes_together(releases, matrix, tmp_path):
 
     for torch in releases:
         for python in matrix.claimed():
-            found, said = resolve(torch, python)
+            found, errors = resolve(torch, python)
             if (torch, python) in WITHOUT_BUILD:
-                assert f"torch=={torch} has no wheels with a matching Python" in " ".join(said.split())
+                assert f"torch=={torch} has no wheels with a matching Python" in " ".join(errors.split())
                 continue
-            assert found.get("torch") == torch, (torch, python, said)
+            assert found.get("torch") == torch, (torch, python, errors)
             assert "triton" in found
             assert ("jax" in found) is (python != "3.10")  # which jax 0.10 is not made for

@@ -35,7 +35,10 @@ def state_of(text: str) -> set[str]:
     found = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            decorators = {last_name(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
+            decorators = {
+                last_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+                for decorator in node.decorator_list
+            }
             if decorators & {"cache", "lru_cache"}:
                 found.add(node.name)
     for node in tree.body:
@@ -82,8 +85,8 @@ def locks_of(tree: ast.AST) -> set[tuple[str, str, bool]]:
         if isinstance(node, ast.ClassDef):
             found |= {(node.name, last_name(base), False) for base in node.bases if last_name(base) in WAITED_FOR}
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            made = [one.func for one in ast.walk(node.value) if isinstance(one, ast.Call)]
-            kinds = {last_name(one) for one in made} & WAITED_FOR
+            called = [call.func for call in ast.walk(node.value) if isinstance(call, ast.Call)]
+            kinds = {last_name(function) for function in called} & WAITED_FOR
             if kinds:
                 target = node.targets[-1] if isinstance(node, ast.Assign) else node.target
                 found |= {(re.findall(r"\w+", ast.unparse(target))[-1], kind, of_module) for kind in kinds}

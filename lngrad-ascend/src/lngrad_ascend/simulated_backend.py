@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.core.plan import Plan
-from lngrad.core.problem import BACKWARD, LAYER_NORM, Problem
+from lngrad.core.plan import Plan, Serves
+from lngrad.core.problem import BACKWARD, Problem
 from lngrad.errors import BackendUnavailable
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
@@ -43,6 +43,7 @@ from lngrad_ascend.tiling.host_functions import GetLayerNormGradBetaNDTilingInfo
 from lngrad_ascend.tiling.lint import safe_stack_bytes
 from lngrad_ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, TilingStruct
 
+SERVES = Serves(frozenset((BACKWARD,)))
 TILE_DTYPES = ("float16", "float32")
 FLOAT_BYTES = 4
 FLOAT = np.dtype(np.float32)
@@ -261,11 +262,9 @@ def plan(problem: Problem, threads: int, soc: Soc) -> Plan:
     """Decide how a SoC computes a backward. Blocks run one after the other, whatever `threads` is.
 
     Raises:
-        BackendUnavailable: A forward, a dtype but float16 and float32, a SoC without the tile APIs, or rows that do not fit
+        BackendUnavailable: A dtype but float16 and float32, a SoC without the tile APIs, or rows that do not fit
             its Unified Buffer; the text states the largest that do.
     """
-    if problem.operator is not BACKWARD or problem.normalization != LAYER_NORM:
-        raise BackendUnavailable("backend: ascend_sim computes the backward only")
     if problem.dtype not in TILE_DTYPES:
         raise BackendUnavailable(f"backend: ascend_sim takes x in {' or '.join(TILE_DTYPES)}, got {problem.dtype}")
     if problem.accumulator == "float64":

@@ -108,18 +108,18 @@ def test_the_soc_name_is_this_threads(device):
 
 
 def test_memory_goes_to_the_device_and_back(device):
-    there, back = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
-    one, _ = acl.aclrtMalloc(400, acl.ACL_MEM_MALLOC_HUGE_FIRST)
-    two, _ = acl.aclrtMalloc(400, acl.ACL_MEM_MALLOC_NORMAL_ONLY)
-    assert one % 64 == two % 64 == 0
-    assert acl.aclrtMemcpy(one, 400, there, 400, acl.ACL_MEMCPY_HOST_TO_DEVICE) == 0
-    assert acl.aclrtMemcpy(two + 40, 360, one + 40, 360, acl.ACL_MEMCPY_DEVICE_TO_DEVICE) == 0
-    assert acl.aclrtMemcpy(two, 40, there.tobytes(), 40, acl.ACL_MEMCPY_HOST_TO_DEVICE) == 0
-    assert acl.aclrtMemcpy(back, 400, two, 400, acl.ACL_MEMCPY_DEVICE_TO_HOST) == 0
-    check_same_bits(back, there)
+    source, back = np.arange(100, dtype=np.float32), np.zeros(100, np.float32)
+    first, _ = acl.aclrtMalloc(400, acl.ACL_MEM_MALLOC_HUGE_FIRST)
+    second, _ = acl.aclrtMalloc(400, acl.ACL_MEM_MALLOC_NORMAL_ONLY)
+    assert first % 64 == second % 64 == 0
+    assert acl.aclrtMemcpy(first, 400, source, 400, acl.ACL_MEMCPY_HOST_TO_DEVICE) == 0
+    assert acl.aclrtMemcpy(second + 40, 360, first + 40, 360, acl.ACL_MEMCPY_DEVICE_TO_DEVICE) == 0
+    assert acl.aclrtMemcpy(second, 40, source.tobytes(), 40, acl.ACL_MEMCPY_HOST_TO_DEVICE) == 0
+    assert acl.aclrtMemcpy(back, 400, second, 400, acl.ACL_MEMCPY_DEVICE_TO_HOST) == 0
+    check_same_bits(back, source)
     whole = bytearray(400)
     assert acl.aclrtMemcpy(whole, 400, back, 400, acl.ACL_MEMCPY_HOST_TO_HOST) == 0
-    assert bytes(whole) == there.tobytes()
+    assert bytes(whole) == source.tobytes()
 
 
 def test_torch_memory_is_a_host_buffer(device):

@@ -238,18 +238,18 @@ def test_contexts_are_current_per_thread(device):
     default, ret = acl.aclrtGetCurrentContext()
     assert ret == 0
     assert acl.aclrtGetCurrentContext()[0] is default
-    made, ret = acl.aclrtCreateContext(0)
+    created, ret = acl.aclrtCreateContext(0)
     assert ret == 0
     seen = []
     thread = threading.Thread(target=lambda: seen.append(acl.aclrtGetCurrentContext()[0]))
     thread.start()
     thread.join()
-    assert acl.aclrtGetCurrentContext()[0] is made
+    assert acl.aclrtGetCurrentContext()[0] is created
     assert seen == [default]
     assert acl.aclrtSetCurrentContext(default) == 0
     assert acl.aclrtGetCurrentContext()[0] is default
-    assert acl.aclrtDestroyContext(made) == 0
-    refused(acl.aclrtSetCurrentContext(made), acl.ACL_ERROR_INVALID_PARAM, "destroyed")
+    assert acl.aclrtDestroyContext(created) == 0
+    refused(acl.aclrtSetCurrentContext(created), acl.ACL_ERROR_INVALID_PARAM, "destroyed")
     refused(acl.aclrtSetCurrentContext(None), acl.ACL_ERROR_INVALID_PARAM, "null pointer")
     refused(acl.aclrtCreateContext(1)[1], acl.ACL_ERROR_INVALID_DEVICE, "deviceId")
     acl.aclrtResetDeviceForce(0)

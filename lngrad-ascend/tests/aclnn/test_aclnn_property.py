@@ -39,7 +39,7 @@ def calls(draw):
         tuple(shape[-normalized:]),
         gamma=weight is not None,
         gamma_dtype=weight,
-        statistics_dtype=draw(st.sampled_from([one for one in known if BITS[one] >= BITS[dtype]])),
+        statistics_dtype=draw(st.sampled_from([kind for kind in known if BITS[kind] >= BITS[dtype]])),
     )
     mask = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()).filter(any))
     call = Call(case, dtype, mask=mask, bias=draw(st.booleans()), seed=draw(st.integers(0, 99)),
@@ -119,4 +119,4 @@ def test_the_random_calls_would_catch_a_wrong_result():
     call.run()
     call.results["gradInputOut"][0, 0] += 1
     with pytest.raises(AssertionError, match="dx"):
-        check_grads(call.grads(), call.inputs)
+        check_grads(call.computed(), call.inputs)

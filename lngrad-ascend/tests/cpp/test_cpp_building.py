@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lngrad.support.cache_folder import kept
-from lngrad_ascend.cpp import compiling
+from lngrad.support.compilers import compiler_version
+from lngrad_ascend.cpp import compiling, precompiled
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the compiler of these tests is a shell script")
 
@@ -25,6 +27,16 @@ while [ "$1" != -o ]; do shift; done
 sleep 0.2
 cat "$(dirname "$0")/kernel.cpp" > "$2"
 """
+
+# The same as GCC, which takes precompiled headers: it notes what it compiled, and behind which ones.
+QUICK_GCC = QUICK.replace("quick 1", "quick 1, Free Software Foundation").replace(
+    "echo once >>",
+    """here=$(dirname "$0")
+for last; do case $last in -I*) include=${last#-I};; c++-header) header=1;; esac; done
+[ $header ] && { sleep 0.2; echo header >> "$here/asked"; echo precompiled > "$last"; exit; }
+head -c 11 "$include/lngrad/ahead.h.gch" >> "$here/behind" 2> /dev/null || echo nothing >> "$here/behind"
+echo once >>""",
+)
 
 
 @pytest.fixture
@@ -133,3 +145,73 @@ def test_a_file_that_changes_while_it_is_compiled_is_an_error(folder):
     (folder / "compiler").write_text(f'{script}echo more >> "$(dirname "$0")/kernel.cpp"\n')
     with pytest.raises(compiling.CompileError, match="changed while it was compiled"):
         build(folder)
+
+
+@pytest.fixture
+def precompiling(folder, monkeypatch):
+    """Behind which precompiled headers each kernel was compiled, so far."""
+    (folder / "compiler").write_text(QUICK_GCC)
+    precompiled._precompiled.cache_clear()
+    compiler_version.cache_clear()
+    yield lambda: (folder / "behind").read_text().replace("precompiled", "precompiled\n").split()
+    precompiled._precompiled.cache_clear()
+
+
+def headers(folder: Path) -> list[Path]:
+    return sorted((folder / "cache" / "lngrad").glob("*.gch"))
+
+
+def test_kernels_are_compiled_behind_a_precompiled_header(folder, precompiling, monkeypatch):
+    for text in ("first", "second"):
+        (folder / "kernel.cpp").write_text(text)
+        assert build(folder) == text.encode()
+    assert (folder / "asked").read_text().split() == ["header", "once", "once"]
+    (whole,) = headers(folder)
+    for spoilt in (b"", whole.read_bytes()[:20], b"?" + whole.read_bytes()[1:]):  # another process made half of it
+        precompiled._precompiled.cache_clear()
+        whole.write_bytes(spoilt)
+        compiling.build(folder / "kernel.cpp", "kernel", [], [], {"SPOILT": str(len(spoilt))})
+        assert kept(whole) == b"precompiled\n"
+    assert precompiling() == ["precompiled"] * 5
+    changed = {**precompiled.own_headers(), "lngrad/ahead.h": "// another one"}
+    monkeypatch.setattr(precompiled, "own_headers", lambda: changed)
+    precompiled._precompiled.cache_clear()
+    compiling.build(folder / "kernel.cpp", "other", [], [], {})
+    (other,) = headers(folder)
+    assert other != whole
+
+
+def test_processes_that_precompile_at_once_all_get_it(folder, precompiling):
+    program = "import pathlib, sys; from lngrad_ascend.cpp.compiling import build; "
+    program += "build(pathlib.Path(sys.argv[1]), sys.argv[2], [], [], {})"
+    commands = [[sys.executable, "-c", program, str(folder / "kernel.cpp"), f"kernel{number}"] for number in range(3)]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait() for process in processes] == [0] * 3
+    assert precompiling() == ["precompiled"] * 3
+    (whole,) = headers(folder)
+    assert kept(whole) == b"precompiled\n"
+
+
+def test_a_header_of_the_users_comes_before_the_precompiled_one(folder, precompiling):
+    (folder / "own" / "lngrad").mkdir(parents=True)
+    (folder / "own" / "lngrad" / "types.h").touch()
+    compiling.build(folder / "kernel.cpp", "kernel", [folder / "own"], [], {})
+    assert precompiling() == ["nothing"]
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_a_macro_that_headers_ask_for_is_not_lost(tmp_path):
+    """K_MAX_SHAPE_DIM is 8 in the precompiled header."""
+    source = tmp_path / "kernel.cpp"
+    for value, more in (("8", {}), ("4", {"K_MAX_SHAPE_DIM": "4"})):
+        text = f'static_assert(K_MAX_SHAPE_DIM == {value}, ""); extern "C" __global__ __aicore__ void kernel(GM_ADDR x) {{}}'
+        source.write_text(text)
+        assert kept(compiling.build(source, "kernel", [], [], more))
+
+
+def test_the_compiler_is_the_one_that_is_chosen(monkeypatch):
+    monkeypatch.setenv("CXX", f"{sys.executable} -m 'two words'")
+    assert compiling.compiler() == [sys.executable, "-m", "two words"]
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(compiling.CompileError, match=r"^compiler: CXX: expected .*; set CXX or install g\+\+$"):
+        compiling.compiler()

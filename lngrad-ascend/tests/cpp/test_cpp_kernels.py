@@ -16,8 +16,9 @@ from lngrad.errors import ShapeError
 from lngrad.testing import Case, Inputs, check_grads, check_same_bits, make_inputs
 from lngrad_ascend import ascendc, soc, tiling
 from lngrad_ascend.ascendc import CompileError, DeviceFault, launch
-from lngrad_ascend.cpp.compiling import header_files, without_chevrons
+from lngrad_ascend.cpp.compiling import without_chevrons
 from lngrad_ascend.cpp.handlers import HANDLERS
+from lngrad_ascend.cpp.headers import header_files
 from lngrad_ascend.cpp.kernel import guarded
 from lngrad_ascend.cpp.protocol import Op
 from lngrad_ascend.device.operations import OPERATIONS
@@ -27,6 +28,7 @@ from lngrad_ascend.sdk.program import run_program
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "cpp"
 ROWS = EXAMPLES / "rows_backward.cpp"
+PROGRAMS = Path(__file__).with_name("programs")
 M, N, BLOCKS = 50, 64, 4
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
@@ -38,12 +40,12 @@ def rows_kernel(source: Path = ROWS, sums: int = 0) -> ascendc.CompiledKernel:
 
 
 def run_rows(kernel: ascendc.CompiledKernel, inputs: Inputs, blocks: int = BLOCKS, **rules: object) -> Grads:
-    one = Grads(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma))
+    grads = Grads(np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma))
     launch(
-        kernel, blocks, inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *one,
+        kernel, blocks, inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *grads,
         workspace=2 * N * 4 * blocks, tiling=struct.pack("<3I", M, N, -(-M // blocks)), **rules,
     )  # fmt: skip
-    return one
+    return grads
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +62,8 @@ def test_rows_backward(inputs, sums, auto_sync):
 def test_every_run_gives_the_same_bits(inputs):
     kernel = rows_kernel(sums=0)
     first, second = run_rows(kernel, inputs), run_rows(kernel, inputs)
-    for one, other in zip(first, second, strict=True):
-        check_same_bits(one, other)
+    for array, other in zip(first, second, strict=True):
+        check_same_bits(array, other)
 
 
 @pytest.mark.parametrize("name", ["Ascend910B1", "Ascend310P"])
@@ -84,8 +86,8 @@ def test_tile_backward_has_the_bits_of_the_same_kernel_in_python(name):
             tile_backward, 1, inputs.dy, inputs.x, variance, mean, inputs.gamma, *outputs[1],
             tiling=grad.to_bytes() + beta.to_bytes(),
         )  # fmt: skip
-    for one, other in zip(*outputs, strict=True):
-        check_same_bits(one, other)
+    for array, other in zip(*outputs, strict=True):
+        check_same_bits(array, other)
 
 
 def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes):
@@ -96,18 +98,18 @@ def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes)
     pipe = ascendc.TPipe()
 
     def queue(position, number, count):
-        one = ascendc.TQue(position, number)
-        pipe.InitBuffer(one, number, 4 * count)
-        return one
+        que = ascendc.TQue(position, number)
+        pipe.InitBuffer(que, number, 4 * count)
+        return que
 
     tensors = []
     for address, count in ((dy, rows * H), (x, rows * H), (variance, rows), (mean, rows), (gamma, H)):
-        source, one = ascendc.GlobalTensor(np.float32), queue(ascendc.TPosition.VECIN, 1, count)
+        source, que = ascendc.GlobalTensor(np.float32), queue(ascendc.TPosition.VECIN, 1, count)
         source.SetGlobalBuffer(address, count)
-        local = one.AllocTensor(np.float32)
+        local = que.AllocTensor(np.float32)
         ascendc.DataCopy(local, source, count)
-        one.EnQue(local)
-        tensors.append((one, one.DeQue(np.float32)))
+        que.EnQue(local)
+        tensors.append((que, que.DeQue(np.float32)))
     dx_queue, sums_queue = queue(ascendc.TPosition.VECOUT, 1, rows * H), queue(ascendc.TPosition.VECOUT, 2, H)
     xhat_buffer = ascendc.TBuf()
     pipe.InitBuffer(xhat_buffer, 4 * rows * H)
@@ -116,16 +118,16 @@ def tile_backward(dy, x, variance, mean, gamma, dx, dgamma, dbeta, tiling_bytes)
     ascendc.LayerNormGrad(dx_local, xhat, *locals_, 1e-5, grad)
     sums = [sums_queue.AllocTensor(np.float32) for _ in range(2)]
     ascendc.LayerNormGradBeta(*sums, xhat, locals_[0], beta)
-    for one, local in tensors:
-        one.FreeTensor(local)
-    for one, local, address, count in (
+    for que, local in tensors:
+        que.FreeTensor(local)
+    for que, local, address, count in (
         (dx_queue, dx_local, dx, rows * H), (sums_queue, sums[0], dgamma, H), (sums_queue, sums[1], dbeta, H)
     ):  # fmt: skip
-        one.EnQue(local)
-        target, local = ascendc.GlobalTensor(np.float32), one.DeQue(np.float32)
+        que.EnQue(local)
+        target, local = ascendc.GlobalTensor(np.float32), que.DeQue(np.float32)
         target.SetGlobalBuffer(address, count)
         ascendc.DataCopy(target, local, count)
-        one.FreeTensor(local)
+        que.FreeTensor(local)
 
 
 # What is changed in rows_backward.cpp: text, its replacement, and what the fault says. {line} is the line
@@ -199,7 +201,7 @@ def test_every_mutation_is_found_at_its_line(name, inputs, tmp_path):
     assert old in source
     changed = tmp_path / ROWS.name
     changed.write_text(source.replace(old, new, 1))
-    line = next(n for n, one in enumerate(changed.read_text().splitlines(), 1) if at in one)
+    line = next(n for n, text in enumerate(changed.read_text().splitlines(), 1) if at in text)
     with pytest.raises(DeviceFault, match=text.replace("{line}", rf"rows_backward.cpp:{line}")):
         run_rows(rows_kernel(changed, sums=int(name == "deadlock")), inputs, auto_sync=False)
 
@@ -255,17 +257,8 @@ def test_a_changed_header_is_compiled_anew(inputs, tmp_path):
     assert array[0] == 6
 
 
-def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
+def test_scalars_of_sixteen_bits_round_to_nearest_even():
     """half and bfloat16_t of the headers against NumPy's and ml_dtypes', over all bit patterns and random floats."""
-    source = tmp_path / "scalars.cpp"
-    source.write_text(
-        '#include "kernel_operator.h"\n'
-        'extern "C" __global__ __aicore__ void scalars(GM_ADDR values, GM_ADDR halves, GM_ADDR brains, int64_t n)\n{\n'
-        "    for (int64_t i = 0; i < n; ++i) {\n"
-        "        ((half*)halves)[i] = half(((float*)values)[i]);\n"
-        "        ((bfloat16_t*)brains)[i] = bfloat16_t(((float*)values)[i]);\n"
-        "        ((float*)values)[i] = (float)((half*)halves)[i] + (float)((bfloat16_t*)brains)[i];\n    }\n}\n"
-    )
     from lngrad.support.dtypes import numpy_dtype
 
     rng = np.random.default_rng(0)
@@ -279,7 +272,7 @@ def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
         half, brain = values.astype(np.float16), values.astype(numpy_dtype("bfloat16"))
         total = half.astype(np.float32) + brain.astype(np.float32)
     got, halves, brains = values.copy(), np.empty_like(half), np.empty_like(brain)
-    kernel = ascendc.compile(source, "scalars")
+    kernel = ascendc.compile(PROGRAMS / "scalars.cpp", "scalars")
     launch(lambda *arrays: kernel(*arrays, values.size), 1, got, halves, brains)
     check_same_bits(halves, half)
     check_same_bits(brains, brain)
@@ -287,145 +280,42 @@ def test_scalars_of_sixteen_bits_round_to_nearest_even(tmp_path):
     check_same_bits(got[finite], total[finite])
 
 
-COUNTER = """\
-#include "kernel_operator.h"
-using namespace AscendC;
-extern "C" __global__ __aicore__ void counter(GM_ADDR x, GM_ADDR y) {
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 1024);
-    GlobalTensor<float> source, target;
-    source.SetGlobalBuffer((__gm__ float*)x);
-    target.SetGlobalBuffer((__gm__ float*)y, 0); // 0 is no size
-    LocalTensor<float> a = buffer.Get<float>();
-    LocalTensor<float> b = a[128];
-    DataCopy(a, source, 104);
-    Duplicate(b, 5.0f, 104);
-    PipeBarrier<PIPE_ALL>();
-    SetMaskCount();
-    SetVectorMask<float, MaskMode::COUNTER>(0, 100);
-#ifdef SUMS
-    SetVectorMask<float, MaskMode::COUNTER>(0, SUMS);
-    BlockReduceMax<float, false>(b, a, 7, MASK_PLACEHOLDER, 1, 1, 8);
-    WholeReduceSum<float, false>(b[24], a, MASK_PLACEHOLDER, 7, 1, 1, 8);
-    if (SUMS == 128) return; // the mode ends with the kernel
-#elif GAP
-    Add<float, false>(a, a, a, MASK_PLACEHOLDER, 1, {1, 1, 1, 8, 8, GAP});
-#else
-    Copy<float, false>(b, a, MASK_PLACEHOLDER, 1, {1, 1, 0, 0});
-#endif
-    SetMaskNorm();
-    ResetMask();
-    PipeBarrier<PIPE_ALL>();
-    DataCopy(target, GAP ? a : b, 104);
-}
-"""
-
-
-def test_the_counter_mode_counts_elements_and_refuses_gaps(tmp_path):
+def test_the_counter_mode_counts_elements_and_refuses_gaps():
     """100 of 104 elements are doubled; repeats with gaps are not simulated, and say so."""
-    (tmp_path / "counter.cpp").write_text(COUNTER)
     x, y = np.random.default_rng(0).standard_normal((2, 104)).astype(np.float32)
-    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 8}), 1, x, y)
+    launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 8}), 1, x, y)
     np.testing.assert_array_equal(y, np.concatenate([2 * x[:100], x[100:]]))
     with pytest.raises(DeviceFault, match=r"Add: in the counter mode .* got \(1, 1, 1\), \(8, 8, 9\) and 100 elements"):
-        launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 9}), 1, x, y)
+        launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 9}), 1, x, y)
     # Without a step from repeat to repeat each does the first one's work: 64 elements.
-    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0}), 1, x, y)
+    launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 0}), 1, x, y)
     np.testing.assert_array_equal(y, np.where(np.arange(104) < 64, x, 5))
-    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 128}), 1, x, y)
-    launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 64}), 1, x, y)
+    launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 128}), 1, x, y)
+    launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 64}), 1, x, y)
     np.testing.assert_array_equal(y[:9], [*x[:64].reshape(8, 8).max(axis=1), 5])
     assert abs(y[24] - x[:64].astype(float).sum()) < 1e-5
     np.testing.assert_array_equal(y[25:], 5)
     with pytest.raises(DeviceFault, match=r"BlockReduceMax: in the counter mode .* and 100 elements"):
-        launch(ascendc.compile(tmp_path / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 100}), 1, x, y)
-
-
-NIBBLES = """\
-#include "kernel_operator.h"
-using namespace AscendC;
-extern "C" __global__ __aicore__ void nibbles(GM_ADDR x, GM_ADDR y, GM_ADDR back) {
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> halves, bytes;
-    pipe.InitBuffer(halves, 1024);
-    pipe.InitBuffer(bytes, 256);
-    GlobalTensor<half> source, again;
-    GlobalTensor<int8_t> target;
-    source.SetGlobalBuffer((__gm__ half*)x, 512);
-    again.SetGlobalBuffer((__gm__ half*)back, 512);
-    target.SetGlobalBuffer((__gm__ int8_t*)y, 256);
-    auto wide = halves.Get<half>();
-    auto narrow = bytes.Get<int8_t>();
-    auto packed = narrow.ReinterpretCast<int4b_t>();
-    DataCopy(wide, source, 512);
-    PipeBarrier<PIPE_ALL>();
-    Duplicate(narrow.ReinterpretCast<int16_t>(), int16_t(0), 128);
-    if (LANES) Cast<int4b_t, half>(packed, wide, RoundMode::CAST_RINT, LANES, 4, {1, 1, 2, 8});
-    else Cast<int4b_t, half>(packed, wide, RoundMode::CAST_RINT, 511);
-    Cast<half, int4b_t>(wide, packed, RoundMode::CAST_NONE, LANES ? 512 : 509);
-    PipeBarrier<PIPE_ALL>();
-    DataCopy(target, narrow, 256);
-    DataCopy(again, wide, 512);
-}
-"""
+        launch(ascendc.compile(PROGRAMS / "counter.cpp", "counter", define={"GAP": 0, "SUMS": 100}), 1, x, y)
 
 
 @pytest.mark.parametrize("lanes", [100, 99, 0])
-def test_cast_packs_two_int4_in_a_byte_by_count_and_by_repeats(lanes, tmp_path):
+def test_cast_packs_two_int4_in_a_byte_by_count_and_by_repeats(lanes):
     """An odd number of elements leaves the other half of the last byte as it is."""
-    (tmp_path / "nibbles.cpp").write_text(NIBBLES)
     x = np.random.default_rng(0).uniform(-10, 10, 512).astype(np.float16)
     expected = np.clip(np.rint(x), -8, 7).astype(np.int8)
     expected[np.arange(512) % 128 >= lanes if lanes else [511]] = 0  # the mask is 100 of 128
     packed, back = np.zeros(256, np.int8), np.zeros(512, np.float16)
-    launch(ascendc.compile(tmp_path / "nibbles.cpp", "nibbles", define={"LANES": lanes}), 1, x, packed, back)
+    launch(ascendc.compile(PROGRAMS / "nibbles.cpp", "nibbles", define={"LANES": lanes}), 1, x, packed, back)
     check_same_bits(packed.view(np.uint8), (expected[0::2] & 15 | expected[1::2] << 4).view(np.uint8))
     again = expected.astype(np.float16)
     check_same_bits(back, again if lanes else np.append(again[:509], x[509:]))
 
 
-MASKS = """\
-#include "kernel_operator.h"
-using namespace AscendC;
-using Pointer = void (*)(const LocalTensor<float>&, const LocalTensor<float>&, const LocalTensor<float>&, uint64_t,
-                         const uint8_t, const BinaryRepeatParams&);
-template <Pointer function>
-void masked(const LocalTensor<float>& a, const LocalTensor<float>& x) { function(a, x, x, 3, 1, {1, 1, 1, 8, 8, 8}); }
-extern "C" __global__ __aicore__ void masks(GM_ADDR x, GM_ADDR y) {
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 2048);
-    GlobalTensor<float> source, target;
-    source.SetGlobalBuffer((__gm__ float*)x, 64);
-    target.SetGlobalBuffer((__gm__ float*)y, 448);
-    const BinaryRepeatParams two = {1, 1, 1, 8, 8, 8};
-    const UnaryRepeatParams one = {1, 1, 8, 8};
-    uint64_t bits[2] = {5, 0};
-    const uint64_t constant[2] = {5, 0};
-    const int32_t count = 3;
-    LocalTensor<float> a = buffer.Get<float>(), from = a[448];
-    DataCopy(from, source, 64);
-    PipeBarrier<PIPE_ALL>();
-    Duplicate(a, 0.0f, 448);
-    masked<Add<float>>(a, from);
-    Add(a[64], from, from, bits, 1, two);
-    Add(a[128], from, from, constant, 1, two);
-    Adds(a[192], from, 1.0f, constant, 1, one);
-    Adds(a[256], from, 1.0f, count, 1, one);
-    Add<float, false>(a[320], from, from, MASK_PLACEHOLDER, 1, two);
-    if (ZERO) Exp(a[384], from, 0, 1, one);
-    PipeBarrier<PIPE_ALL>();
-    DataCopy(target, a, 448);
-}
-"""
-
-
-def test_a_mask_is_a_number_or_bits_and_functions_have_addresses(tmp_path):
+def test_a_mask_is_a_number_or_bits_and_functions_have_addresses():
     """By a pointer, bits that may change and that may not, a count in a variable, the register's mask; 0 is a count."""
-    (tmp_path / "masks.cpp").write_text(MASKS)
     x, y = np.random.default_rng(0).standard_normal(64).astype(np.float32), np.zeros(448, np.float32)
-    launch(ascendc.compile(tmp_path / "masks.cpp", "masks", define={"ZERO": 0}), 1, x, y)
+    launch(ascendc.compile(PROGRAMS / "masks.cpp", "masks", define={"ZERO": 0}), 1, x, y)
     first, bits = np.arange(64) < 3, np.isin(np.arange(64), (0, 2))
     rows = [
         (2 * x, first),
@@ -438,7 +328,7 @@ def test_a_mask_is_a_number_or_bits_and_functions_have_addresses(tmp_path):
     for got, (value, mask) in zip(y.reshape(7, 64), [*rows, (x, np.zeros(64, bool))], strict=True):
         check_same_bits(got, np.where(mask, value, np.float32(0)))
     with pytest.raises(BoundsFault, match="Exp: mask must be 1 to 64, got 0"):
-        launch(ascendc.compile(tmp_path / "masks.cpp", "masks", define={"ZERO": 1}), 1, x, y)
+        launch(ascendc.compile(PROGRAMS / "masks.cpp", "masks", define={"ZERO": 1}), 1, x, y)
 
 
 def test_headers_name_what_python_names():
@@ -511,8 +401,8 @@ def test_a_tiling_that_is_too_short_is_refused(inputs):
 @pytest.mark.parametrize(("name", "place"), [("DT_FLOAT", 0), ("DT_FLOAT16", 1), ("DT_BF16", 2)])
 def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_path):
     branches = "".join(
-        f"#if ORIG_DTYPE_X == {one}\n    memory.SetValue({at}, {one} + 1);\n#endif\n"
-        for at, one in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
+        f"#if ORIG_DTYPE_X == {name}\n    memory.SetValue({at}, {name} + 1);\n#endif\n"
+        for at, name in enumerate(("DT_FLOAT", "DT_FLOAT16", "DT_BF16"))
     )
     (tmp_path / "k.cpp").write_text(
         '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
@@ -524,23 +414,6 @@ def test_the_preprocessor_compares_types_of_the_operator_build(name, place, tmp_
     assert memory.tolist() == [[1, 0, 0], [0, 2, 0], [0, 0, 28]][place]
 
 
-OWN_MEMORY = """
-#include "kernel_operator.h"
-using namespace AscendC;
-const __gm__ float TABLE[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
-{
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 64);
-    LocalTensor<float> local = buffer.Get<float>();
-    GlobalTensor<float> in, out, table;
-    in.SetGlobalBuffer((__gm__ float*)x + OFFSET, 8);
-    out.SetGlobalBuffer((__gm__ float*)y, 8);
-    table.SetGlobalBuffer(const_cast<__gm__ float*>(TABLE), 8);
-    TURN
-}
-"""
 BEFORE = "32 bytes of global memory at 0x.* belong to no array of the launch; arrays.0. begins 32 bytes further on"
 COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);"
 
@@ -562,9 +435,8 @@ COPY = "DataCopy(local, %s, 8); PipeBarrier<PIPE_ALL>(); DataCopy(%s, local, 8);
         ("AtomicAdd(const_cast<__gm__ float*>(TABLE), 1.f);", 0, "AtomicAdd: the kernel's own memory is read-only"),
     ],
 )
-def test_a_kernel_reads_its_own_tables_and_nothing_else_around_its_arrays(turn, offset, text, tmp_path):
-    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
-    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": offset, "TURN": turn})
+def test_a_kernel_reads_its_own_tables_and_nothing_else_around_its_arrays(turn, offset, text):
+    kernel = ascendc.compile(PROGRAMS / "own_memory.cpp", "k", define={"OFFSET": offset, "TURN": turn})
     x, y = guarded(np.arange(8, dtype=np.float32)), guarded(np.full(8, 9, np.float32))
     if text is None:
         launch(kernel, 1, x, y)
@@ -575,10 +447,9 @@ def test_a_kernel_reads_its_own_tables_and_nothing_else_around_its_arrays(turn, 
         assert (y == 9).all()
 
 
-def test_a_kernel_s_own_memory_is_looked_up_once(tmp_path, monkeypatch):
-    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
+def test_a_kernel_s_own_memory_is_looked_up_once(monkeypatch):
     turn = "float sum = 0; for (int i = 0; i < 80; ++i) sum += table.GetValue(i % 8); out.SetValue(0, sum);"
-    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": turn})
+    kernel = ascendc.compile(PROGRAMS / "own_memory.cpp", "k", define={"OFFSET": 0, "TURN": turn})
     read, looked = Path.read_text, []
     monkeypatch.setattr(Path, "read_text", lambda path, *rest: looked.append(path) or read(path, *rest))
     y = np.zeros(8, np.float32)
@@ -587,11 +458,10 @@ def test_a_kernel_s_own_memory_is_looked_up_once(tmp_path, monkeypatch):
     assert len(looked) == 1
 
 
-def test_a_read_only_array_is_not_written_through_a_pointer(tmp_path):
+def test_a_read_only_array_is_not_written_through_a_pointer():
     """Nothing sees the write itself; the bytes are put back."""
-    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
     kernel = ascendc.compile(
-        tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": "((float*)x)[1] = ((float*)y)[1] = 7;"}
+        PROGRAMS / "own_memory.cpp", "k", define={"OFFSET": 0, "TURN": "((float*)x)[1] = ((float*)y)[1] = 7;"}
     )
     x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     x.flags.writeable = False
@@ -606,8 +476,9 @@ def test_a_read_only_array_is_not_written_through_a_pointer(tmp_path):
 
 
 def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):
-    (tmp_path / "k.cpp").write_text(OWN_MEMORY)
-    kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"OFFSET": 0, "TURN": "out.SetValue(0, in.GetValue(0));"})
+    kernel = ascendc.compile(
+        PROGRAMS / "own_memory.cpp", "k", define={"OFFSET": 0, "TURN": "out.SetValue(0, in.GetValue(0));"}
+    )
     for place in (np.zeros(8, np.float32), np.memmap(tmp_path / "memory", np.float32, "w+", shape=8)):
         with pytest.raises(BoundsFault, match="belong to no array of the launch"):
             launch(lambda y, at=place: kernel(at.ctypes.data, y), 1, np.zeros(8, np.float32))
@@ -648,20 +519,8 @@ def test_arithmetic_with_a_type_s_number_wants_parentheses(code, tmp_path):
         ascendc.compile(tmp_path / "k.cpp", "k")
 
 
-def test_a_header_names_types_in_code_which_the_preprocessor_compares(tmp_path):
-    (tmp_path / "tiling.h").write_text(
-        "#pragma once\nconstexpr ge::DataType WANTED = ge::DT_FLOAT16, OTHER = ge::DataType::DT_BF16;\n"
-        "inline int place(ge::DataType type)\n{\n    using namespace ge;\n    ge::DataType small = DT_FLOAT16;\n"
-        "    switch (type) {\n        case ge::DT_FLOAT: return 10;\n        case DT_BF16: return 20;\n"
-        "        default: return type == small ? 30 : 40;\n    }\n}\n"
-    )
-    (tmp_path / "k.cpp").write_text(
-        '#include "kernel_operator.h"\n#include "tiling.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x)\n{\n'
-        "    AscendC::GlobalTensor<int32_t> memory;\n    memory.SetGlobalBuffer((__gm__ int32_t*)x, 4);\n"
-        "#if ORIG_DTYPE_X == DT_FLOAT16\n    memory.SetValue(0, place(WANTED));\n    memory.SetValue(1, place(OTHER));\n"
-        "    memory.SetValue(2, place(ge::DT_FLOAT));\n    memory.SetValue(3, ORIG_DTYPE_X);\n#endif\n}\n"
-    )
-    memory = np.zeros(4, np.int32)
-    macros = {"ORIG_DTYPE_X": "DT_FLOAT16"}
-    launch(ascendc.compile(tmp_path / "k.cpp", "k", headers=[tmp_path / "tiling.h"], define=macros), 1, memory)
+def test_a_header_names_types_in_code_which_the_preprocessor_compares():
+    memory, macros = np.zeros(4, np.int32), {"ORIG_DTYPE_X": "DT_FLOAT16"}
+    kernel = ascendc.compile(PROGRAMS / "types.cpp", "k", headers=[PROGRAMS / "types.h"], define=macros)
+    launch(kernel, 1, memory)
     assert memory.tolist() == [30, 20, 10, 1]

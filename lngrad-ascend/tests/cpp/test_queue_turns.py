@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,206 +25,16 @@ from lngrad_ascend.faults import (
 )
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-SAME_PATHS = True
+PROGRAMS = Path(__file__).with_name("programs")
 
-HEAD = """\
-#include "kernel_operator.h"
-using namespace AscendC;
-"""
 
-TURNS = """
-extern "C" __global__ __aicore__ void cleared(GM_ADDR y)
-{
-    TPipe pipe;
-    TQue<TPosition::VECOUT, 2> queue;
-    pipe.InitBuffer(queue, 2, 32);
-    GlobalTensor<float> target;
-    target.SetGlobalBuffer((__gm__ float*)y, 16);
-    uint64_t first[4];
-    for (int i = 0; i < 4; ++i) { // each buffer is cleared twice
-        LocalTensor<float> a = queue.AllocTensor<float>();
-        first[i] = a.GetPhyAddr();
-        Duplicate(a, 0.0f, 8);
-        queue.EnQue(a);
-        a = queue.DeQue<float>();
-        queue.FreeTensor(a);
-    }
-    const float in_turn = first[0] != first[1] && first[0] == first[2] && first[1] == first[3];
-    LocalTensor<float> a = queue.AllocTensor<float>(), b = queue.AllocTensor<float>();
-    Adds(a, a, in_turn, 8);
-    Adds(b, b, 2 * in_turn, 8);
-    queue.EnQue(a);
-    queue.EnQue(b);
-    a = queue.DeQue<float>();
-    b = queue.DeQue<float>();
-    DataCopy(target, a, 8);
-    DataCopy(target[8], b, 8);
-    queue.FreeTensor(a);
-    queue.FreeTensor(b);
-}
-"""
-
-BOUND = """
-extern "C" __global__ __aicore__ void bound(GM_ADDR x, GM_ADDR y)
-{
-    TPipe pipe;
-    TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> queue;
-    pipe.InitBuffer(queue, 1, 256);
-    GlobalTensor<float> source, target;
-    source.SetGlobalBuffer((__gm__ float*)x, 64);
-    target.SetGlobalBuffer((__gm__ float*)y, 64);
-    LocalTensor<float> a = queue.AllocTensor<float>();
-    DataCopy(a, source, 64);
-#if MODE == 0 // the manuals' copy: in, then out
-    queue.EnQue(a);
-    a = queue.DeQue<float>();
-#elif MODE == 1 // the same with the positions named
-    queue.EnQue<TPosition::VECIN, TPosition::VECOUT, float>(a);
-    a = queue.DeQue<TPosition::VECIN, TPosition::VECOUT, float>();
-#else // in, computed, out
-    queue.EnQue<TPosition::GM, TPosition::VECIN, float>(a);
-    a = queue.DeQue<TPosition::GM, TPosition::VECIN, float>();
-    Adds(a, a, 1.0f, 64);
-#if MODE == 2
-    queue.EnQue<TPosition::VECOUT, TPosition::GM, float>(a);
-    a = queue.DeQue<TPosition::VECOUT, TPosition::GM, float>();
-#endif
-#endif
-    DataCopy(target, a, 64);
-    queue.FreeTensor(a);
-}
-"""
-
-# Each stage has two buffers of 64 KiB: four do not fit into the Unified Buffer of an A2.
-POOLS = """
-#define FLAG(event) SetFlag<HardEvent::event>(0), WaitFlag<HardEvent::event>(0)
-constexpr uint32_t BYTES = 65536, N = 64;
-enum { SHARED, AGAIN, NESTED, ANEW, NO_RESET, STALE, HELD, LEAK, LONG, MANY, LARGER, OLD, NO_MEMORY, GIVEN_BACK,
-       OUTER, OUTER_LEAK, OUTER_RACE, SCOPE, GONE, TENSOR_GONE };
-using In = TQue<TPosition::VECIN, 1>;
-using Out = TQue<TPosition::VECOUT, 1>;
-
-struct Stages {
-    TPipe pipe;
-    TBufPool<TPosition::VECCALC> whole;
-    TBufPool<TPosition::VECCALC, 2> first, second;
-    In in1, in2;
-    Out out1, out2;
-    TBuf<> last;
-    GlobalTensor<float> x, y;
-    int32_t mode = 0;
-
-    __aicore__ inline void stage(In& in, Out& out, float factor, int32_t at)
-    {
-        LocalTensor<float> a = in.AllocTensor<float>();
-        if (mode == AGAIN) // by address: whose it is, the pool in use says
-            DataCopyPadGm2UBImpl((__ubuf__ float*)a.GetPhyAddr(), (__gm__ float*)x.GetPhyAddr(),
-                                 DataCopyExtParams{1, 4 * N, 0, 0, 0}, DataCopyPadExtParams<float>());
-        else
-            DataCopy(a, x, N);
-        in.EnQue(a);
-        a = in.DeQue<float>();
-        LocalTensor<float> b = out.AllocTensor<float>();
-        Muls(b, a, factor, N);
-        out.EnQue(b);
-        in.FreeTensor(a);
-        b = out.DeQue<float>();
-        DataCopy(y[at], b, N);
-        if (mode != LEAK && mode != OUTER_LEAK) out.FreeTensor(b);
-    }
-    __aicore__ inline void run()
-    {
-        if (mode == NESTED || (mode >= OUTER && mode < SCOPE)) {
-            pipe.InitBufPool(whole, 2 * BYTES + 4096);
-            whole.InitBufPool(first, 2 * BYTES - 31); // rounded up
-            whole.InitBufPool(second, 2 * BYTES, first);
-        } else if (mode != NO_MEMORY) {
-            pipe.InitBufPool(first, 2 * BYTES);
-            pipe.InitBufPool(second, 2 * BYTES + 32 * (mode == LARGER), first);
-        }
-        if (mode == GIVEN_BACK) pipe.Reset();
-        first.InitBuffer(in1, 1 + (mode == MANY), mode == MANY ? 32 : BYTES);
-        first.InitBuffer(out1, 1, BYTES + (mode == LONG));
-        if (mode == NESTED) pipe.InitBuffer(last, 32);
-        if (mode == AGAIN) {
-            second.InitBuffer(in2, 1, BYTES);
-            second.InitBuffer(out2, 1, BYTES);
-        }
-        for (int32_t turn = 0; turn < (mode == AGAIN ? 3 : 1); ++turn) {
-            stage(in1, out1, 2.0f + turn, 0);
-            if (mode >= OUTER) whole.Reset();
-            else if (mode != NO_RESET) first.Reset();
-            if (mode == OUTER) PipeBarrier<PIPE_ALL>();
-            if (mode != AGAIN) {
-                TBufPool<TPosition::VECCALC, 2>& pool = mode == ANEW || mode == OLD ? first : second;
-                if (mode == OLD) pipe.InitBufPool(first, 2 * BYTES, second);
-                pool.InitBuffer(in2, 1, BYTES);
-                pool.InitBuffer(out2, 1, BYTES);
-            }
-            stage(mode == OLD ? in1 : in2, out2, 3.0f + turn, N);
-            second.Reset();
-        }
-    }
-    __aicore__ inline void scoped() // the first pool's C++ object ends before the second's buffers are used
-    {
-        TBuf<> buf;
-        LocalTensor<float> tensor;
-        pipe.InitBufPool(second, 2 * BYTES);
-        {
-            TBufPool<TPosition::VECIN, 3> local;
-            pipe.InitBufPool(local, 2 * BYTES, second);
-            local.InitBuffer(in1, 1, BYTES);
-            local.InitBuffer(out1, 1, BYTES - 32);
-            local.InitBuffer(buf, 32);
-            tensor = buf.Get<float>();
-            Duplicate(tensor, 1.0f, 8);
-            stage(in1, out1, 2.0f, 0);
-        }
-        second.InitBuffer(in2, 1, BYTES);
-        second.InitBuffer(out2, 1, BYTES);
-        if (mode == TENSOR_GONE) Duplicate(tensor, 1.0f, 8);
-        stage(mode == GONE ? in1 : in2, out2, 3.0f, N);
-        second.Reset();
-    }
-    __aicore__ inline void temporary() // what the first stage has written is read in the second, or written there again
-    {
-        TBuf<> buf1, buf2;
-        pipe.InitBufPool(first, BYTES);
-        pipe.InitBufPool(second, BYTES, first);
-        first.InitBuffer(buf1, BYTES);
-        second.InitBuffer(buf2, BYTES);
-        LocalTensor<float> a = buf1.Get<float>();
-        Duplicate(a, 1.0f, 2 * N);
-        first.Reset();
-        LocalTensor<float> b = buf2.Get<float>();
-        PipeBarrier<PIPE_V>();
-        if (mode == HELD) Duplicate(a, 2.0f, 2 * N);
-        FLAG(V_MTE3);
-        DataCopy(y, b, 2 * N);
-    }
-};
-
-extern "C" __global__ __aicore__ void pools(GM_ADDR x, GM_ADDR y, GM_ADDR mode)
-{
-    Stages stages;
-    stages.x.SetGlobalBuffer((__gm__ float*)x, N);
-    stages.y.SetGlobalBuffer((__gm__ float*)y, 2 * N);
-    GlobalTensor<int32_t> number;
-    number.SetGlobalBuffer((__gm__ int32_t*)mode, 1);
-    stages.mode = number.GetValue(0);
-    if (stages.mode >= SCOPE) stages.scoped();
-    else stages.mode == STALE || stages.mode == HELD ? stages.temporary() : stages.run();
-}
-"""
-POOL_MODES = POOLS.partition("enum { ")[2].partition(" }")[0].replace(",", " ").split()
+POOL_MODES = (PROGRAMS / "pools.cpp").read_text().partition("enum { ")[2].partition(" }")[0].replace(",", " ").split()
 
 
 @pytest.fixture(scope="module")
-def pools(tmp_path_factory):
+def pools():
     """Run a mode of the pools' kernel: y is [2x, 3x], and [4x, 5x] after three turns. Returns the report."""
-    path = tmp_path_factory.mktemp("pools") / "pools.cpp"
-    path.write_text(HEAD + POOLS)
-    kernel = ascendc.compile(path, "pools")
+    kernel = ascendc.compile(PROGRAMS / "pools.cpp", "pools")
 
     def run(mode, **options):
         x, y = np.random.default_rng(1).standard_normal(64).astype(np.float32), np.zeros(128, np.float32)
@@ -235,29 +46,26 @@ def pools(tmp_path_factory):
     return run
 
 
-def test_a_queue_hands_out_its_buffers_in_turn(tmp_path):
+def test_a_queue_hands_out_its_buffers_in_turn():
     """Each buffer was cleared, so that both have zeros when they are taken together; a device does not forget them."""
-    (tmp_path / "turns.cpp").write_text(HEAD + TURNS)
     y = np.zeros(16, np.float32)
-    launch(ascendc.compile(tmp_path / "turns.cpp", "cleared"), 1, y, strictness="device")
+    launch(ascendc.compile(PROGRAMS / "turns.cpp", "cleared"), 1, y, strictness="device")
     np.testing.assert_array_equal(y, np.repeat(np.float32([1, 2]), 8))
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_a_bound_queue_orders_the_pipes_of_its_positions(tmp_path, mode):
-    (tmp_path / "bound.cpp").write_text(HEAD + BOUND)
+def test_a_bound_queue_orders_the_pipes_of_its_positions(mode):
     x, y = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
-    report = launch(ascendc.compile(tmp_path / "bound.cpp", "bound", define={"MODE": mode}), 1, x, y)
+    report = launch(ascendc.compile(PROGRAMS / "bound.cpp", "bound", define={"MODE": mode}), 1, x, y)
     np.testing.assert_array_equal(y, x + np.float32(mode == 2))
     assert not report.remarks()
 
 
-def test_a_bound_queue_orders_no_other_pipes(tmp_path):
+def test_a_bound_queue_orders_no_other_pipes():
     """Without the second EnQue and DeQue nothing orders the computation and the copy out."""
-    (tmp_path / "bound.cpp").write_text(HEAD + BOUND)
     x, y = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
     with pytest.raises(RaceFault, match="V_MTE3"):
-        launch(ascendc.compile(tmp_path / "bound.cpp", "bound", define={"MODE": 3}), 1, x, y)
+        launch(ascendc.compile(PROGRAMS / "bound.cpp", "bound", define={"MODE": 3}), 1, x, y)
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])
@@ -315,26 +123,11 @@ def test_what_breaks_a_rule_of_pools_is_refused(pools, mode, fault, text):
         pools(mode)
 
 
-def test_a_pool_of_the_cube_s_memory_is_refused(tmp_path):
-    (tmp_path / "cube.cpp").write_text(
-        HEAD
-        + """
-extern "C" __global__ __aicore__ void cube(GM_ADDR y)
-{
-    TPipe pipe;
-    TBufPool<TPosition::A1> pool;
-    TBuf<> buf;
-    pipe.InitBufPool(pool, 1024);
-    pool.InitBuffer(buf, 1024);
-}
-"""
-    )
+def test_a_pool_of_the_cube_s_memory_is_refused():
     with pytest.raises(DeviceFault, match="InitBufPool: expected a position of the vector core, VECIN"):
-        launch(ascendc.compile(tmp_path / "cube.cpp", "cube"), 1, np.zeros(8, np.float32))
+        launch(ascendc.compile(PROGRAMS / "cube_pool.cpp", "cube"), 1, np.zeros(8, np.float32))
 
 
-def test_a_pool_of_the_kernel_s_own_is_refused_by_name(tmp_path):
-    own = "struct Own { void Init() {} EXTERN_IMPL_BUFPOOL(Own, TPosition::VECCALC, 16); };\n"
-    (tmp_path / "own.cpp").write_text(HEAD + own + 'extern "C" __global__ __aicore__ void k(GM_ADDR y) {}\n')
+def test_a_pool_of_the_kernel_s_own_is_refused_by_name():
     with pytest.raises(CompileError, match="EXTERN_IMPL_BUFPOOL is not simulated"):
-        ascendc.compile(tmp_path / "own.cpp", "k")
+        ascendc.compile(PROGRAMS / "own_pool.cpp", "k")

@@ -67,17 +67,17 @@ REFUSED = [
 
 @pytest.mark.parametrize("mode", range(len(REFUSED)))
 def test_a_device_takes_what_the_checker_refuses(mode):
-    given = X[:4].copy() if mode == 6 else X
+    source = X[:4].copy() if mode == 6 else X
     y = np.zeros(64, np.float32)
-    report = run("device_mode_refusals", given, y, define={"MODE": mode}, strictness="device", ordering=False)
-    expected = np.concatenate([given + 1, np.zeros(64 - given.size, np.float32)])
+    report = run("device_mode_refusals", source, y, define={"MODE": mode}, strictness="device", ordering=False)
+    expected = np.concatenate([source + 1, np.zeros(64 - source.size, np.float32)])
     np.testing.assert_array_equal(y, expected)
     if mode == 0:  # nobody uses it
-        assert "gets 0 bytes" in str(run("device_mode_refusals", given, y, define={"MODE": mode}).remarks())
+        assert "gets 0 bytes" in str(run("device_mode_refusals", source, y, define={"MODE": mode}).remarks())
     if REFUSED[mode] is not None:
         assert len(report.remarks()) == 1  # says what the checker refuses
         with pytest.raises(DeviceFault, match=REFUSED[mode]):
-            run("device_mode_refusals", given, y, define={"MODE": mode}, ordering=False)
+            run("device_mode_refusals", source, y, define={"MODE": mode}, ordering=False)
 
 
 def test_bytes_behind_an_array_have_no_value_and_end():

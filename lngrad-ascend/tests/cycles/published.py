@@ -101,21 +101,21 @@ def add(stage: AddStage) -> Timed:
             for tensor in outside[:2]:
                 tensor.SetL2CacheHint(CacheMode.CACHE_MODE_DISABLE)
         inside = [
-            [memory_at(core, TPosition.VECCALC, HALF, at, 2 * n) for at in one] for one in places[: stage.buffers]
+            [memory_at(core, TPosition.VECCALC, HALF, at, 2 * n) for at in buffer] for buffer in places[: stage.buffers]
         ]
         for flag in range(stage.buffers):
             SetFlag(HardEvent.V_MTE2, flag)
             SetFlag(HardEvent.MTE3_V, flag)
         for turn, first in enumerate(range(0, count, n)):
             flag, part = turn % stage.buffers, min(n, count - first)
-            one, two, out = inside[flag]
+            first_term, second_term, out = inside[flag]
             WaitFlag(HardEvent.V_MTE2, flag)
-            DataCopy(one, outside[0][first], part)
-            DataCopy(two, outside[1][first], part)
+            DataCopy(first_term, outside[0][first], part)
+            DataCopy(second_term, outside[1][first], part)
             SetFlag(HardEvent.MTE2_V, flag)
             WaitFlag(HardEvent.MTE2_V, flag)
             WaitFlag(HardEvent.MTE3_V, flag)
-            Add(out, one, two, part)
+            Add(out, first_term, second_term, part)
             SetFlag(HardEvent.V_MTE2, flag)
             SetFlag(HardEvent.V_MTE3, flag)
             WaitFlag(HardEvent.V_MTE3, flag)

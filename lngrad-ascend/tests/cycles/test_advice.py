@@ -38,10 +38,10 @@ def on_a_tile(body: Body, rows: Callable[[int], int] = lambda block: 1, blocks: 
     """Copy N floats in, run ``body`` on them (dst, src), copy N out: so often as ``rows`` says of the block."""
 
     def kernel(x, y):
-        pipe, (here, there) = TPipe(), (TBuf(), TBuf())
-        pipe.InitBuffer(here, N * 4)
-        pipe.InitBuffer(there, N * 4)
-        src, dst = here.Get(F), there.Get(F)
+        pipe, (source_buffer, target) = TPipe(), (TBuf(), TBuf())
+        pipe.InitBuffer(source_buffer, N * 4)
+        pipe.InitBuffer(target, N * 4)
+        src, dst = source_buffer.Get(F), target.Get(F)
         source, target = GlobalTensor(F), GlobalTensor(F)
         source.SetGlobalBuffer(x)
         target.SetGlobalBuffer(y + GetBlockIdx() * N)
@@ -66,8 +66,8 @@ def on_a_tile(body: Body, rows: Callable[[int], int] = lambda block: 1, blocks: 
 
 def check_advice(kind: str, before: Cycles, after: Cycles, near: float = 0.3) -> None:
     """The advice is given before, not after, and saves what it says, within ``near``."""
-    (advice,) = (one for one in before.advice if one.kind == kind)
-    assert kind not in [one.kind for one in after.advice]
+    (advice,) = (advice for advice in before.advice if advice.kind == kind)
+    assert kind not in [advice.kind for advice in after.advice]
     assert before.cycles - after.cycles == pytest.approx(advice.cycles, rel=near)
     assert before.time_us - after.time_us == pytest.approx(advice.time_us, rel=near)
 
@@ -85,7 +85,7 @@ def test_repeats():
     (before, y), (after, z) = on_a_tile(one_by_one), on_a_tile(at_once)
     np.testing.assert_array_equal(y, z)
     check_advice("repeats", before, after)
-    assert "test_advice.py" in next(one.text for one in before.advice if one.kind == "repeats")
+    assert "test_advice.py" in next(advice.text for advice in before.advice if advice.kind == "repeats")
 
 
 def sums(dst, src):
@@ -108,9 +108,9 @@ def test_reductions():
 def test_a_block_with_more_work():
     before, _ = on_a_tile(at_once, lambda block: 9 if block == 3 else 3, 4)
     after, _ = on_a_tile(at_once, lambda block: 4 + (block % 2), 4)
-    (advice,) = (one for one in before.advice if one.kind == "tail")
+    (advice,) = (advice for advice in before.advice if advice.kind == "tail")
     assert advice.text.startswith("block 3 works 2.0 times as long as the mean")
-    assert "tail" not in [one.kind for one in after.advice]
+    assert "tail" not in [advice.kind for advice in after.advice]
     assert 0.7 * advice.cycles <= before.cycles - after.cycles <= advice.cycles
 
 

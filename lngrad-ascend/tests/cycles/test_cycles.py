@@ -47,9 +47,9 @@ def cycles_of(body, count=4096, blocks=1, **options):
 
     def kernel(x, y):
         pipe, buffers = TPipe(), [TBuf() for _ in range(3)]
-        for one in buffers:
-            pipe.InitBuffer(one, count * 4)
-        src, dst, work = (one.Get(F) for one in buffers)
+        for buffer in buffers:
+            pipe.InitBuffer(buffer, count * 4)
+        src, dst, work = (buffer.Get(F) for buffer in buffers)
         source, target = GlobalTensor(F), GlobalTensor(F)
         source.SetGlobalBuffer(x)
         target.SetGlobalBuffer(y + GetBlockIdx() * count)
@@ -111,7 +111,7 @@ class TestSchedule:
 
         together, apart = run(0x8000), run(0x8000 + 256)
         assert together.cycles - apart.cycles == 64
-        assert [one.kind for one in together.advice] == ["banks"]
+        assert [advice.kind for advice in together.advice] == ["banks"]
         assert not apart.advice
 
     @pytest.mark.parametrize(("stride", "repeats"), [(1, 1), (8, 4), (16, 8)])
@@ -135,17 +135,17 @@ class TestSchedule:
         assert "SyncAll" in found.guesses
 
     def test_more_blocks_than_cores_take_turns(self):
-        one, many = cycles_of(added, blocks=40, soc="Ascend910B3"), cycles_of(added, blocks=41, soc="Ascend910B3")
-        assert (one.cores, many.cores) == (40, 40)
-        assert many.cycles == pytest.approx(2 * one.cycles, rel=0.01)
+        few, many = cycles_of(added, blocks=40, soc="Ascend910B3"), cycles_of(added, blocks=41, soc="Ascend910B3")
+        assert (few.cores, many.cores) == (40, 40)
+        assert many.cycles == pytest.approx(2 * few.cycles, rel=0.01)
 
     @pytest.mark.parametrize("waits", [True, False])
     def test_turns_of_a_loop_that_are_left_out_change_nothing(self, waits, monkeypatch):
         def kernel(x, y):
-            pipe, (here, there) = TPipe(), (TBuf(), TBuf())
-            pipe.InitBuffer(here, 4096)
-            pipe.InitBuffer(there, 4096)
-            src, dst, source = here.Get(F), there.Get(F), GlobalTensor(F)
+            pipe, (source_buffer, target) = TPipe(), (TBuf(), TBuf())
+            pipe.InitBuffer(source_buffer, 4096)
+            pipe.InitBuffer(target, 4096)
+            src, dst, source = source_buffer.Get(F), target.Get(F), GlobalTensor(F)
             source.SetGlobalBuffer(x)
             DataCopy(src, source, 1024)
             SetFlag(HardEvent.MTE2_V, 0)
@@ -165,16 +165,16 @@ class TestSchedule:
         for least in (cycles.LEAST, 1 << 40):  # as it is; and with every turn
             monkeypatch.setattr(cycles, "LEAST", least)
             found.append(launch(kernel, 1, np.ones(1024, F), np.zeros(8, F), cycles=True).cycles)
-        one, other = found
-        assert one.cycles == pytest.approx(other.cycles, rel=1e-9)
-        assert one.shares == pytest.approx(other.shares, rel=1e-9)
-        assert sum(line.cycles for line in one.lines) == pytest.approx(one.cycles, rel=0.02)
-        for line, whole in zip(one.lines, other.lines, strict=True):
+        first, second = found
+        assert first.cycles == pytest.approx(second.cycles, rel=1e-9)
+        assert first.shares == pytest.approx(second.shares, rel=1e-9)
+        assert sum(line.cycles for line in first.lines) == pytest.approx(first.cycles, rel=0.02)
+        for line, whole in zip(first.lines, second.lines, strict=True):
             assert (line.line, line.name, [what for what, _ in line.waits]) == (
                 whole.line, whole.name, [what for what, _ in whole.waits]
             )  # fmt: skip
-            assert line.cycles == pytest.approx(whole.cycles, abs=0.01 * one.cycles)
-        assert [advice.text for advice in one.advice] == [advice.text for advice in other.advice]
+            assert line.cycles == pytest.approx(whole.cycles, abs=0.01 * first.cycles)
+        assert [advice.text for advice in first.advice] == [advice.text for advice in second.advice]
 
     def test_cores_share_the_memory(self):
         alone, shared = (add(ADD_STAGES[1]._replace(cores=cores)).cycles for cores in (1, CORES))
@@ -196,9 +196,9 @@ class TestReport:
 
     def test_lines_add_up_and_say_what_they_wait_for(self):
         found = cycles_of(added)
-        assert sum(one.cycles for one in found.lines) == pytest.approx(found.cycles)
-        assert all(re.fullmatch(r"test_cycles\.py:\d+", one.line) for one in found.lines)
-        (vector,) = (one for one in found.lines if one.name == "Adds")
+        assert sum(line.cycles for line in found.lines) == pytest.approx(found.cycles)
+        assert all(re.fullmatch(r"test_cycles\.py:\d+", line.line) for line in found.lines)
+        (vector,) = (line for line in found.lines if line.name == "Adds")
         assert vector.waits[0][0].startswith("MTE2 at test_cycles.py:")
         assert set(found.shares) == {"S", "V", "MTE2", "MTE3"}
         assert 0 < found.shares["V"] < found.shares["MTE2"] < 1
@@ -244,10 +244,10 @@ class TestReport:
         spans = {}
         for title, width in boxes.items():
             begin, end = (
-                float(one.replace(",", "")) for one in re.search(r"cycles ([\d,]+) to ([\d,]+)$", title).groups()
+                float(number.replace(",", "")) for number in re.search(r"cycles ([\d,]+) to ([\d,]+)$", title).groups()
             )
             spans[title.split(" at ")[0]] = width / (end - begin)
-        assert len({round(one, 2) for one in spans.values()}) == 1
+        assert len({round(number, 2) for number in spans.values()}) == 1
 
     def test_tile_apis_have_cycles(self, monkeypatch):
         """scripts/tile_cycles.py: a larger buffer is never slower, and one row at a time is much."""
@@ -262,7 +262,7 @@ class TestReport:
 
 class TestFigures:
     def test_every_instruction_has_one_or_is_a_guess(self):
-        names = {one.name for one in OPERATIONS}
+        names = {operation.name for operation in OPERATIONS}
         others = {"DataCopy", "TransDataTo5HD", "GatherMask"}
         assert set(figures.TIMINGS) <= names | others
         guessed = {name for name in names if not timing_of(name).sourced}

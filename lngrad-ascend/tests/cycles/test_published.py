@@ -46,8 +46,8 @@ pto vrsqrt line 128 repeats
 
 
 def test_instructions_and_tiles_that_were_set_aside(fitting):
-    assert [one.name for one in fitting.SET_ASIDE] == [name.strip() for name in SET_ASIDE.split(";")]
-    within = [abs(fitting.error(one)) <= 0.2 for one in fitting.SET_ASIDE]
+    assert [measurement.name for measurement in fitting.SET_ASIDE] == [name.strip() for name in SET_ASIDE.split(";")]
+    within = [abs(fitting.error(measurement)) <= 0.2 for measurement in fitting.SET_ASIDE]
     assert sum(within) >= 0.8 * len(within), fitting.table()
 
 
@@ -62,11 +62,11 @@ def test_the_figures_are_those_of_the_fit(fitting):
 
 def test_the_stages_of_an_add():
     stages = [add(stage) for stage in ADD_STAGES]
-    assert all(1 / 1.5 <= one.ratio <= 1.5 for one in stages), stages
-    times = [one.model_us for one in stages]
+    assert all(1 / 1.5 <= measurement.ratio <= 1.5 for measurement in stages), stages
+    times = [measurement.model_us for measurement in stages]
     assert times == sorted(set(times), reverse=True)  # as published
-    for stage, one in zip(ADD_STAGES, stages, strict=True):
-        busy = one.cycles.shares["V"] * (one.model_us - one.cycles.launch_us)
+    for stage, measurement in zip(ADD_STAGES, stages, strict=True):
+        busy = measurement.cycles.shares["V"] * (measurement.model_us - measurement.cycles.launch_us)
         assert busy == pytest.approx(stage.vector_us, rel=0.1)
 
 
@@ -74,10 +74,10 @@ def test_the_stages_of_an_add():
 @pytest.mark.slow
 def test_add_and_rms_norm():
     rows = [add_rms_norm(row) for row in RMS_ROWS]
-    assert all(1 / 1.5 <= one.ratio <= 1.5 for one in rows), rows
+    assert all(1 / 1.5 <= measurement.ratio <= 1.5 for measurement in rows), rows
     apart = [
-        abs(100 * one.cycles.shares[pipe] - share)
-        for row, one in zip(RMS_ROWS, rows, strict=True)
+        abs(100 * measurement.cycles.shares[pipe] - share)
+        for row, measurement in zip(RMS_ROWS, rows, strict=True)
         for pipe, share in zip(("V", "MTE2", "MTE3"), row.shares, strict=True)
     ]
     assert sum(points <= 15 for points in apart) >= len(apart) / 2, apart

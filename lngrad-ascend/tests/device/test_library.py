@@ -29,171 +29,189 @@ def blocks(column: np.ndarray) -> np.ndarray:
     return np.repeat(column.reshape(-1, 1), 8, axis=1)
 
 
-def softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x = np.where(np.arange(K) < REAL, x, -np.inf)
+RNG = np.random.default_rng(5)
+X, Y, Z = RNG.standard_normal((3, M, K))
+FLAT = [array.reshape(-1) for array in (X, Y, Z)]
+OUT, COLUMN, LINE = np.zeros((M, K)), np.zeros((M, 8)), np.zeros(K)
+COUNTED = np.arange(K) < REAL
+# A row of each function below: the function, its tensors, the whole numbers, the real one, and what the first tensors become.
+
+
+def softmax_rows():
+    x = np.where(COUNTED, X, -np.inf)
     largest = x.max(axis=1, keepdims=True)
     e = np.exp(x - largest)
-    return e / e.sum(axis=1, keepdims=True), e.sum(axis=1, keepdims=True), largest
-
-
-def cases():
-    """By row: the tensors given, the whole numbers, the real one, and what each of the first tensors becomes."""
-    rng = np.random.default_rng(5)
-    x, y, z = rng.standard_normal((3, M, K))
-    out, column, line = np.zeros((M, K)), np.zeros((M, 8)), np.zeros(K)
-    y_, total, largest = softmax(x)
-    before = blocks(rng.standard_normal(M)), blocks(largest[:, 0] + [1, -1, 0.5])
-    scale = np.exp(before[1][:, :1] - np.maximum(largest, before[1][:, :1]))
-    shifted = np.exp(np.where(np.arange(K) < REAL, x, -np.inf) - np.maximum(largest, before[1][:, :1]))
-    inner = (x * y)[:, :REAL].sum(axis=1)
-    mask = (rng.random((M, K)) < 0.5).astype(np.uint8)
-    flat = [one.reshape(-1) for one in (x, y, z)]
-    odd = np.array([np.inf, -np.inf, np.nan, 0.0] * 4)
-    heads = np.array([1.0, 0.0] * 8)
-    offsets = np.array([3, 1, 0, 2, 5, 4, 0, 1], np.uint32) * 32
-    image = rng.standard_normal((1, 2, 2, 4))
-    yield "SoftMax", [out, column, column, x], SHAPE, 0, [y_, blocks(total), blocks(largest)]
-    yield "SoftMax", [out, x], SHAPE, 0, [y_]
-    yield "SimpleSoftMax", [out, blocks(total), blocks(largest), x], SHAPE, 0, [np.exp(x - largest) / total]
-    yield "LogSoftMax", [out, column, column, x], (M, K, K), 0, [np.log10(
-        np.exp(x) / np.exp(x).sum(1, keepdims=True))]  # fmt: skip
-    yield "SoftmaxGrad", [out, x, y], (*SHAPE, 0), 0, [(x - inner[:, None]) * y]
-    yield "SoftmaxGrad", [column, x, y], (*SHAPE, 1), 0, [blocks(inner)]
-    yield "SoftmaxFlashV2", [out, column, column, x, column, *before], (*SHAPE, 1), 0, [
-        shifted, blocks(scale * before[0][:, :1] + shifted.sum(1, keepdims=True)),
-        blocks(np.maximum(largest, before[1][:, :1]))]  # fmt: skip
+    total = e.sum(axis=1, keepdims=True)
+    before = blocks(RNG.standard_normal(M)), blocks(largest[:, 0] + [1, -1, 0.5])
+    larger = np.maximum(largest, before[1][:, :1])
+    scale, shifted = np.exp(before[1][:, :1] - larger), np.exp(x - larger)
+    inner = (X * Y)[:, :REAL].sum(axis=1)
+    yield "SoftMax", [OUT, COLUMN, COLUMN, X], SHAPE, 0, [e / total, blocks(total), blocks(largest)]
+    yield "SoftMax", [OUT, X], SHAPE, 0, [e / total]
+    yield "SimpleSoftMax", [OUT, blocks(total), blocks(largest), X], SHAPE, 0, [np.exp(X - largest) / total]
+    logarithm = np.log10(np.exp(X) / np.exp(X).sum(1, keepdims=True))
+    yield "LogSoftMax", [OUT, COLUMN, COLUMN, X], (M, K, K), 0, [logarithm]
+    yield "SoftmaxGrad", [OUT, X, Y], (*SHAPE, 0), 0, [(X - inner[:, None]) * Y]
+    yield "SoftmaxGrad", [COLUMN, X, Y], (*SHAPE, 1), 0, [blocks(inner)]
+    sums = scale * before[0][:, :1] + shifted.sum(1, keepdims=True)
+    flash = [shifted, blocks(sums), blocks(larger)]
+    yield "SoftmaxFlashV2", [OUT, COLUMN, COLUMN, X, COLUMN, *before], (*SHAPE, 1), 0, flash
     marked = blocks(np.array([1.0, 2.0, 1.0]))
-    yield "AdjustSoftMaxRes", [x, marked], (M, K, K, 0x3F800000), 7.0, [np.where([[1], [0], [1]], 7.0, x)]
-    yield "Sum", [line, x], SHAPE, 0, [np.append(x[:, :REAL].sum(1), line[M:])]
-    yield "Mean", [line, x], SHAPE, 0, [np.append(x[:, :REAL].mean(1), line[M:])]
+    yield "AdjustSoftMaxRes", [X, marked], (M, K, K, 0x3F800000), 7.0, [np.where([[1], [0], [1]], 7.0, X)]
+
+
+def reductions():
+    yield "Sum", [LINE, X], SHAPE, 0, [np.append(X[:, :REAL].sum(1), LINE[M:])]
+    yield "Mean", [LINE, X], SHAPE, 0, [np.append(X[:, :REAL].mean(1), LINE[M:])]
     for name, function in (("Sum", np.sum), ("Max", np.max), ("Min", np.min), ("Prod", np.prod), ("Mean", np.mean)):
-        yield f"Reduce{name}", [line, x], (*SHAPE, 1), 0, [np.append(function(x[:, :REAL], axis=1), line[M:])]
-        yield f"Reduce{name}", [line, x], (*SHAPE, 0), 0, [function(x, axis=0)]
-    yield "CumSum", [out, line, x], (*SHAPE, 0, 1), 0, [np.cumsum(x, 0), np.cumsum(x, 0)[-1]]
-    yield "CumSum", [out, line, x], (*SHAPE, 1, 0), 0, [np.cumsum(x, 1), line]
-    yield "Fma", [out, *flat], (M * K,), 0, [x * y + z]
-    yield "Arange", [line], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
-    yield "AscendQuant", [np.zeros(M * K + 16, np.int8), flat[0]], (bits(3.0), M * K), 90.0, [
-        np.append(np.clip(np.rint(np.float16(flat[0]) * np.float16(90) + np.float16(3)), -128, 127), np.zeros(16))]  # fmt: skip
-    yield "DropOut", [out, x, mask], (M, K, K, 0), 0.25, [x / 0.25 * mask]
+        yield f"Reduce{name}", [LINE, X], (*SHAPE, 1), 0, [np.append(function(X[:, :REAL], axis=1), LINE[M:])]
+        yield f"Reduce{name}", [LINE, X], (*SHAPE, 0), 0, [function(X, axis=0)]
+    yield "CumSum", [OUT, LINE, X], (*SHAPE, 0, 1), 0, [np.cumsum(X, 0), np.cumsum(X, 0)[-1]]
+    yield "CumSum", [OUT, LINE, X], (*SHAPE, 1, 0), 0, [np.cumsum(X, 1), LINE]
+
+
+def elementwise():
+    mask = (RNG.random((M, K)) < 0.5).astype(np.uint8)
+    odd, heads = np.array([np.inf, -np.inf, np.nan, 0.0] * 4), np.array([1.0, 0.0] * 8)
+    yield "Fma", [OUT, *FLAT], (M * K,), 0, [X * Y + Z]
+    yield "Arange", [LINE], (bits(2.0), bits(-0.5), K), 0, [2.0 - 0.5 * np.arange(K)]
+    yield "DropOut", [OUT, X, mask], (M, K, K, 0), 0.25, [X / 0.25 * mask]
     packed = np.zeros(32, np.uint8)
     packed[: M * 2] = np.packbits(mask, axis=1, bitorder="little").reshape(-1)
-    yield "DropOut", [out, x, packed], (M, K, K, 1), 0.25, [x / 0.25 * mask]
-    yield "Select", [out, x, mask], (M, K, K, 1), 4.0, [np.where(mask, 4.0, x)]
-    yield "Select", [out, x, mask], (M, K, K, 0), 4.0, [np.where(mask, x, 4.0)]
-    yield "Clamp", [out, flat[0], flat[1]], (M * K, 1, 0, 0, bits(0.5)), 0, [np.minimum(np.maximum(x, y), 0.5)]
+    yield "DropOut", [OUT, X, packed], (M, K, K, 1), 0.25, [X / 0.25 * mask]
+    yield "Select", [OUT, X, mask], (M, K, K, 1), 4.0, [np.where(mask, 4.0, X)]
+    yield "Select", [OUT, X, mask], (M, K, K, 0), 4.0, [np.where(mask, X, 4.0)]
+    yield "Clamp", [OUT, FLAT[0], FLAT[1]], (M * K, 1, 0, 0, bits(0.5)), 0, [np.minimum(np.maximum(X, Y), 0.5)]
     for name, function in (("IsFinite", np.isfinite), ("IsInf", np.isinf), ("IsNan", np.isnan)):
-        yield name, [line, odd], (K,), 0, [function(odd)]
-    yield "LogicalNot", [line, heads], (K,), 0, [heads == 0]
+        yield name, [LINE, odd], (K,), 0, [function(odd)]
+    yield "LogicalNot", [LINE, heads], (K,), 0, [heads == 0]
     for name, function in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
-        yield f"Logical{name}", [line, odd, heads], (K,), 0, [function(odd, heads)]
-    scores, numbers = rng.integers(-9, 9, 64).astype(float), rng.permutation(64).astype(np.uint32)
+        yield f"Logical{name}", [LINE, odd, heads], (K,), 0, [function(odd, heads)]
+
+
+def sorting():
+    scores, numbers = RNG.integers(-9, 9, 64).astype(float), RNG.permutation(64).astype(np.uint32)
     order = np.concatenate([at + np.argsort(-scores[at : at + 32], kind="stable") for at in (0, 32)])
-    listed = np.stack([np.float32(scores[order]), numbers[order].view(np.float32)], axis=1)
+    whole = np.argsort(-scores, kind="stable")  # of equal scores the first list's come first
+    listed, merged = (
+        np.stack([np.float32(scores[places]), numbers[places].view(np.float32)], axis=1) for places in (order, whole)
+    )
     yield "Sort32", [np.zeros(128), scores, numbers], (2, 32), 0, [listed]
     yield "Extract", [np.zeros(64), np.zeros(64, np.uint32), listed], (2,), 0, [scores[order], numbers[order]]
-    whole = np.argsort(-scores, kind="stable")  # of equal scores the first list's come first
-    merged = np.stack([np.float32(scores[whole]), numbers[whole].view(np.float32)], axis=1)
-    one, other = listed[:32], listed[32:]
     yield "Sort32", [np.ones(8), scores, numbers], (0, 32), 0, [np.ones(8)]
-    yield "MrgSort", [np.zeros(128), one, other, one, one], (32, 32, 0, 0, 0, 3, 1), 0, [merged]
-    table, names = rng.integers(-9, 9, (2, 64)).astype(float), rng.permutation(64).astype(np.int32)
+    first, second = listed[:32], listed[32:]
+    yield "MrgSort", [np.zeros(128), first, second, first, first], (32, 32, 0, 0, 0, 3, 1), 0, [merged]
+    table, names = RNG.integers(-9, 9, (2, 64)).astype(float), RNG.permutation(64).astype(np.int32)
     table[0, [3, 40]], table[1, 50:] = [np.inf, np.nan], 9.0  # 50 of 64 count
     for falling in (1, 0):
         key = -table if falling else table
-        first = np.array([sorted(range(64), key=lambda j, row=row: (not np.isnan(row[j]), row[j], j)) for row in key])[
-            :, :5
-        ]
-        taken = np.pad(np.take_along_axis(table, first, 1), ((0, 0), (0, 3)))
+        best = [sorted(range(64), key=lambda j, row=row: (not np.isnan(row[j]), row[j], j))[:5] for row in key]
+        taken = np.pad(np.take_along_axis(table, np.array(best), 1), ((0, 0), (0, 3)))
         for init, done in ((0, 0), (1, 1)):
-            want = np.where([[0], [done]], 50, names[first] if init else first)
-            given = [np.full((2, 8), 7.0), np.zeros((2, 8), np.int32), table, names, np.array([0, 1], np.uint8)]
-            yield "TopK", given, (2, 64, 50, 5, init, done, 0, falling), 0, [taken, np.pad(want, ((0, 0), (0, 3)))]
-    small, named = rng.standard_normal((2, 32)), rng.integers(0, 99, (2, 32)).astype(np.int32)
+            want = np.where([[0], [done]], 50, names[best] if init else best)
+            tensors = [np.full((2, 8), 7.0), np.zeros((2, 8), np.int32), table, names, np.array([0, 1], np.uint8)]
+            yield "TopK", tensors, (2, 64, 50, 5, init, done, 0, falling), 0, [taken, np.pad(want, ((0, 0), (0, 3)))]
+    small, named = RNG.standard_normal((2, 32)), RNG.integers(0, 99, (2, 32)).astype(np.int32)
     best = np.argsort(-small, axis=1)[:, :12]
-    yield "TopK", [np.zeros((2, 12)), np.zeros((2, 12), np.int32), small, named, small], (2, 32, 32, 12, 1, 0, 1, 1), 0, [
-        np.take_along_axis(small, best, 1), np.take_along_axis(named, best, 1)]  # fmt: skip
-    both = np.stack(flat[:2], axis=1).reshape(2, -1)
-    yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *flat[:2]], (M * K,), 0, both
-    yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, flat[:2]
-    whole, scales = rng.integers(-1000, 1000, (M, K)).astype(np.int32), rng.standard_normal(K)
-    wide = np.float32(scales).astype(float)
-    counted = np.arange(K) < REAL
-    yield "AscendDequant", [out, whole, scales], (M, K, REAL, 0), 0, [np.where(counted, whole * wide, 0)]
-    yield "AscendDequant", [out, whole, scales], (M, K, K, 1), 0.5, [whole * 0.5]
-    codes = rng.integers(-128, 127, (4, 32)).astype(np.int8)
-    shifts, steps = rng.standard_normal((2, 2, 32))
-    grouped = (codes + np.repeat(np.float32(shifts), 2, 0)) * np.repeat(np.float32(steps), 2, 0).astype(float)
-    yield "AscendAntiQuant", [np.zeros((4, 32)), codes, shifts, steps], (4, 32, 2), 0, [grouped]
-    yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
-    halves = [np.repeat(one, 2, 0).astype(np.float16) for one in (shifts, steps)]
-    yield "AscendAntiQuant", [np.zeros((4, 32), np.float16), codes, *np.float16([shifts, steps])], (4, 32, 2), 0, [
-        (codes.astype(np.float16) + halves[0]) * halves[1]]  # fmt: skip
-    root = np.sqrt((x[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
-    yield "RmsNorm", [out, x, y[0]], SHAPE, 0.1, [x / root * y[0]]
-    d, m0, v0 = REAL, y[0].copy(), np.abs(z[0])
-    step = x[0] - m0
-    moved = [np.where(np.arange(K) < d, m0 + step * 0.125, m0), np.where(np.arange(K) < d, v0 + step**2 * 0.875, v0)]
-    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 1), 0.125, moved
-    yield "WelfordUpdate", [line, line, m0, v0, x[0]], (K, d, 0), 0.125, [
-        np.where(np.arange(K) < d, one, line) for one in moved]  # fmt: skip
-    counts = rng.integers(1, 9, K)
-    for given, of, numbers in (
-        ([counts.astype(np.int32)], counts, (0, 0)), ([], np.full(K, 3), (0, 0)), ([], np.repeat([4, 2], [K - 3, 3]), (4, 2)),
-    ):  # fmt: skip
-        total = int(of.sum())
-        mean = (m0 * of).sum() / total
-        tail = (numbers[0], K - 3, numbers[1], 3) if numbers[1] else (3, K, 0, 0)
-        want = [[mean, *[0] * 7], [(v0 + of * (m0 - mean) ** 2).sum() / total, *[0] * 7]]
-        yield "WelfordFinalize", [np.zeros(8), np.zeros(8), m0, v0, *given], (
-            3, K, *tail, bits(1 / K), bits(1 / total), bits(1 / total)), 0, want  # fmt: skip
-    mean, variance = x[:, :REAL].mean(1), x[:, :REAL].var(1)
-    rstd = 1 / np.sqrt(variance + 0.1)
-    for bare in (0, 1):
-        scale, shift = (1, 0) if bare else (y[0], z[0])
-        columns = np.arange(K) < REAL
-        want = (x - mean[:, None]) * rstd[:, None]
-        yield "Normalize", [out, np.zeros(M), mean, variance, x, y[0], z[0]], (*SHAPE, bare, bare), 0.1, [
-            np.where(columns, want * scale + shift, want), rstd]  # fmt: skip
-    deep = 2.5 * x + y
-    mean, variance = deep[:, :REAL].mean(1, keepdims=True), deep[:, :REAL].var(1, keepdims=True)
-    yield "DeepNorm", [out, np.zeros(M), np.zeros(M), x, y, z[0], z[1]], (*SHAPE, bits(2.5)), 0.1, [
-        (deep - mean) / np.sqrt(variance + 0.1) * z[1] + z[0], mean, variance]  # fmt: skip
-    yield "Gatherb", [np.zeros(64), flat[0], offsets], (1, 1, 8), 0, [flat[0].reshape(-1, 8)[offsets // 32]]
+    tensors = [np.zeros((2, 12)), np.zeros((2, 12), np.int32), small, named, small]
+    taken = [np.take_along_axis(array, best, 1) for array in (small, named)]
+    yield "TopK", tensors, (2, 32, 32, 12, 1, 0, 1, 1), 0, taken
+
+
+def moves():
+    both = np.stack(FLAT[:2], axis=1).reshape(2, -1)
+    yield "Interleave", [np.zeros(M * K), np.zeros(M * K), *FLAT[:2]], (M * K,), 0, both
+    yield "DeInterleave", [np.zeros(M * K), np.zeros(M * K), *both], (M * K,), 0, FLAT[:2]
+    offsets, image = np.array([3, 1, 0, 2, 5, 4, 0, 1], np.uint32) * 32, RNG.standard_normal((1, 2, 2, 4))
+    yield "Gatherb", [np.zeros(64), FLAT[0], offsets], (1, 1, 8), 0, [FLAT[0].reshape(-1, 8)[offsets // 32]]
     yield "Transpose", [np.zeros(16), image], (1, 2, 2, 4, 11), 0, [image.transpose(0, 2, 3, 1)]
     yield "Transpose", [np.zeros(16), image], (1, 4, 2, 2, 12), 0, [image.reshape(1, 2, 2, 4).transpose(0, 3, 1, 2)]
 
 
-def test_every_row_against_numpy():
-    seen = set()
+def quantization():
+    rounded = np.rint(np.float16(FLAT[0]) * np.float16(90) + np.float16(3))
+    quantized = [np.append(np.clip(rounded, -128, 127), np.zeros(16))]
+    yield "AscendQuant", [np.zeros(M * K + 16, np.int8), FLAT[0]], (bits(3.0), M * K), 90.0, quantized
+    whole, scales = RNG.integers(-1000, 1000, (M, K)).astype(np.int32), RNG.standard_normal(K)
+    products = np.where(COUNTED, whole * np.float32(scales).astype(float), 0)
+    yield "AscendDequant", [OUT, whole, scales], (M, K, REAL, 0), 0, [products]
+    yield "AscendDequant", [OUT, whole, scales], (M, K, K, 1), 0.5, [whole * 0.5]
+    codes = RNG.integers(-128, 127, (4, 32)).astype(np.int8)
+    shifts, steps = RNG.standard_normal((2, 2, 32))
+    for kind, computed in ((np.float32, np.float64), (np.float16, np.float16)):
+        shift, step = (np.repeat(array.astype(kind), 2, 0).astype(computed) for array in (shifts, steps))
+        tensors = [np.zeros((4, 32), kind), codes, shifts.astype(kind), steps.astype(kind)]
+        yield "AscendAntiQuant", tensors, (4, 32, 2), 0, [(codes.astype(computed) + shift) * step]
+    yield "AscendAntiQuant", [np.zeros((4, 32)), codes], (128, bits(3.0), bits(0.25)), 0, [(codes + 3.0) / 4]
+
+
+def normalizations():
+    root = np.sqrt((X[:, :REAL] ** 2).mean(1, keepdims=True) + 0.1)
+    yield "RmsNorm", [OUT, X, Y[0]], SHAPE, 0.1, [X / root * Y[0]]
+    mean, variance = Y[0].copy(), np.abs(Z[0])
+    step = X[0] - mean
+    moved = np.where(COUNTED, mean + step * 0.125, mean), np.where(COUNTED, variance + step**2 * 0.875, variance)
+    yield "WelfordUpdate", [LINE, LINE, mean, variance, X[0]], (K, REAL, 1), 0.125, moved
+    partly = [np.where(COUNTED, array, LINE) for array in moved]
+    yield "WelfordUpdate", [LINE, LINE, mean, variance, X[0]], (K, REAL, 0), 0.125, partly
+    drawn = RNG.integers(1, 9, K)
+    for counts, count, (head, tail) in (
+        ([drawn.astype(np.int32)], drawn, (0, 0)),
+        ([], np.full(K, 3), (0, 0)),
+        ([], np.repeat([4, 2], [K - 3, 3]), (4, 2)),
+    ):
+        total = int(count.sum())
+        whole = (mean * count).sum() / total
+        want = [[whole, *[0] * 7], [(variance + count * (mean - whole) ** 2).sum() / total, *[0] * 7]]
+        numbers = (3, K, *((head, K - 3, tail, 3) if tail else (3, K, 0, 0)), bits(1 / K), *[bits(1 / total)] * 2)
+        yield "WelfordFinalize", [np.zeros(8), np.zeros(8), mean, variance, *counts], numbers, 0, want
+    mean, variance = X[:, :REAL].mean(1), X[:, :REAL].var(1)
+    rstd = 1 / np.sqrt(variance + 0.1)
+    xhat = (X - mean[:, None]) * rstd[:, None]
+    for bare, (scale, shift) in enumerate([(Y[0], Z[0]), (1, 0)]):
+        want = [np.where(COUNTED, xhat * scale + shift, xhat), rstd]
+        yield "Normalize", [OUT, np.zeros(M), mean, variance, X, Y[0], Z[0]], (*SHAPE, bare, bare), 0.1, want
+    deep = 2.5 * X + Y
+    mean, variance = deep[:, :REAL].mean(1, keepdims=True), deep[:, :REAL].var(1, keepdims=True)
+    want = [(deep - mean) / np.sqrt(variance + 0.1) * Z[1] + Z[0], mean, variance]
+    yield "DeepNorm", [OUT, np.zeros(M), np.zeros(M), X, Y, Z[0], Z[1]], (*SHAPE, bits(2.5)), 0.1, want
+
+
+SUBJECTS = (softmax_rows, reductions, elementwise, sorting, moves, quantization, normalizations)
+ROWS = [row for subject in SUBJECTS for row in subject()]
+
+
+@pytest.mark.parametrize(("name", "arrays", "numbers", "real", "wants"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_row_against_numpy(name, arrays, numbers, real, wants):
     with socs.use("Ascend950"):
-        for name, given, numbers, real, wants in cases():
-            seen.add(name)
-            pipe = asc.TPipe()
-            dtypes = [one.dtype if one.dtype.itemsize < 8 else np.float32 for one in given]
-            tensors = [tensor(pipe, one.reshape(-1), dtype=dtype) for one, dtype in zip(given, dtypes, strict=True)]
-            call_library(name, tensors, tuple(numbers), real)
-            for out, want in zip(tensors, wants, strict=False):
-                both = np.asarray(want, np.float64).reshape(-1), content(out).astype(np.float64)
-                want, got = (np.nan_to_num(one, nan=-7e7, posinf=8e8, neginf=-8e8) for one in both)
-                error = np.abs(got - want) / np.maximum(np.abs(want), 1)
-                assert error.max() < 1e-6, (name, numbers, got, want)
-    assert seen == set(LIBRARY)
+        pipe = asc.TPipe()
+        dtypes = [array.dtype if array.dtype.itemsize < 8 else np.float32 for array in arrays]
+        tensors = [tensor(pipe, array.reshape(-1), dtype=dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
+        call_library(name, tensors, tuple(numbers), real)
+    for out, want in zip(tensors, wants, strict=False):
+        both = np.asarray(want, np.float64).reshape(-1), content(out).astype(np.float64)
+        want, got = (np.nan_to_num(array, nan=-7e7, posinf=8e8, neginf=-8e8) for array in both)
+        error = np.abs(got - want) / np.maximum(np.abs(want), 1)
+        assert error.max() < 1e-6, (name, numbers, got, want)
+
+
+def test_every_function_has_a_row():
+    assert {row[0] for row in ROWS} == set(LIBRARY)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("mode", range(6))
 def test_a_comparison_is_kept_in_a_register(mode, dtype):
     lanes = 256 // np.dtype(dtype).itemsize
-    one, two = np.random.default_rng(mode).integers(-2, 3, (2, lanes)).astype(dtype)
+    left, right = np.random.default_rng(mode).integers(-2, 3, (2, lanes)).astype(dtype)
     function = (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal)[mode]
     wanted = np.arange(lanes) % 3 != 0
     words = np.packbits(np.append(wanted, np.zeros(128 - lanes, bool)), bitorder="little").view(np.int64)
     pipe = asc.TPipe()
-    sources, kept = [tensor(pipe, one, dtype=dtype) for one in (one, two)], register(pipe)
+    sources, kept = [tensor(pipe, array, dtype=dtype) for array in (left, right)], register(pipe)
     asc.Compare(kept, *sources, CMPMODE(mode), [int(word) & (1 << 64) - 1 for word in words], 1)
     got = np.unpackbits(content(kept), bitorder="little")[:lanes] != 0
-    assert (got == (function(one, two) & wanted)).all()
+    assert (got == (function(left, right) & wanted)).all()
 
 
 def register(pipe):
@@ -210,13 +228,13 @@ def test_a_choice_by_the_register(counts, dtype):
     wanted[lanes:] = False
     x, y, before = rng.standard_normal((3, 5 * lanes)).astype(dtype)
     pipe = asc.TPipe()
-    out, one, two = (tensor(pipe, values, dtype=dtype) for values in (before, x, y))
+    out, left, right = (tensor(pipe, values, dtype=dtype) for values in (before, x, y))
     kept = register(pipe)
     pipe.ub.data[kept.start : kept.start + 16] = np.packbits(bits, bitorder="little")
     words = np.packbits(wanted, bitorder="little").view(np.uint64).tolist()
     strides = (1, 1, 1, 8, 8, 8) if counts else (2, 1, 1, 16, 8, 9)
-    given = (count,) if counts else (words, 2, strides)
-    asc.Select(out, kept, one, two, SELMODE.VSEL_CMPMASK_SPR, *given)
+    arguments = (count,) if counts else (words, 2, strides)
+    asc.Select(out, kept, left, right, SELMODE.VSEL_CMPMASK_SPR, *arguments)
     want = before.copy()
     for at in range(count if counts else 2 * lanes):
         repeat, lane = divmod(at, lanes)
@@ -232,9 +250,9 @@ def test_a_choice_by_the_register(counts, dtype):
         asc.Select(whole, kept, whole, whole, SELMODE.VSEL_CMPMASK_SPR, 64)
 
 
-def holes(one):
+def holes(local):
     """Which elements of a tensor have no value."""
-    origins = one.core.ub.poison[one.start : one.end].reshape(one.GetSize(), -1)
+    origins = local.core.ub.poison[local.start : local.end].reshape(local.GetSize(), -1)
     return origins.any(axis=1)
 
 
@@ -243,7 +261,7 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
     scores = rng.standard_normal(64).astype(np.float32)
     scores[[3, 40]], scores[[9, 50]], scores[11] = np.nan, np.inf, -np.inf
     pipe = asc.TPipe()
-    pairs, given, merged = (tensor(pipe, count=128) for _ in range(3))
+    pairs, listed, merged = (tensor(pipe, count=128) for _ in range(3))
     call_library("Sort32", [pairs, tensor(pipe, scores), tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
     order = np.concatenate(
         [at + np.lexsort((-scores[at : at + 32], ~np.isnan(scores[at : at + 32]))) for at in (0, 32)]
@@ -257,10 +275,15 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
     # Numbers of 10 on are not written: each keeps that, wherever its score takes it.
     few = tensor(pipe, count=64, dtype=np.uint32)
     few.write("test", "dst", 10)[...] = np.arange(10)
-    call_library("Sort32", [given, tensor(pipe, scores), few], (2, 32), 0)
-    assert (holes(given)[1::2] == (order >= 10)).all()
-    assert not holes(given)[::2].any()
-    call_library("MrgSort", [merged, given[:64], given[64:], given, given], (32, 32, 0, 0, 0, 3, 1), 0)
+    call_library("Sort32", [listed, tensor(pipe, scores), few], (2, 32), 0)
+    assert (holes(listed)[1::2] == (order >= 10)).all()
+    assert not holes(listed)[::2].any()
+    call_library(
+        "MrgSort",
+        [merged, listed[:64], listed[64:], listed, listed],
+        (32, 32, 0, 0, 0, 3, 1),
+        0,
+    )
     values, numbers = tensor(pipe, count=64), tensor(pipe, count=64, dtype=np.uint32)
     call_library("Extract", [values, numbers, merged], (2,), 0)
     assert (holes(numbers) == (whole >= 10)).all()
@@ -271,20 +294,25 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
     # A score without a value may stand anywhere among those of its repeat.
     rest = tensor(pipe, count=64)
     rest.write("test", "dst", 40)[...] = scores[:40]
-    call_library("Sort32", [given, rest, tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
-    assert holes(given).tolist() == [False] * 64 + [True] * 64
+    call_library("Sort32", [listed, rest, tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
+    assert holes(listed).tolist() == [False] * 64 + [True] * 64
     with pytest.raises(PoisonFault, match=r"MrgSort: src2 .* was never written"):
-        call_library("MrgSort", [merged, given[:64], given[64:], given, given], (32, 32, 0, 0, 1, 3, 1), 0)
+        call_library(
+            "MrgSort",
+            [merged, listed[:64], listed[64:], listed, listed],
+            (32, 32, 0, 0, 1, 3, 1),
+            0,
+        )
 
 
 def test_what_moves_elements_carries_what_has_no_value():
     pipe = asc.TPipe()
-    some, out = tensor(pipe, count=64), tensor(pipe, count=64)
-    some.write("test", "dst", 40)[...] = np.arange(40)
+    partial, out = tensor(pipe, count=64), tensor(pipe, count=64)
+    partial.write("test", "dst", 40)[...] = np.arange(40)
     offsets = np.array([7, 0, 5, 1, 4, 2, 3, 6], np.uint32)
-    call_library("Gatherb", [out, some, tensor(pipe, offsets * 32, dtype=np.uint32)], (1, 1, 8), 0)
+    call_library("Gatherb", [out, partial, tensor(pipe, offsets * 32, dtype=np.uint32)], (1, 1, 8), 0)
     assert holes(out).reshape(8, 8)[:, 0].tolist() == (offsets >= 5).tolist()
-    call_library("Transpose", [out, some], (1, 2, 4, 8, 11), 0)
+    call_library("Transpose", [out, partial], (1, 2, 4, 8, 11), 0)
     assert (holes(out) == (np.arange(64).reshape(2, 32).T.reshape(-1) >= 40)).all()
     column = tensor(pipe, count=16)
     column.write("test", "dst", 1)[...] = 5
@@ -296,9 +324,9 @@ def test_what_moves_elements_carries_what_has_no_value():
 def test_a_pattern_needs_only_the_bits_that_take_part():
     pipe = asc.TPipe()
     x, out, pattern = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
-    some = tensor(pipe, count=64)
-    some.write("test", "dst", 12)[...] = np.arange(12) % 3
-    asc.CompareScalar(pattern, some, 1.0, CMPMODE.EQ, 64)
+    partial = tensor(pipe, count=64)
+    partial.write("test", "dst", 12)[...] = np.arange(12) % 3
+    asc.CompareScalar(pattern, partial, 1.0, CMPMODE.EQ, 64)
     words = pattern.ReinterpretCast(np.uint32)
     assert asc.GatherMask(out, x, words, True, 12, (1, 1, 8, 1)) == 4
     assert content(out, 4).tolist() == [1, 4, 7, 10]
@@ -311,13 +339,13 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
     few = tensor(pipe, count=64)
     few.write("test", "dst", 10)[...] = np.arange(10) % 3
     asc.CompareScalar(other, few, 1.0, CMPMODE.EQ, 64)
-    halves = [one.ReinterpretCast(np.uint16) for one in (both, pattern, other)]
-    signed = [one.ReinterpretCast(np.int16) for one in halves]
+    halves = [local.ReinterpretCast(np.uint16) for local in (both, pattern, other)]
+    signed = [local.ReinterpretCast(np.int16) for local in halves]
     for compute in (
         lambda: asc.And(*halves, 16),
         lambda: asc.ShiftRight(halves[0], halves[1], 2, 16),
         lambda: asc.Adds(*signed[:2], 1, 16),
-        lambda: asc.Adds(*(one.ReinterpretCast(np.float16) for one in halves[:2]), 0, 16),  # -0 becomes 0
+        lambda: asc.Adds(*(local.ReinterpretCast(np.float16) for local in halves[:2]), 0, 16),  # -0 becomes 0
     ):
         compute()
         with pytest.raises(PoisonFault, match=r"GatherMask: src1Pattern .* was never written"):
@@ -332,9 +360,9 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
 def test_bytes_that_choose_know_no_bits():
     """Byte 1 of a comparison has bits 8 to 11: as a byte of a mask it has no value, nor has what it chooses, as bits or not."""
     pipe = asc.TPipe()
-    x, some, mask = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
-    some.write("test", "dst", 12)[...] = np.arange(12) % 3
-    asc.CompareScalar(mask, some, 1.0, CMPMODE.EQ, 64)
+    x, partial, mask = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
+    partial.write("test", "dst", 12)[...] = np.arange(12) % 3
+    asc.CompareScalar(mask, partial, 1.0, CMPMODE.EQ, 64)
     chosen = tensor(pipe, count=8, dtype=np.uint32)
     call_library("Select", [chosen, x.ReinterpretCast(np.uint32), mask], (1, 8, 8, 1), 9)
     assert holes(chosen).tolist() == [False] + [True] * 7

@@ -54,15 +54,15 @@ def pipe():
 
 
 def queue(pipe, position=TPosition.VECIN, num=1, nbytes=256, depth=1, name="q"):
-    made = TQue(position, depth, name=name)
-    pipe.InitBuffer(made, num, nbytes)
-    return made
+    que = TQue(position, depth, name=name)
+    pipe.InitBuffer(que, num, nbytes)
+    return que
 
 
 def buffer(pipe, nbytes=256, name="buf", dtype=F):
-    made = TBuf(name=name)
-    pipe.InitBuffer(made, nbytes)
-    return made.Get(dtype)
+    buf = TBuf(name=name)
+    pipe.InitBuffer(buf, nbytes)
+    return buf.Get(dtype)
 
 
 def global_tensor(count=64, dtype=F):
@@ -316,22 +316,22 @@ class TestPoison:
 
     @pytest.mark.parametrize("by_register", [False, True])
     def test_a_bit_without_a_value_spoils_its_own_element_alone(self, pipe, by_register):
-        x, bits, out, one = (buffer(pipe, name=name) for name in ("x", "bits", "out", "one"))
+        x, bits, out, ones = (buffer(pipe, name=name) for name in ("x", "bits", "out", "one"))
         Duplicate(x, 1.0, 60)  # Compare packs elements 56 to 63 into one byte
-        Duplicate(one, 1.0, 64)
+        Duplicate(ones, 1.0, 64)
         piece = pipe.ub.compared
         kept = LocalTensor(pipe.core, piece, np.dtype(np.uint8), piece.start, piece.size)
         if by_register:
-            Compare(kept, x, one, CMPMODE.EQ, 64, 1)
-            Select(out, kept, one, x, SELMODE.VSEL_CMPMASK_SPR, 64, 1)
+            Compare(kept, x, ones, CMPMODE.EQ, 64, 1)
+            Select(out, kept, ones, x, SELMODE.VSEL_CMPMASK_SPR, 64, 1)
         else:
             kept = bits.ReinterpretCast(np.uint8)
-            Compare(kept, x, one, CMPMODE.EQ, 64)
-            Select(out, kept, one, one, SELMODE.VSEL_TENSOR_TENSOR_MODE, 64)
+            Compare(kept, x, ones, CMPMODE.EQ, 64)
+            Select(out, kept, ones, ones, SELMODE.VSEL_TENSOR_TENSOR_MODE, 64)
         assert out.GetValue(59) == 1.0
-        for given, at in ((out, 60), (kept, 7)):
+        for local, at in ((out, 60), (kept, 7)):
             with pytest.raises(PoisonFault, match="was never written"):
-                given.GetValue(at)
+                local.GetValue(at)
 
     def test_a_mask_byte_without_a_value_spoils_its_own_element_alone(self, pipe):
         x, out, mask = buffer(pipe, name="x"), buffer(pipe, name="out"), buffer(pipe, name="mask")

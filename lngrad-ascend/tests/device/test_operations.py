@@ -69,7 +69,7 @@ def signatures(operation, arch):
     """Every combination of types that the row takes."""
     count = 1 + len(operation.operands.sources)
     homogeneous = [(code,) * count for code in range(len(CPP_NAMES))]
-    mixed = [tuple(map(CPP_NAMES.index, one.split())) for one in operation.mixed.split("; ") if one]
+    mixed = [tuple(map(CPP_NAMES.index, form.split())) for form in operation.mixed.split("; ") if form]
     return [codes for codes in (*homogeneous, *mixed) if operation.takes(codes, arch)]
 
 
@@ -91,14 +91,16 @@ def test_elementwise_rows(operation, soc):
             before = whole_values(rng, codes[0])
             pipe = asc.TPipe()
             out = tensor(pipe, before, dtype=DTYPES[codes[0]])
-            given = [tensor(pipe, values, dtype=DTYPES[code]) for values, code in zip(sources, codes[1:], strict=True)]
+            tensors = [
+                tensor(pipe, values, dtype=DTYPES[code]) for values, code in zip(sources, codes[1:], strict=True)
+            ]
             wide = max(DTYPES[code].itemsize for code in codes)
             lanes = 256 // wide
             function = getattr(asc, operation.name)
             mask = 5
             for form, size in ((COUNT, N - 3), (MASK, mask)):
                 out.write("test", "dst", N)[:] = before
-                arguments = [out, *given, *([3.0] if scalar else [])]
+                arguments = [out, *tensors, *([3.0] if scalar else [])]
                 if form == COUNT:
                     function(*arguments, size)
                 else:
@@ -127,7 +129,7 @@ def test_elementwise_rows(operation, soc):
 @pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])
 def test_library_rows(soc):
     """Each of the table on each of its types: rounded once from Python's own mathematics, and no more written."""
-    assert {one.name for one in LIBRARY} == set(LIBRARY_FORMULAS)
+    assert {row.name for row in LIBRARY} == set(LIBRARY_FORMULAS)
     with socs.use(soc) as target:
         for operation in LIBRARY:
             for number, codes in enumerate(signatures(operation, target.soc.arch)):
@@ -138,10 +140,10 @@ def test_library_rows(soc):
                 scalar = [2.0] if operation.operands.with_scalar else []
                 before = whole_values(rng, codes[0])
                 out = tensor(pipe, before, dtype=dtype)
-                sources = [tensor(pipe, one, dtype=dtype) for one in values]
+                sources = [tensor(pipe, array, dtype=dtype) for array in values]
                 mathematical(operation.name, out, *sources, *scalar, count=N - 3)
                 formula = LIBRARY_FORMULAS[operation.name]
-                rows = [[float(one[i]) for one in values] for i in range(N - 3)]
+                rows = [[float(array[i]) for array in values] for i in range(N - 3)]
                 want = np.array([formula(*row, *scalar) for row in rows])
                 if dtype.kind in "iu":
                     check_same_bits(operation.name, content(out)[:-3], want.astype(np.int64).astype(dtype))
@@ -263,20 +265,20 @@ def test_compare_and_select():
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-3, 3, 128).astype(np.float16) for _ in range(2))
     pipe = asc.TPipe()
-    one, other, out = (tensor(pipe, v, dtype=np.float16) for v in (a, b, np.zeros(128)))
+    left, right, out = (tensor(pipe, v, dtype=np.float16) for v in (a, b, np.zeros(128)))
     bits = tensor(pipe, np.zeros(32), dtype=np.uint8)
     for mode, ufunc in zip(
         asc.CMPMODE, (np.less, np.greater, np.equal, np.less_equal, np.greater_equal, np.not_equal), strict=True
     ):
-        asc.Compare(bits, one, other, mode, 128)
+        asc.Compare(bits, left, right, mode, 128)
         check_same_bits(mode.name, content(bits, 16), np.packbits(ufunc(a, b), bitorder="little"))
-        asc.Select(out, bits, one, other, asc.SELMODE.VSEL_TENSOR_TENSOR_MODE, 128)
+        asc.Select(out, bits, left, right, asc.SELMODE.VSEL_TENSOR_TENSOR_MODE, 128)
         check_same_bits(mode.name, content(out), np.where(ufunc(a, b), a, b))
-        asc.CompareScalar(bits, one, 1.0, mode, 128)
-        asc.Select(out, bits, one, -7.0, asc.SELMODE.VSEL_TENSOR_SCALAR_MODE, 100)
+        asc.CompareScalar(bits, left, 1.0, mode, 128)
+        asc.Select(out, bits, left, -7.0, asc.SELMODE.VSEL_TENSOR_SCALAR_MODE, 100)
         check_same_bits(mode.name, content(out, 100), np.where(ufunc(a, np.float16(1)), a, np.float16(-7))[:100])
-    asc.Compare(bits, one, other, asc.CMPMODE.LT, 128, 1, (1, 1, 1, 8, 8, 8))
-    asc.Select(out, bits, one, other, asc.SELMODE.VSEL_CMPMASK_SPR, 128, 1, (1, 1, 1, 8, 8, 8))
+    asc.Compare(bits, left, right, asc.CMPMODE.LT, 128, 1, (1, 1, 1, 8, 8, 8))
+    asc.Select(out, bits, left, right, asc.SELMODE.VSEL_CMPMASK_SPR, 128, 1, (1, 1, 1, 8, 8, 8))
     check_same_bits("repeats", content(out), np.where(a < b, a, b))
 
 
@@ -285,8 +287,8 @@ def test_compare_leaves_what_is_short_of_a_repeat_alone(soc, count):
     values = np.random.default_rng(7).standard_normal(100).astype(np.float32)
     with socs.use(soc):
         pipe = asc.TPipe()
-        one, bits = tensor(pipe, values), tensor(pipe, count=32, dtype=np.uint8)
-        asc.CompareScalar(bits, one, 0.0, asc.CMPMODE.GT, 100)
+        left, bits = tensor(pipe, values), tensor(pipe, count=32, dtype=np.uint8)
+        asc.CompareScalar(bits, left, 0.0, asc.CMPMODE.GT, 100)
         written = count // 8 * 8
         check_same_bits("whole", content(bits, written // 8), np.packbits(values[:written] > 0, bitorder="little"))
         if count < 100:

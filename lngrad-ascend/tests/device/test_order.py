@@ -26,10 +26,10 @@ def bind(address):
 
 def buffers(count):
     pipe = asc.TPipe()
-    made = [asc.TBuf(name=f"buf{i}") for i in range(count)]
-    for buf in made:
+    buffers = [asc.TBuf(name=f"buf{i}") for i in range(count)]
+    for buf in buffers:
         pipe.InitBuffer(buf, 4 * N)
-    return pipe, [buf.Get(F) for buf in made]
+    return pipe, [buf.Get(F) for buf in buffers]
 
 
 def flag(event):

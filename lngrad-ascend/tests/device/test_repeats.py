@@ -29,14 +29,14 @@ UNARY = {
 
 def tensors(count, dtype=F, seed=0):
     """Return tensors of SIZE bytes with random positive values, and copies of those."""
-    rng, pipe, made = np.random.default_rng(seed), asc.TPipe(), []
+    rng, pipe, drawn = np.random.default_rng(seed), asc.TPipe(), []
     for _ in range(count):
         buf = asc.TBuf()
         pipe.InitBuffer(buf, SIZE)
         local = buf.Get(dtype)
         local.write("test", "dst", local.GetSize())[:] = rng.uniform(0.5, 2, local.GetSize())
-        made.append(local)
-    return made, [content(local) for local in made]
+        drawn.append(local)
+    return drawn, [content(local) for local in drawn]
 
 
 def content(local):
@@ -67,8 +67,8 @@ def test_binary(name, mask, repeat, strides):
     getattr(asc, name)(dst, a, b, mask, repeat, asc.BinaryRepeatParams(*strides))
     lanes = lanes_of(mask)
     index = [places(lanes, repeat, strides[i], strides[3 + i], 4) for i in range(3)]
-    for into, one, two in zip(*index, strict=True):
-        want[into] = BINARY[name](va[one], vb[two])
+    for into, first, second in zip(*index, strict=True):
+        want[into] = BINARY[name](va[first], vb[second])
     check_same_bits(name, content(dst), want)
 
 
@@ -81,8 +81,8 @@ def test_unary_and_scalar(name, dtype, mask):
     getattr(asc, name)(dst, a, *extra, mask, 3, (2, 1, 16, 9))
     size = dtype().itemsize
     lanes = lanes_of(mask)
-    for into, one in zip(places(lanes, 3, 2, 16, size), places(lanes, 3, 1, 9, size), strict=True):
-        want[into] = SCALAR[name](va[one], dtype(1.1)) if extra else UNARY[name](va[one])
+    for into, source in zip(places(lanes, 3, 2, 16, size), places(lanes, 3, 1, 9, size), strict=True):
+        want[into] = SCALAR[name](va[source], dtype(1.1)) if extra else UNARY[name](va[source])
     check_same_bits(name, content(dst), want)
 
 
@@ -107,8 +107,8 @@ def test_duplicate_and_copy():
     for into in places(range(10), 2, 1, 16, 4):
         want[into] = 7
     asc.Copy(dst[512:], a, 64, 4, asc.CopyRepeatParams(1, 4, 8, 1))  # a gather with a stride of 4 blocks
-    for into, one in zip(places(range(64), 4, 1, 8, 4), places(range(64), 4, 4, 1, 4), strict=True):
-        want[512:][into] = va[one]
+    for into, source in zip(places(range(64), 4, 1, 8, 4), places(range(64), 4, 4, 1, 4), strict=True):
+        want[512:][into] = va[source]
     check_same_bits("Copy", content(dst), want)
 
 
@@ -307,10 +307,10 @@ class TestLocalCopies:
             pipe, buf = asc.TPipe(), asc.TBuf()
             pipe.InitBuffer(buf, 256)
             local = buf.Get(F)
-            one, other = asc.GlobalTensor(F), asc.GlobalTensor(F)
-            one.SetGlobalBuffer(source)
+            source_array, other = asc.GlobalTensor(F), asc.GlobalTensor(F)
+            source_array.SetGlobalBuffer(source)
             other.SetGlobalBuffer(result)
-            asc.DataCopy(local, one, asc.DataCopyParams(2, 1, 3, 1))
+            asc.DataCopy(local, source_array, asc.DataCopyParams(2, 1, 3, 1))
             asc.PipeBarrier(asc.PIPE_ALL)
             asc.DataCopy(other, local, asc.DataCopyParams(2, 1, 1, 2))
 

@@ -92,21 +92,23 @@ def test_a_device_copies_whole_blocks_of_a_count():
         pipe, bufs = asc.TPipe(), (asc.TBuf(), asc.TBuf())
         for buf in bufs:
             pipe.InitBuffer(buf, 64)
-        one, two = (buf.Get(F) for buf in bufs)
-        for tensor in (one, two):
+        first, second = (buf.Get(F) for buf in bufs)
+        for tensor in (first, second):
             asc.Duplicate(tensor, 5.0, 16)
         asc.PipeBarrier(asc.PIPE_ALL)
-        asc.DataCopy(one, bind(x), 12)
+        asc.DataCopy(first, bind(x), 12)
         asc.PipeBarrier(asc.PIPE_ALL)
-        asc.DataCopy(two, one, 12)
+        asc.DataCopy(second, first, 12)
         asc.PipeBarrier(asc.PIPE_ALL)
-        asc.DataCopy(bind(y), one[8:], 4)
-        asc.DataCopy(bind(y)[8], two, 12)
+        asc.DataCopy(bind(y), first[8:], 4)
+        asc.DataCopy(bind(y)[8], second, 12)
 
     x, y = np.arange(16, dtype=F), np.full(24, 9, F)
     report = asc.launch(kernel, 1, x, y, strictness="device")
     assert y.tolist() == [9] * 8 + list(range(8)) + [9] * 8
-    assert sum("the length must be a multiple of 32 bytes, got 12 * 4 = 48" in one for one in report.remarks()) == 3
+    assert (
+        sum("the length must be a multiple of 32 bytes, got 12 * 4 = 48" in remark for remark in report.remarks()) == 3
+    )
     with pytest.raises(AlignmentFault, match=r"got 12 . 4 = 48"):
         asc.launch(kernel, 1, x, y)
 
@@ -301,9 +303,9 @@ class TestSystem:
             asc.InitOutput(tensor, 5000, 2.5)
 
         memory = np.zeros(5001, F)
-        with pytest.warns(AscendWarning) as told:
+        with pytest.warns(AscendWarning) as warned:
             asc.launch(kernel, 1, memory)
-        assert ["GetValue" in str(one.message) for one in told] == [True, False]
+        assert ["GetValue" in str(warning.message) for warning in warned] == [True, False]
         assert (memory[:5000] == 2.5).all()
         assert memory[5000] == 0
 

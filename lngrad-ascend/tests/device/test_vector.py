@@ -20,11 +20,11 @@ MODES = asc.RoundMode
 
 
 def tensor(pipe, values=None, count=None, dtype=F):
-    made = asc.TBuf()
+    buf = asc.TBuf()
     values = None if values is None else np.asarray(values, dtype)
     size = count if values is None else values.size
-    pipe.InitBuffer(made, size * np.dtype(dtype).itemsize)
-    local = made.Get(dtype, size)
+    pipe.InitBuffer(buf, size * np.dtype(dtype).itemsize)
+    local = buf.Get(dtype, size)
     if values is not None:
         local.write("test", "dst", size)[:] = values
     return local

@@ -21,35 +21,35 @@ def example(dtype="float32", alpha=1.0):
     i = make_inputs(Case((3, 4), (16,)), dtype, residual=True)
     total = (alpha * i.x.astype(np.float64) + i.residual.astype(np.float64)).astype(np.float32)
     known = reference.layer_norm(total, normalized=1)
-    mean, rstd = (np.asarray(one, np.float32) for one in (known.mean, known.rstd))
+    mean, rstd = (np.asarray(array, np.float32) for array in (known.mean, known.rstd))
     return i, replace(i, x=total, residual=None, mean=mean, rstd=rstd)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_results_of_the_ops(dtype):
     i, s = example(dtype)
-    made = graph.AddLayerNorm(i.x, i.residual, i.gamma, i.beta, epsilon=1e-6, additional_output=True)
-    check_forward(Forward(made.y, made.mean, made.rstd), replace(s, dtotal=None), eps=1e-6)
-    check_same_bits(made.x, s.x.astype(made.x.dtype))
+    results = graph.AddLayerNorm(i.x, i.residual, i.gamma, i.beta, epsilon=1e-6, additional_output=True)
+    check_forward(Forward(results.y, results.mean, results.rstd), replace(s, dtotal=None), eps=1e-6)
+    check_same_bits(results.x, s.x.astype(results.x.dtype))
     assert graph.AddLayerNorm(i.x, i.residual, i.gamma, i.beta).x is None
-    made = graph.AddLayerNormGrad(i.dy, i.x, i.residual, s.rstd, s.mean, i.gamma, i.dtotal)
-    check_grads(Grads(made.dx, made.dgamma, made.dbeta), s)
+    results = graph.AddLayerNormGrad(i.dy, i.x, i.residual, s.rstd, s.mean, i.gamma, i.dtotal)
+    check_grads(Grads(results.dx, results.dgamma, results.dbeta), s)
     i, s = example(dtype, alpha=0.3)
     s = replace(s, dtotal=None)
-    made = graph.DeepNorm(i.x, i.residual, i.beta, i.gamma)
-    check_forward(Forward(made.y, made.mean, made.rstd), s, eps=1e-6)
-    made = graph.DeepNormGrad(i.dy, i.x, i.residual, i.gamma, s.mean, s.rstd)
-    check_grads(Grads(made.dgx, made.dgamma, made.dbeta), s)
+    results = graph.DeepNorm(i.x, i.residual, i.beta, i.gamma)
+    check_forward(Forward(results.y, results.mean, results.rstd), s, eps=1e-6)
+    results = graph.DeepNormGrad(i.dy, i.x, i.residual, i.gamma, s.mean, s.rstd)
+    check_grads(Grads(results.dgx, results.dgamma, results.dbeta), s)
     scaled = replace(s, dy=0.3 * i.dy.astype(np.float32))
-    check_grads(Grads(made.dx, None, None), scaled, output_mask=(True, False, False))
+    check_grads(Grads(results.dx, None, None), scaled, output_mask=(True, False, False))
 
 
 def test_tensors_of_torch_stay_such():
     torch = pytest.importorskip("torch")
     i, _ = example()
     arrays = (i.x, i.residual, i.beta, i.gamma)
-    made = graph.DeepNorm(*map(torch.from_numpy, arrays))
-    check_same_bits(made.y.numpy(), graph.DeepNorm(*arrays).y)
+    results = graph.DeepNorm(*map(torch.from_numpy, arrays))
+    check_same_bits(results.y.numpy(), graph.DeepNorm(*arrays).y)
 
 
 def test_shapes_before_there_are_data():
@@ -60,8 +60,8 @@ def test_shapes_before_there_are_data():
     assert graph.DeepNormGrad.infer_shape((-2,), (-2,), (-2,), (16,), (-2,), (-2,)) == ((-2,), (-2,), (16,), (16,))
     rows = ((3, 16), (3, 16), (3, 16), (3, 1), (-1, 1), (16,))
     assert graph.AddLayerNormGrad.infer_shape(*rows) == ((3, 16), (16,), (16,))
-    made = graph.AddLayerNormGrad.infer_shape((-1, 16), (-1, 16), (-1, 16), (5, 1), (-1, 1), (16,))
-    assert made.dx == (5, 16)
+    results = graph.AddLayerNormGrad.infer_shape((-1, 16), (-1, 16), (-1, 16), (5, 1), (-1, 1), (16,))
+    assert results.dx == (5, 16)
 
 
 def test_dtypes_before_there_are_data():
@@ -77,10 +77,10 @@ def test_outputs_are_what_the_call_gives(op):
         **dict.fromkeys(("x1", "x"), i.x), **dict.fromkeys(("x2", "gx"), i.residual), "dy": i.dy, "gamma": i.gamma,
         "beta": i.beta, "mean": s.mean, "rstd": s.rstd, "bias": None, "dsum": None,
     }  # fmt: skip
-    given = [arrays[name] for name in op.inputs]
+    read = [arrays[name] for name in op.inputs]
     settings = {"additional_output": True} if "additional_output" in op.attributes else {}
-    for promised, made in zip(op.outputs(*given, **settings), op(*given, **settings), strict=True):
-        assert (promised.shape, promised.dtype) == (made.shape, made.dtype.name)
+    for promised, results in zip(op.outputs(*read, **settings), op(*read, **settings), strict=True):
+        assert (promised.shape, promised.dtype) == (results.shape, results.dtype.name)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_outputs_are_what_the_call_gives(op):
 )  # fmt: skip
 def test_what_the_ops_refuse(error, text, wrong):
     i, _ = example()
-    given = [i.x, i.residual, i.gamma, i.beta, None]
+    read = [i.x, i.residual, i.gamma, i.beta, None]
     for place, array in wrong.items():
-        given[place] = array
+        read[place] = array
     with pytest.raises(error) as caught:
-        graph.AddLayerNorm(*given)
+        graph.AddLayerNorm(*read)
     assert text in str(caught.value)
 
 

@@ -24,7 +24,7 @@ def variance_of(inputs, epsilon):
 
 def call(op, inputs, **arguments):
     """Run an op on inputs; LayerNormGrad on the variance that belongs to their rstd."""
-    given = {
+    known = {
         "dy": inputs.dy,
         "x": inputs.x,
         op.inputs[2]: inputs.rstd,
@@ -32,9 +32,9 @@ def call(op, inputs, **arguments):
         "gamma": inputs.gamma,
     }
     if op is LayerNormGrad:
-        given["variance"] = variance_of(inputs, 1e-5).astype(np.float32)
+        known["variance"] = variance_of(inputs, 1e-5).astype(np.float32)
         arguments = {"epsilon": 1e-5} | arguments
-    return op(**(given | arguments))
+    return op(**(known | arguments))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -81,11 +81,11 @@ def test_the_hidden_epsilon(dtype, epsilon):
     inputs = make_inputs(Case((6,), (8,)), dtype)
     tiny = np.full(inputs.mean.shape, 1e-9, np.float32)  # where the epsilon decides
     default = LayerNormGrad(inputs.dy, inputs.x, tiny, inputs.mean, inputs.gamma, pd_gamma_dtype="float32")
-    given = LayerNormGrad(
+    named = LayerNormGrad(
         inputs.dy, inputs.x, tiny, inputs.mean, inputs.gamma, epsilon=epsilon, pd_gamma_dtype="float32"
     )
     other = LayerNormGrad(inputs.dy, inputs.x, tiny, inputs.mean, inputs.gamma, epsilon=0.0, pd_gamma_dtype="float32")
-    check_same_bits(tuple(default), tuple(given))
+    check_same_bits(tuple(default), tuple(named))
     with pytest.raises(AssertionError):
         check_same_bits(default.pd_gamma, other.pd_gamma)
 
@@ -286,9 +286,9 @@ RULES = {  # changed arguments of a float16 call of (3, 4, 5) normalized over (5
 @pytest.mark.parametrize("rule", RULES)
 def test_rule(op, rule):
     arguments, kind, text = RULES[rule]
-    given = {op.inputs[2] if name == "statistic" else name: value for name, value in arguments.items()}
+    named = {op.inputs[2] if name == "statistic" else name: value for name, value in arguments.items()}
     with pytest.raises(kind, match=text):
-        call(op, make_inputs(CASE, "float16"), **given)
+        call(op, make_inputs(CASE, "float16"), **named)
 
 
 def test_a_float32_x_has_float32_statistics():
@@ -314,7 +314,7 @@ def test_the_newest_ops_take_empty_tensors(op, shape):
     full, row, gamma = zeros(shape), zeros((*shape[:-1], 1)), zeros(shape[-1:])
     with soc.use(soc.DEFAULT, cann="master"):
         got = op(full, full, row, row, gamma)
-        assert op.infer_shape(shape, shape, row.shape, row.shape, gamma.shape) == tuple(one.shape for one in got)
+        assert op.infer_shape(shape, shape, row.shape, row.shape, gamma.shape) == tuple(array.shape for array in got)
     check_same_bits(tuple(got), (full, gamma, gamma))
 
 

@@ -33,9 +33,9 @@ class Both(torch.nn.Module):
     """Both ops in one graph."""
 
     def forward(self, dy, x, rstd, variance, mean, gamma):
-        one = graph_torch.layer_norm_grad(dy, x, variance, mean, gamma, epsilon=EPSILON)
-        two = graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, output_mask=(True, False, True))
-        return (*one, two.pd_x, two.pd_beta)
+        first = graph_torch.layer_norm_grad(dy, x, variance, mean, gamma, epsilon=EPSILON)
+        third = graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, output_mask=(True, False, True))
+        return (*first, third.pd_x, third.pd_beta)
 
 
 def check_both(results, inputs):
@@ -131,9 +131,9 @@ def test_the_fake_kernel_promises_shapes_and_dtypes_without_data():
 
     _, arguments = arguments_of(Case((4, 3), (2, 8)), "bfloat16")
     with FakeTensorMode() as mode:
-        dy, x, rstd, _, mean, gamma = (mode.from_tensor(one) for one in arguments)
+        dy, x, rstd, _, mean, gamma = (mode.from_tensor(tensor) for tensor in arguments)
         got = graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, pd_gamma_dtype=torch.float32)
-    assert [(tuple(one.shape), one.dtype) for one in got] == [
+    assert [(tuple(tensor.shape), tensor.dtype) for tensor in got] == [
         ((4, 3, 2, 8), torch.bfloat16),
         ((2, 8), torch.float32),
         ((2, 8), torch.float32),

@@ -22,16 +22,16 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server_toolkit(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for a Python without a shared library, which answers from a process of its own."""
-    folder = tmp_path_factory.mktemp("sdk") / "server"
+def static_toolkit(toolkit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a Python without a shared library."""
+    folder = tmp_path_factory.mktemp("sdk") / "static"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolkit_module, "_libpython", lambda: "")
         write_toolkit(folder, flags=["-Werror"])
     return folder
 
 
-@pytest.fixture(params=["in one process", "in two processes"])
+@pytest.fixture(params=["toolkit", "static_toolkit"])
 def any_toolkit(request: pytest.FixtureRequest) -> Path:
-    """Both forms in turn."""
-    return request.getfixturevalue("toolkit" if request.param == "in one process" else "server_toolkit")
+    """For `lngrad sdk --run`: Python inside the program, and the program inside Python."""
+    return request.getfixturevalue(request.param)

@@ -101,20 +101,22 @@ def fuzz_program() -> str:
     codes = sorted({int(code) for kind in (acl.aclError, aclnn.aclnnStatus) for code in kind})
     head = _HEAD.replace("@CODES@", "".join(f"    case {code}:\n" for code in codes if code))
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
-    callers = "\n".join(_caller(one) for one in FUNCTIONS.values())
-    main = _MAIN.replace("@NAMES@", ", ".join(f"call_{one.name}" for one in FUNCTIONS.values()))
+    callers = "\n".join(_caller(function) for function in FUNCTIONS.values())
+    main = _MAIN.replace("@NAMES@", ", ".join(f"call_{function.name}" for function in FUNCTIONS.values()))
     return includes + head + callers + main
 
 
 def _caller(function: Function) -> str:
     rarely = _RARE.get(function.name)
     lines = [f"    if (below({rarely})) return;"] if rarely else []
-    arguments = [_argument(function, one, lines) for one in function.parameters]
+    arguments = [_argument(function, parameter, lines) for parameter in function.parameters]
     call = f"{function.name}({', '.join(arguments)})"
     if function.has_status:
         lines.append(f'    const long code = {call};\n    expect_code("{function.name}", code);')
-        kept = [(one, _kept(one)) for one in function.parameters if one.is_result]
-        lines += [f"    if (code == 0 && to_{one.name}) {statement}" for one, statement in kept if statement]
+        kept = [(parameter, _kept(parameter)) for parameter in function.parameters if parameter.is_result]
+        lines += [
+            f"    if (code == 0 && to_{parameter.name}) {statement}" for parameter, statement in kept if statement
+        ]
     elif function.result.endswith("*") and function.result != "const char *":
         lines.append(f"    keep({call});\n    calls++;")
     else:
@@ -122,40 +124,42 @@ def _caller(function: Function) -> str:
     return f"static void call_{function.name}(void)\n{{\n" + "\n".join(lines) + "\n}\n"
 
 
-def _kept(one: Parameter) -> str:
-    if one.kind is Kind.OUT_HANDLE:
-        return f"keep({one.name});"
-    if one.kind is Kind.OUT_ADDRESS:
-        return f"{'keep_block' if one.name == 'hostPtr' else 'keep_address'}({one.name});"
-    if one.kind is Kind.OUT_LIST:
-        return f"free({one.name});"
+def _kept(parameter: Parameter) -> str:
+    if parameter.kind is Kind.OUT_HANDLE:
+        return f"keep({parameter.name});"
+    if parameter.kind is Kind.OUT_ADDRESS:
+        return f"{'keep_block' if parameter.name == 'hostPtr' else 'keep_address'}({parameter.name});"
+    if parameter.kind is Kind.OUT_LIST:
+        return f"free({parameter.name});"
     return ""
 
 
-def _argument(function: Function, one: Parameter, lines: list[str]) -> str:
-    if one.is_result:
-        type_ = one.type.removesuffix("*").strip()
-        lines.append(f"    {type_} {one.name} = 0;\n    {type_} *const to_{one.name} = below(20) ? &{one.name} : NULL;")
-        return f"to_{one.name}"
-    if function.size_of(HOST_SIZES, one.name):
-        buffer = "host" if one.name == "dst" else "other_host"
+def _argument(function: Function, parameter: Parameter, lines: list[str]) -> str:
+    if parameter.is_result:
+        type_ = parameter.type.removesuffix("*").strip()
+        name = parameter.name
+        lines.append(f"    {type_} {name} = 0;\n    {type_} *const to_{name} = below(20) ? &{name} : NULL;")
+        return f"to_{name}"
+    if function.size_of(HOST_SIZES, parameter.name):
+        buffer = "host" if parameter.name == "dst" else "other_host"
         return f"(below(2) ? (void *){buffer} : address())"
-    if one.kind is Kind.LIST:
+    if parameter.kind is Kind.LIST:
         return (
             "(below(10) ? (void *)numbers : wild())"
-            if one.base not in ("aclTensor", "aclScalar")
+            if parameter.base not in ("aclTensor", "aclScalar")
             else "(void *)handles"
         )
-    if one.kind is Kind.LENGTH:
+    if parameter.kind is Kind.LENGTH:
         return "few()"
-    if one.kind is Kind.HANDLE:
+    if parameter.kind is Kind.HANDLE:
         return "handle()"
-    if one.kind is Kind.TEXT:
+    if parameter.kind is Kind.TEXT:
         return "NULL"
-    if one.name == "hostPtr":
+    if parameter.name == "hostPtr":
         return "(below(4) ? blocks[below(POOL)] : wild())"
-    if one.kind is Kind.ADDRESS:
+    if parameter.kind is Kind.ADDRESS:
         return "(below(3) ? (void *)host : wild())" if function.name == "aclCreateScalar" else "address()"
-    if one.kind is Kind.REAL:
+    if parameter.kind is Kind.REAL:
         return "real()"
-    return "count()" if one.type == "size_t" and one.name in ("size", "count", "destMax", "maxCount") else "number()"
+    counts = parameter.type == "size_t" and parameter.name in ("size", "count", "destMax", "maxCount")
+    return "count()" if counts else "number()"

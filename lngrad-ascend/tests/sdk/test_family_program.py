@@ -108,9 +108,9 @@ int main()
 
 
 @needs_cxx
-def test_norms_of_the_family_from_cxx(any_toolkit: Path, tmp_path: Path) -> None:
+def test_norms_of_the_family_from_cxx(toolkit: Path, tmp_path: Path) -> None:
     (tmp_path / "rms_norm.cpp").write_text(PROGRAM)
-    done = run(build(any_toolkit, tmp_path / "rms_norm.cpp", tmp_path, "-std=c++11"))
+    done = run(build(toolkit, tmp_path / "rms_norm.cpp", tmp_path, "-std=c++11"))
     assert done.returncode == 0, done.stdout + done.stderr
     # rstd = 1/sqrt(50/4) and 1; dx = rstd·(g - xhat·mean(g·xhat)), dgamma = sum of dy·xhat, by hand
     assert done.stdout.splitlines() == [

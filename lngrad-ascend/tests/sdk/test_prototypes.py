@@ -10,7 +10,7 @@ from lngrad_ascend.sdk.marshal import implementation
 
 
 def kinds(prototype: str) -> list[Kind]:
-    return [one.kind for one in parse(prototype).parameters]
+    return [parameter.kind for parameter in parse(prototype).parameters]
 
 
 def test_types_say_what_a_parameter_is() -> None:
@@ -23,11 +23,11 @@ def test_types_say_what_a_parameter_is() -> None:
 
 
 def test_lists_know_their_length() -> None:
-    made = parse("aclTensor *f(const int64_t *viewDims, uint64_t viewDimsNum, const int64_t *stride, void *data)")
-    assert [one.kind for one in made.parameters] == [Kind.LIST, Kind.LENGTH, Kind.LIST, Kind.ADDRESS]
-    assert [one.length for one in made.parameters] == [1, -1, 1, -1]
-    assert made.result == "aclTensor *"
-    assert not made.has_status
+    parsed = parse("aclTensor *f(const int64_t *viewDims, uint64_t viewDimsNum, const int64_t *stride, void *data)")
+    assert [parameter.kind for parameter in parsed.parameters] == [Kind.LIST, Kind.LENGTH, Kind.LIST, Kind.ADDRESS]
+    assert [parameter.length for parameter in parsed.parameters] == [1, -1, 1, -1]
+    assert parsed.result == "aclTensor *"
+    assert not parsed.has_status
 
 
 @pytest.mark.parametrize("text", ["aclError f", "aclError f(int)", "aclError f(const int64_t *values)"])
@@ -37,20 +37,20 @@ def test_what_is_no_prototype(text: str) -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [one.name for functions in HEADERS.values() for one in functions]
+    names = [function.name for functions in HEADERS.values() for function in functions]
     assert len(set(names)) == len(names)
 
 
 def test_every_function_has_an_answer() -> None:
-    assert all(implementation(one) is not None for one in FUNCTIONS.values())
+    assert all(implementation(function) is not None for function in FUNCTIONS.values())
 
 
 def test_every_public_function_of_acl_and_aclnn_has_a_prototype() -> None:
     named = {
         name
         for module in (acl, aclnn)
-        for name, one in vars(module).items()
-        if name.lower().startswith("acl") and callable(one) and not isinstance(one, type)
+        for name, value in vars(module).items()
+        if name.lower().startswith("acl") and callable(value) and not isinstance(value, type)
     }
     assert named == set(FUNCTIONS)  # and so all are public, but for other names
     assert {*acl.__all__, *aclnn.__all__} >= {*FUNCTIONS, "not_supported", *HANDLES}

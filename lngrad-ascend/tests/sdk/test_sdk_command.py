@@ -40,8 +40,8 @@ def source(tmp_path: Path) -> Path:
 
 
 @needs_c
-def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, toolkit: Path) -> None:
-    done = lngrad("sdk", toolkit, "--run", source, "one", "-v", "--help", "--run")
+def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, any_toolkit: Path) -> None:
+    done = lngrad("sdk", any_toolkit, "--run", source, "one", "-v", "--help", "--run")
     assert (done.returncode, done.stdout, done.stderr) == (42, "Ascend910B1 one -v --help --run", "")
 
 
@@ -71,10 +71,10 @@ def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> No
     ],
 )
 def test_refuses_in_one_line(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = terminal.exit_code(commands.app, "sdk", *arguments), capsys.readouterr().err
+    code, text_printed = terminal.exit_code(commands.app, "sdk", *arguments), capsys.readouterr().err
     assert code == 2
-    assert said.startswith(text)
-    assert said.count("\n") == 1
+    assert text_printed.startswith(text)
+    assert text_printed.count("\n") == 1
 
 
 @needs_c
@@ -91,9 +91,9 @@ def test_run_refuses_what_is_no_program(
 
 
 @needs_c
-def test_a_program_that_a_signal_ends(tmp_path: Path, toolkit: Path) -> None:
+def test_a_program_that_a_signal_ends(tmp_path: Path, any_toolkit: Path) -> None:
     (tmp_path / "main.c").write_text("#include <stdlib.h>\nint main(void) { abort(); }\n")
-    assert lngrad("sdk", toolkit, "--run", tmp_path / "main.c").returncode == 134
+    assert lngrad("sdk", any_toolkit, "--run", tmp_path / "main.c").returncode == 134
 
 
 WHOLE = """
@@ -131,7 +131,7 @@ int main()
 
 @needs_c
 def test_kernel_run_builds_and_runs_a_whole_asc_file(
-    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, any_toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     twice, four = tmp_path / "twice.asc", tmp_path / "four.asc"
     twice.write_text(WHOLE)
@@ -141,20 +141,20 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
 
     def found(folder: Path, settings: Settings) -> None:
         assert settings == Settings()
-        folder.symlink_to(toolkit, target_is_directory=True)
+        folder.symlink_to(any_toolkit, target_is_directory=True)
 
     def here(*arguments: object) -> tuple[int, str]:
         """In this process, where the toolkit need not be compiled for each."""
         return terminal.exit_code(commands.app, "kernel", "run", *map(str, arguments)), "".join(capfd.readouterr())
 
     monkeypatch.setattr(program, "write_toolkit", found)
-    code, said = here(twice, "-D", "BETWEEN=")
+    code, printed = here(twice, "-D", "BETWEEN=")
     assert code == 1
-    assert "twice.asc:15: Muls reads 256 bytes" in said
+    assert "twice.asc:15: Muls reads 256 bytes" in printed
     assert here(twice, "-D", "BETWEEN=", "--no-ordering")[0] == 0
     assert "a whole program FILE.asc" in here()[1]
-    code, said = here(twice, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
-    assert (code, "does not compile" in said or "error" in said) == (2, True)
+    code, printed = here(twice, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
+    assert (code, "does not compile" in printed or "error" in printed) == (2, True)
     assert here(four)[0] == 1
 
 
@@ -169,8 +169,8 @@ def test_kernel_run_refuses_what_a_whole_program_has_itself(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "twice.asc").write_text(WHOLE)
-    given = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
-    assert terminal.exit_code(commands.app, "kernel", "run", *given) == 2
+    arguments = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
+    assert terminal.exit_code(commands.app, "kernel", "run", *arguments) == 2
     expected = f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
     assert capsys.readouterr() == ("", expected)
 

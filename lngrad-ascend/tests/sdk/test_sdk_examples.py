@@ -9,28 +9,33 @@ from fuzz import fuzz_program
 from programs import EXAMPLES, build, needs_c, needs_cxx, run
 
 from lngrad_ascend.sdk import Settings, write_toolkit
-from lngrad_ascend.sdk import toolkit as toolkit_module
+from lngrad_ascend.sdk.program import run_program
 
 SANITIZE = "-fsanitize=address"
 
 
 @needs_c
-def test_the_c_example(any_toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(any_toolkit, EXAMPLES / "c" / "layer_norm.c", tmp_path, "-std=c11", "-lm"))
+def test_the_c_example(toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(toolkit, EXAMPLES / "c" / "layer_norm.c", tmp_path, "-std=c11", "-lm"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "refused with 161001: gradWeightOut: expected a tensor, as outputMask[1] is true" in done.stdout
 
 
 @needs_cxx
-def test_the_cxx_example(any_toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(any_toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path, "-std=c++11"))
+def test_the_cxx_example(toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path, "-std=c++11"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "host memory: data: expected an address inside device memory from aclrtMalloc" in done.stdout
 
 
+@needs_cxx
+def test_inside_python_threads_of_the_program_come_and_go(static_toolkit: Path) -> None:
+    assert run_program(EXAMPLES / "cpp" / "layer_norm.cpp", [], static_toolkit, Settings()) == 0
+
+
 @needs_c
-def test_random_calls_get_a_code(any_toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(any_toolkit, fuzz_program(), tmp_path), "4000", "1")
+def test_random_calls_get_a_code(toolkit: Path, tmp_path: Path) -> None:
+    done = run(build(toolkit, fuzz_program(), tmp_path), "4000", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -103,9 +108,8 @@ int main(void)
 
 @needs_c
 @pytest.mark.slow
-def test_under_thread_sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library and a program of eight threads; Python, which the sanitizer does not know, is in another process."""
-    monkeypatch.setattr(toolkit_module, "_libpython", lambda: "")
+def test_under_thread_sanitizer(tmp_path: Path) -> None:
+    """The library and a program of eight threads; not Python, of which the sanitizer knows the locks."""
     write_toolkit(tmp_path / "toolkit", Settings(), flags=["-g", "-fsanitize=thread"])
     done = run(build(tmp_path / "toolkit", THREADS, tmp_path, "-fsanitize=thread"), TSAN_OPTIONS="halt_on_error=1")
     assert done.returncode == 0, done.stdout + done.stderr

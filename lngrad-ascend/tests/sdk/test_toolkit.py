@@ -31,7 +31,7 @@ def test_the_library_exports_the_table_and_what_kernels_connect_with(toolkit: Pa
     assert set(re.findall(rb" T (\w+)", listed.stdout)) == {
         b"lngrad_kernel_connect",
         b"lngrad_kernel_fault",
-        *(one.name.encode() for one in FUNCTIONS.values()),
+        *(function.name.encode() for function in FUNCTIONS.values()),
     }
 
 

@@ -30,7 +30,7 @@ def test_the_sweep_finds_what_the_published_formulas_give():
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "stack", "given", "touched", "verdict"),
+    ("shape", "dtype", "stack", "stack_bytes", "touched", "verdict"),
     [
         ([1, 1, 16], "half", "min", 288, 0, "assert"),
         ([1, 2, 16], "half", "min", 576, 8320, "overrun"),
@@ -40,10 +40,10 @@ def test_the_sweep_finds_what_the_published_formulas_give():
         ([2, 32, 16], "float", "min", 6144, 6144, "ok"),
     ],
 )
-def test_examples_of_too_small_sizes(shape, dtype, stack, given, touched, verdict):
+def test_examples_of_too_small_sizes(shape, dtype, stack, stack_bytes, touched, verdict):
     report = tiling.lint("LayerNormGrad", shape, dtype, "Ascend910B1", stack)
-    assert (report.stack_bytes, report.touched_bytes, report.verdict) == (given, touched, verdict)
-    assert report.overrun_bytes == (touched - given if verdict == "overrun" else 0)
+    assert (report.stack_bytes, report.touched_bytes, report.verdict) == (stack_bytes, touched, verdict)
+    assert report.overrun_bytes == (touched - stack_bytes if verdict == "overrun" else 0)
     if verdict == "overrun":  # what is touched is the next safe size, though a smaller one may be safe as well
         assert tiling.lint("LayerNormGrad", shape, dtype, "Ascend910B1", touched).verdict in ("ok", "reserve")
 

@@ -10,11 +10,9 @@ from lngrad.core.threads import get_num_threads, set_num_threads
 __version__ = "0.1.0"
 
 # In order of preference: where the plan is made, what must be installed, which devices are served.
-register_backend(
-    "numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",), family=True, prebuilt="lngrad.cpu.prebuilt")
-)
-register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",), family=True))
-register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",), family=True))
+register_backend("numba_cpu", Backend("lngrad.cpu.plan", ("numba",), ("cpu",), prebuilt="lngrad.cpu.prebuilt"))
+register_backend("numpy_cpu", Backend("lngrad.core.numpy_backend", (), ("cpu",)))
+register_backend("triton_gpu", Backend("lngrad.gpu.plan", ("triton", "torch"), ("cuda",)))
 register_backend(
     "ascend_sim", Backend("lngrad_ascend.simulated_backend", ("lngrad_ascend",), ("cpu",), contextual=True)
 )

@@ -220,7 +220,7 @@ def rms_norm(
     numbers = (eps if eps is None or type(eps) is float else number("eps", eps),)
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha,
-        gate=gate, gates_x=not norm_before_gate,
+        gate=gate, norm_before_gate=norm_before_gate,
     )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def rms_norm_backward(
     """
     return _call(  # type: ignore[no-any-return]
         RMS_BACKWARD, (dy, x, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset,
-        gate=gate, gates_x=not norm_before_gate,
+        gate=gate, norm_before_gate=norm_before_gate,
     )  # fmt: skip
 
 
@@ -282,7 +282,7 @@ def _call(
     alpha: float = 1.0,
     completes_mean: bool = False,
     gate: Any = None,
-    gates_x: bool = False,
+    norm_before_gate: bool = True,
 ) -> Any:
     """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
 
@@ -299,14 +299,16 @@ def _call(
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
-    key = calls.key_of_call(operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean, gates_x)
+    key = calls.key_of_call(
+        operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean, norm_before_gate
+    )
     call = calls.find(key)
     if call is None:
         gamma = arrays[operator.inputs.index("gamma")]
         axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
         modulated = 0 < axes < getattr(gamma, "ndim", 0)
         normalization = Normalization.of(
-            layer_norm, offset, alpha, added, modulated, gate is not None and bool(gates_x)
+            layer_norm, offset, alpha, added, modulated, gate is None or bool(norm_before_gate)
         )
         problem, arrays = describe(operator, arrays, shape, mask, out, normalization, completes_mean)
         check_elements(problem, arrays, out)

@@ -152,8 +152,8 @@ def make_inputs(
 TOLERANCES = {"float32": 32.0, "float64": 32.0}
 
 
-def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
-    """The sums of the absolute values of the terms of dx, dgamma and dbeta; with a gate of dgate in place of that.
+def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Any:
+    """The sums of the absolute values of the terms of each gradient, as Grads, or with a gate as GatedGrads.
 
     Args:
         inputs: Of the gradients.
@@ -161,7 +161,7 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     """
     dy, xhat, dxhat, rstd = _absolute_terms(inputs)
     rows, axes = _axes(inputs)
-    mean_dxhat, mean_dxhat_xhat = (one.mean(axes, keepdims=True) for one in (dxhat, dxhat * xhat))
+    mean_dxhat, mean_dxhat_xhat = (terms.mean(axes, keepdims=True) for terms in (dxhat, dxhat * xhat))
     dx = (dxhat + mean_dxhat if inputs.normalization.centred else dxhat) + xhat * mean_dxhat_xhat
     if rounded_mean:
         shift = np.abs(_float64(inputs.total)).mean(axes, keepdims=True) * rstd
@@ -174,14 +174,14 @@ def gradient_scales(inputs: Inputs, *, rounded_mean: bool = False) -> Grads:
     dx *= rstd
     if inputs.dtotal is not None:
         dx += np.abs(_float64(inputs.dtotal))
-    dgamma, dbeta = (reference.over_rows(one, rows, inputs.gamma) for one in (dy * xhat, dy))
+    dgamma = reference.over_rows(dy * xhat, rows, inputs.gamma)
     if inputs.gate is None:
-        return Grads(dx, dgamma, dbeta)
+        return Grads(dx, dgamma, reference.over_rows(dy, rows, inputs.gamma))
     of_x, _, (sigmoid, rest) = reference.gate_factors(inputs.gate, inputs.normalization)
     ungated = np.abs(terms_of(replace(inputs, gate=None)).dxhat * xhat)
-    of_silu = dx * np.abs(_float64(inputs.x)) if inputs.normalization.gates_x else ungated
+    of_silu = ungated if inputs.normalization.norm_before_gate else dx * np.abs(_float64(inputs.x))
     steep = of_silu * sigmoid * (1 + np.abs(rest))
-    return problem.GatedGrads(dx * np.abs(of_x), dgamma, steep)  # type: ignore[return-value]  # with a gate
+    return problem.GatedGrads(dx * np.abs(of_x), dgamma, steep)
 
 
 def _absolute_terms(inputs: Inputs) -> Terms:
@@ -237,8 +237,8 @@ def check_grads(
     Raises:
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
-    operator = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
-    operator = operator if inputs.gate is None else problem.WITH_GATE[operator]
+    base = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
+    operator, _ = problem.extended(base, inputs.dtotal, inputs.gate)
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -251,9 +251,12 @@ def error_shares(got: Grads, inputs: Inputs) -> Grads:
         got: NumPy arrays or CPU tensors, all three.
         inputs: What they were computed from.
     """
-    compared = zip(got, _true(inputs), gradient_scales(inputs), strict=True)
-    accumulator = _accumulator(inputs)
-    return Grads(*(error_share(as_numpy(result), truth, scale, accumulator) for result, truth, scale in compared))
+    expected, scales, accumulator = _true(inputs)._asdict(), gradient_scales(inputs)._asdict(), _accumulator(inputs)
+    shares = (
+        error_share(as_numpy(result), expected[name], scales[name], accumulator)
+        for name, result in got._asdict().items()
+    )
+    return Grads(*shares)
 
 
 def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, *, eps: float = 1e-5) -> float:
@@ -262,13 +265,13 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     With a residual the total is compared first, and the rest with what follows from the total as it is.
     """
     normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
-    operator = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
+    base = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
+    operator, _ = problem.extended(base, inputs.residual, inputs.gate)
     expected, scales = {}, {}
     if inputs.residual is not None:
-        operator = problem.WITH_RESIDUAL[operator]
         expected["total"] = reference.total(x, inputs.residual, normalization=normalization)
         scales["total"] = np.abs(normalization.alpha * x) + np.abs(_float64(inputs.residual))
-        (total,) = (array for name, array in zip(operator.outputs, got, strict=True) if name == "total")
+        total = dict(zip(operator.outputs, got, strict=True))["total"]
         _check(("total",), (total,), expected, scales, (True,), accumulator)
         x = _float64(as_numpy(total))
     forward = reference.layer_norm(
@@ -298,8 +301,8 @@ def _float64(array: Any) -> Any:
 
 
 def _accumulator(inputs: Inputs) -> str:
-    given = (inputs.gamma, inputs.beta)
-    return accumulator_for(inputs.x.dtype.name, *(one.dtype.name for one in given if one is not None))
+    parameters = (array for array in (inputs.gamma, inputs.beta) if array is not None)
+    return accumulator_for(inputs.x.dtype.name, *(array.dtype.name for array in parameters))
 
 
 def _check(names: Any, got: Any, expected: Any, scales: Any, mask: Mask, accumulator: str) -> float:
@@ -339,8 +342,8 @@ def check_same_bits(got: Any, expected: Any) -> None:
     if isinstance(got, tuple):
         if not isinstance(expected, tuple) or len(got) != len(expected):
             raise GradientError(f"expected {type(expected).__name__}, got {type(got).__name__} of {len(got)}")
-        for one, other in zip(got, expected, strict=True):
-            check_same_bits(one, other)
+        for array, other in zip(got, expected, strict=True):
+            check_same_bits(array, other)
         return
     if got is None or expected is None:
         if got is not expected:

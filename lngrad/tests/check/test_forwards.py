@@ -12,11 +12,11 @@ import pytest
 
 import lngrad.check
 from lngrad.check.calls.kernel import here
-from lngrad.check.case import NORMS
 from lngrad.check.implementations import find
 from lngrad.check.implementations.hub import layer
 from lngrad.check.implementations.users import imported
 from lngrad.check.verdict import Run
+from lngrad.core.norms import NORMS
 from lngrad.errors import BackendUnavailable
 
 torch = pytest.importorskip("torch")

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from lngrad.check.calls.kernel import Here
-from lngrad.check.case import NORMS, PLAIN, Options
+from lngrad.check.case import Options
 from lngrad.check.certify import certify
 from lngrad.check.formats.reading import of_norm, read_folder, shipped
 from lngrad.check.golden import write_goldens
 from lngrad.check.implementations.users import users_function
 from lngrad.check.inputs import draw
 from lngrad.check.judge import check_case
+from lngrad.core.norms import NORMS, PLAIN
 from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import numpy_dtype
 

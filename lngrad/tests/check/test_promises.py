@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import lngrad.check
 from lngrad.check import reproduction
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import NORMS, Options
+from lngrad.check.case import Options
 from lngrad.check.formats.reading import of_norm, shipped
 from lngrad.check.inputs import draw, with_other_values
 from lngrad.check.judge import MANY_UNNAMED, Patience, check_case
@@ -29,6 +29,7 @@ from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult
 from lngrad.check.verdict import DRAWN, chosen_cases, drawn_seed
 from lngrad.cli.commands import app
+from lngrad.core.norms import NORMS
 from lngrad.errors import LngradError
 from lngrad.support.children import how_it_died
 
@@ -188,7 +189,7 @@ def test_a_triton_kernel_is_rounded_as_on_a_gpu(result_of, monkeypatch):
 
 
 def test_without_gamma_no_factor_of_a_norm_with_an_offset_is_asked_for():
-    for norm, (normalization, *_) in NORMS.items():
+    for norm, (_, normalization, *_) in NORMS.items():
         bare = [case for case in of_norm(list(DEFAULT.values()), norm) if case.gamma_dtype is None]
         assert bool(bare) != bool(normalization.offset), norm
 

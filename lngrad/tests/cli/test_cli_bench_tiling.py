@@ -1,4 +1,4 @@
-"""The commands bench and tiling, by subprocess."""
+"""The command bench, by subprocess."""
 
 from __future__ import annotations
 
@@ -195,59 +195,3 @@ def test_bench_of_a_jitted_program(tmp_path):
     for line in lines:
         assert line["ratio"]["jax"] > 0
         assert set(line["versions"]) >= {"jax"}
-
-
-def test_tiling_prints_the_struct_and_the_verdict():
-    result = lngrad("tiling", "--shape", "2,32,16", "--soc", "Ascend910B1")
-    assert result.returncode == 0, result.stderr
-    for expected in ("oneCalSize", "nohCalSize", "pdVarTensorPos", "ok: the kernel touches 6,144 of 6,144 bytes"):
-        assert expected in result.stdout
-
-
-def test_tiling_ends_with_1_where_the_published_minimum_is_too_small():
-    result = lngrad("tiling", "--shape", "1,2,16", "--dtype", "half", "--json")
-    assert result.returncode == 1
-    report = json.loads(result.stdout)
-    assert (report["stack_bytes"], report["touched_bytes"], report["verdict"]) == (576, 8320, "overrun")
-
-
-def test_tiling_sweep_reproduces_the_counts():
-    result = lngrad("tiling", "--sweep")
-    assert result.returncode == 0
-    assert "244                 0                396       64" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ((), "shape: expected B,S,H, for example --shape 2,32,16, or --sweep, got neither"),
-        (("--shape", "2,2"), "shape: expected [B, S, H]"),
-        (("--shape", "2,32,16", "--soc", "Ascend1"), "soc: expected one of Ascend310P"),
-        (("--shape", "2,32,16", "--stack", "much"), "stack: expected 'min', 'max' or a number of bytes, got 'much'"),
-        (("--shape", "2,32,16", "--dtype", "bf16"), "dtype: expected one of"),
-    ],
-)
-def test_tiling_refuses_in_one_line(arguments, text):
-    result = CliRunner().invoke(app, ["tiling", *arguments])
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"lngrad: --{text}")
-
-
-def test_run_on_the_simulated_npu(tmp_path):
-    import numpy as np
-
-    from lngrad.core.problem import Grads
-    from lngrad.testing import Case, check_grads, make_inputs
-
-    inputs = make_inputs(Case((20,), (64,)), "float32")
-    names = ("dy", "x", "mean", "rstd", "gamma")
-    np.savez(tmp_path / "in.npz", **{name: getattr(inputs, name) for name in names})
-    result = lngrad(
-        "run", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--backend", "ascend_sim", "--soc", "Ascend950"
-    )
-    assert result.returncode == 0, result.stderr
-    with np.load(tmp_path / "out.npz") as file:
-        check_grads(Grads(file["dx"], file["dgamma"], file["dbeta"]), inputs)
-    result = lngrad("run", tmp_path / "in.npz", "-o", tmp_path / "other.npz", "--soc", "Ascend950")
-    assert result.returncode == 2
-    assert "--soc: expected --backend ascend_sim beside it" in result.stderr

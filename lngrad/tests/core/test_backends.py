@@ -36,7 +36,7 @@ def gradients(inputs, backend, mask=None):
 def test_forward_and_backward_are_right(case, dtype, norm):
     inputs = make_inputs(case, dtype, **norm)
     parameter, accumulator = numpy_dtype(case.gamma_dtype or dtype), np.float64 if dtype == "float64" else np.float32
-    for backend in norms.backends_of(norm):
+    for backend in ("numba_cpu", "numpy_cpu"):
         grads = gradients(inputs, backend)
         check_grads(grads, inputs)
         assert [grad.dtype for grad in grads] == [numpy_dtype(dtype), parameter, parameter][: len(grads)]

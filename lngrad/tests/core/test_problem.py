@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections import namedtuple
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import lngrad
-from lngrad.core import calls
+from lngrad.core import calls, plan
 from lngrad.core.arrays import ArraySpec, spec_of
-from lngrad.core.plan import BACKENDS, Backend, make_plan
-from lngrad.core.problem import Problem
+from lngrad.core.plan import BACKENDS, Backend, Serves, make_plan
+from lngrad.core.problem import BACKWARD, FORWARD, Grads, Normalization, Operator, Problem
 from lngrad.errors import BackendUnavailable, DtypeError, NumberError, OverlapError, ShapeError, WorkspaceError
 from lngrad.testing import Case, make_inputs
 
@@ -267,26 +271,73 @@ def test_a_residual_makes_a_result_of_four():
 
 def test_a_backend_that_lacks_a_norm_is_passed_over_and_refuses_by_name(monkeypatch):
     lacking, whole = Backend("nowhere", (), ("cpu",)), BACKENDS["numpy_cpu"]
+    monkeypatch.setitem(sys.modules, "nowhere", SimpleNamespace(SERVES=Serves(frozenset((FORWARD, BACKWARD)))))
     monkeypatch.setattr("lngrad.core.plan.BACKENDS", {"lacking": lacking, "numpy_cpu": whole})
-    for call in (
-        lambda **options: lngrad.rms_norm(X, **options),
-        lambda **options: lngrad.rms_norm_backward(X, X, ROWS, **options),
-        lambda **options: lngrad.layer_norm(X, offset=1.0, **options),
-        lambda **options: lngrad.layer_norm(X, residual=X, **options),
-        lambda **options: lngrad.layer_norm_backward(X, X, ROWS, ROWS, dtotal=X, **options),
-    ):
+    for reason, call in (
+        ("forward of x, gamma to y, rstd, total", lambda **options: lngrad.rms_norm(X, **options)),
+        ("backward of dy, x, rstd, gamma to dx, dgamma", lambda **options: lngrad.rms_norm_backward(X, X, ROWS, **options)),
+        ("forward of x, gamma, beta to y, mean, rstd with offset=1.0",
+         lambda **options: lngrad.layer_norm(X, offset=1.0, **options)),
+        ("forward of x, gamma, beta, residual to y, mean, rstd, total",
+         lambda **options: lngrad.layer_norm(X, residual=X, **options)),
+        ("backward of dy, x, mean, rstd, gamma, dtotal to dx, dgamma, dbeta",
+         lambda **options: lngrad.layer_norm_backward(X, X, ROWS, ROWS, dtotal=X, **options)),
+    ):  # fmt: skip
         calls.forget()
         call()
-        text = "^backend: lacking computes layer normalization alone, without offset, residual and dtotal$"
-        with pytest.raises(BackendUnavailable, match=text):
+        with pytest.raises(
+            BackendUnavailable, match=f"^backend: lacking does not compute the {reason}; numpy_cpu does$"
+        ):
             call(backend="lacking")
     monkeypatch.setattr("lngrad.core.plan.BACKENDS", {"lacking": lacking})
     calls.forget()
     with pytest.raises(
-        BackendUnavailable, match=r"^backend: no backend for arrays on cpu \(lacking: computes layer norm"
+        BackendUnavailable, match=r"^backend: no backend for arrays on cpu \(lacking: does not compute the forward"
     ):
         lngrad.rms_norm(np.ones((3, 17), np.float32))  # of facts that no test has used before
     calls.forget()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_what_is_added_to_the_core_alone_is_refused_by_every_backend(name):
+    """An operator, a switch and a dtype that its kernels have not: each is named, and nothing is computed."""
+    row = BACKENDS[name]
+    if reason := plan._missing(name):
+        pytest.skip(reason)
+    problem, _ = Problem.backward(X, X, ROWS, ROWS, None)
+    biased = Operator("backward", ("dy", "x", "rstd", "gamma"), (), Grads)
+    inputs = {**problem.inputs, "dy": problem.inputs["dy"]._replace(dtype="float8_e5m2")}
+    for added, text in (
+        ({"operator": biased}, "does not compute the backward of dy, x, rstd, gamma to dx, dgamma, dbeta"),
+        ({"inputs": inputs}, "does not compute with float8_e5m2, which dy has"),
+    ):
+        unknown = replace(problem, device=row.devices[0], **added)
+        with pytest.raises(BackendUnavailable, match=f"^backend: {name} {text}; no backend here does$"):
+            make_plan(unknown, name)
+        with pytest.raises(BackendUnavailable, match="^backend: no backend for arrays on .*" + text):
+            make_plan(unknown)
+    switched = namedtuple("Switched", (*Normalization._fields, "rotated"), defaults=(*Normalization(), False))
+    with pytest.raises(BackendUnavailable, match=f"^backend: {name} .* with rotated=True; no backend here does$"):
+        make_plan(replace(problem, device=row.devices[0], normalization=switched(rotated=True)), name)
+
+
+@pytest.mark.parametrize("gamma", [np.ones(768, np.float32), np.ones(2, np.int64), np.ones((3, 4))], ids=str)
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_an_array_for_a_normalized_shape_is_named_in_one_line(gamma, of_torch):
+    if of_torch:
+        gamma = pytest.importorskip("torch").from_numpy(gamma)
+    text = (
+        rf"^normalized_shape: got an array of shape {re.escape(str(tuple(gamma.shape)))}, \S+; did you mean gamma=\?$"
+    )
+    x, rows = np.ones((2, 768), np.float32), np.ones(2, np.float32)
+    for call in (
+        lambda: lngrad.layer_norm(x, gamma),
+        lambda: lngrad.rms_norm(x, gamma),
+        lambda: lngrad.layer_norm_backward(x, x, rows, rows, normalized_shape=gamma),
+        lambda: lngrad.rms_norm_backward(x, x, rows, normalized_shape=gamma),
+    ):
+        with pytest.raises(ShapeError, match=text):
+            call()
 
 
 def test_an_operator_without_a_mean_takes_no_centred_normalization():

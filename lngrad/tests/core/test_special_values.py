@@ -280,7 +280,7 @@ RMS_ROWS = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", FORWARD)
-@pytest.mark.parametrize("norm", [NORMS["rms_norm"], NORMS["gemma"]], ids=["rms_norm", "gemma"])
+@pytest.mark.parametrize("norm", [NORMS["rms_norm"], NORMS["gemma_rms_norm"]], ids=["rms_norm", "gemma"])
 def test_rms_forward(norm, name, shape, dtype, backend):
     inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype, **norm)
     x = inputs.x.copy()

@@ -92,7 +92,7 @@ def any_cut_at_segments_has_the_bits_of_one_process() -> None:
 def a_cut_inside_a_segment_is_right_up_to_roundings() -> None:
     size = dist.get_world_size()
     columns = [700] * size
-    for norm in ("layer_norm", "rms_norm", "gemma"):
+    for norm in ("layer_norm", "rms_norm", "gemma_rms_norm"):
         inputs = make_inputs(Case((9,), (sum(columns),)), "float32", **NORMS[norm])
         arrays = [tensor(a) for a in (inputs.x, inputs.gamma, inputs.beta, None, inputs.dy, None)]
         arrays[2] = arrays[2] if inputs.normalization.centred else None

@@ -24,20 +24,26 @@ import norms  # noqa: E402
 from golden_cases import Call, GoldenCase, hashes  # noqa: E402
 from lngrad.api import execute  # noqa: E402
 from lngrad.core import reference  # noqa: E402
+from lngrad.core.plan import make_plan  # noqa: E402
 from lngrad.core.problem import (  # noqa: E402
     BACKWARD,
     FORWARD,
     GATED_BACKWARD,
     GATED_FORWARD,
+    LAYER_NORM,
     RMS_BACKWARD,
     RMS_FORWARD,
+    RMS_NORM,
+    ROLES,
     SLICE_BACKWARD,
     WITH_RESIDUAL,
     Forward,
     Grads,
+    Operator,
     Problem,
     RmsForward,
     RmsGrads,
+    Role,
     describe,
 )
 from lngrad.errors import BackendUnavailable  # noqa: E402
@@ -331,21 +337,30 @@ def test_a_float32_stream_beside_16_bits(case, centred):
     assert results.total.dtype is grads.dx.dtype is torch.float32
 
 
-def test_a_gamma_for_each_sample_is_refused():
-    inputs = make_inputs(Case((2, 3), (8,)), "float32", normalization=Normalization(modulated=True))
-    with pytest.raises(BackendUnavailable, match="triton_gpu takes one gamma for all rows, got one for each sample"):
-        family(inputs)
-
-
-@pytest.mark.parametrize("gates_x", [False, True])
-def test_a_gate_is_refused_when_a_call_is_planned(gates_x):
+@pytest.mark.parametrize(
+    ("operator", "normalization", "text"),
+    [
+        (
+            FORWARD,
+            LAYER_NORM._replace(modulated=True),
+            "forward of x, gamma, beta to y, mean, rstd with modulated=True",
+        ),
+        (GATED_FORWARD, RMS_NORM, "forward of x, gamma, gate to y, rstd, total"),
+        (GATED_BACKWARD, RMS_NORM, "backward of dy, x, rstd, gamma, gate to dx, dgamma, dgate"),
+        (SLICE_BACKWARD, LAYER_NORM, "backward of dy, x, mean, rstd, lost, gamma to dx, dgamma, dbeta"),
+    ],
+    ids=str,
+)
+def test_what_kernels_lack_is_refused_when_a_call_is_planned(
+    operator: Operator, normalization: Normalization, text: str
+) -> None:
     """So nothing has been allocated; a call that names no backend gets the same error on a GPU."""
-    one = make_inputs(Case((6,), (8,)), "float32", normalization=Normalization(False, gates_x=gates_x), gated=True)
-    for operator in (GATED_FORWARD, GATED_BACKWARD):
-        arrays = tuple(torch.from_numpy(getattr(one, name)) for name in operator.inputs)
-        problem, _ = describe(operator, arrays, (8,), operator.everything, None, one.normalization)
-        with pytest.raises(BackendUnavailable, match=r"^backend: triton_gpu takes no gate, got one$"):
-            triton_gpu.plan(problem, 1)
+    tensors, rows = torch.ones(6, 8), torch.ones(6, 1)
+    of_role = {Role.TENSOR: tensors, Role.STATISTIC: rows, Role.PARAMETER: torch.ones(8)}
+    arrays = tuple(of_role[ROLES[name]] for name in operator.inputs)
+    problem, _ = describe(operator, arrays, (8,), operator.everything, None, normalization)
+    with pytest.raises(BackendUnavailable, match=f"^backend: triton_gpu does not compute the {text}; "):
+        make_plan(replace(problem, device="cuda"), "triton_gpu")
 
 
 FAMILY = [
@@ -650,15 +665,6 @@ def test_numpy_is_not_served() -> None:
         triton_gpu.plan(problem, 1)
 
 
-def test_columns_of_longer_rows_are_not_served() -> None:
-    """Their xhat comes with what it lost, which the kernels would not add."""
-    dy, x, mean, rstd, gamma = tensors(make_inputs(Case((2,), (3,)), "float32"))
-    mask = SLICE_BACKWARD.everything
-    problem, _ = describe(SLICE_BACKWARD, (dy, x, mean, rstd, torch.zeros_like(mean), gamma), None, mask, None)
-    with pytest.raises(BackendUnavailable, match="takes whole rows, got columns of longer ones"):
-        triton_gpu.plan(problem, 1)
-
-
 def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     problem, _ = Problem.forward(torch.zeros(2, 3), None, None)
@@ -737,13 +743,13 @@ GOLDEN = Path(__file__).with_name("golden_bits.json")
 FINALIZE_SHAPE = triton_policy.finalize_shape
 # Bands of tiles at once and with partial sums, pairs, and long rows.
 ORDERED = {
-    f"{name} ({M},{N}) {dtype}": Call((M,), (N,), dtype, **norms.NORMS[name])
+    f"{norms.OF_GOLDEN_BITS.get(name, name)} ({M},{N}) {dtype}": Call((M,), (N,), dtype, **norms.NORMS[name])
     for name, M, N, dtypes in (
         ("layer_norm", 3, 64, "float32"), ("layer_norm", 130, 64, "float32 bfloat16"), ("layer_norm", 130, 256, "bfloat16"),
         ("layer_norm", 5, 300, " ".join(DTYPES)), ("layer_norm", 3, 768, "float32 bfloat16 float64"),
         ("layer_norm", 2, 1024, "float32 bfloat16 float16"), ("layer_norm", 2, 2304, "float32 bfloat16"),
         ("layer_norm", 2, 5120, "bfloat16"), ("layer_norm", 1, 8200, "bfloat16"), ("layer_norm", 2, 4200, "float64"),
-        ("layer_norm", 1, 16400, "float32"), ("rms_norm", 3, 768, "bfloat16"), ("gemma", 130, 64, "float16"),
+        ("layer_norm", 1, 16400, "float32"), ("rms_norm", 3, 768, "bfloat16"), ("gemma_rms_norm", 130, 64, "float16"),
         ("add_rms_norm", 5, 300, "float32"), ("deep_norm", 3, 1024, "bfloat16"),
     )
     for dtype in dtypes.split()

@@ -227,6 +227,7 @@ from types import SimpleNamespace
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
+from lngrad.core.plan import PackedKind
 from lngrad.core.problem import Problem
 from lngrad.gpu import kernels, plan, run
 
@@ -247,13 +248,10 @@ for M, N in ((8, 64), (200, 64), (8, 20000)):
     calls = Problem.forward(x, gamma, gamma), Problem.backward(x, x, statistics, statistics, gamma)
     for problem, _ in calls:
         made = plan.plan(replace(problem, device="cuda:0"), 1)
-        numbers = run.pack(made).tolist()
-        lists = []
-        while numbers:
-            lists.append((numbers[0], numbers[2 : 2 + numbers[1]]))
-            del numbers[: 2 + numbers[1]]
-        (_, none), (workspace, image), (_, places), (_, launches), (_, regions) = lists
-        assert not none and workspace == made.workspace_bytes and len(regions) == 2 * len(made.steps.pieces)
+        packed = run.pack(made)
+        assert packed.kind == PackedKind.LAUNCHES and packed.workspace_bytes == made.workspace_bytes
+        assert len(packed.regions) == 2 * len(made.steps.pieces)
+        launches, image = packed.launches, packed.image
         for launch in made.steps.launches:
             function, programs, threads, shared, count, *_ = launches
             compiled = run._packed[function]

@@ -529,20 +529,24 @@ def test_an_axis_in_the_middle():
 
 RMS = Normalization(centred=False)
 GATES = {
-    "of y": RMS, "of x": RMS._replace(gates_x=True), "of y, gamma around zero": RMS._replace(offset=1.0),
-    "of x, gamma around zero": RMS._replace(offset=1.0, gates_x=True),
+    "of y": RMS, "of x": RMS._replace(norm_before_gate=False), "of y, gamma around zero": RMS._replace(offset=1.0),
+    "of x, gamma around zero": RMS._replace(offset=1.0, norm_before_gate=False),
 }  # fmt: skip
 gates = pytest.mark.parametrize("normalization", GATES.values(), ids=GATES)
 
 
 def gated(normalization):
     return partial(
-        lngrad_jax.gated_rms_norm, eps=EPS, offset=normalization.offset, norm_before_gate=not normalization.gates_x
+        lngrad_jax.gated_rms_norm, eps=EPS, offset=normalization.offset, norm_before_gate=normalization.norm_before_gate
     )
 
 
 def gated_core(one, x, dy, gate):
-    switches = {"offset": one.normalization.offset, "gate": gate, "norm_before_gate": not one.normalization.gates_x}
+    switches = {
+        "offset": one.normalization.offset,
+        "gate": gate,
+        "norm_before_gate": one.normalization.norm_before_gate,
+    }
     y, rstd, _ = lngrad.rms_norm(x, one.normalized_shape, one.gamma, eps=EPS, **switches)
     grads = lngrad.rms_norm_backward(dy, x, rstd, one.gamma, normalized_shape=one.normalized_shape, **switches)
     return y, (grads.dx, grads.dgate, grads.dgamma)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from lngrad.check.case import PLAIN
 from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, known_norm, say, working
+from lngrad.core.norms import PLAIN
 from soak.call import ENTRY_POINTS
 from soak.run import Report, program, shrink
 from soak.run import soak as run_calls

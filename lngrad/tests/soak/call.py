@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, PLAIN
 from lngrad.check.layouts import LAYOUTS, Guarded
-from lngrad.core.problem import BACKWARD, FORWARD, RMS_FORWARD, WITH_RESIDUAL, Operator
+from lngrad.core.norms import NORMS, PLAIN
+from lngrad.core.problem import BACKWARD, WITH_RESIDUAL, Operator
 from lngrad.support.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.typing import Array, Mask, Shape
 from soak.entries import ENTRIES
@@ -236,9 +236,8 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
 
 def operators(call: Call) -> tuple[Operator, Operator]:
     """The forward, and the backward whose results are three whatever the norm, the last None where it has no beta."""
-    normalization, residual, _ = NORMS[call.norm]
-    forward = FORWARD if normalization.centred else RMS_FORWARD
-    return (WITH_RESIDUAL[forward], WITH_RESIDUAL[BACKWARD]) if residual else (forward, BACKWARD)
+    norm = NORMS[call.norm]
+    return norm.forward, WITH_RESIDUAL[BACKWARD] if norm.residual else BACKWARD
 
 
 def outputs(call: Call, given: Given, operator: Operator) -> tuple[Any, dict[str, Guarded]]:

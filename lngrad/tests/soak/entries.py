@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import PLAIN
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
 from lngrad.check.implementations.ours import _ACLNN_BACKWARD, _aclnn_backward, _aclnn_call, _each, public_functions
+from lngrad.core.norms import NORMS, PLAIN
 from lngrad.core.problem import Grads
 from lngrad.support.dtypes import from_torch, to_torch
 from lngrad.typing import Array
@@ -200,9 +200,6 @@ def _aclnn_entry_backward(a: Arguments) -> Grads:
     return a.masked(_aclnn_refused(_ACLNN_BACKWARD[a.norm][0], lambda: _aclnn_backward(t)))
 
 
-_TORCH_NORMS = ("layer_norm", "rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm")
-
-
 # "torch" and "jax" are lngrad.torch and lngrad.jax here.
 ENTRIES = {
     row.name: row
@@ -210,7 +207,8 @@ ENTRIES = {
         public_functions("numba_cpu"),
         public_functions("numpy_cpu"),
         Implementation(
-            "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward), _TORCH_NORMS,
+            "torch", unprepared(_torch_functions_backward), unprepared(_torch_functions_forward),
+            [name for name in PLAIN if NORMS[name].torch],
             needs="torch",
         ),
         Implementation(

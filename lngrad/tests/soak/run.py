@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, NotApplicable
 from lngrad.check.layouts import Guarded
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import ROLES, Operator, Role
 from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
 from lngrad.support.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
@@ -82,7 +82,7 @@ def _refusal(call: Call, kind: Operator, given: dict[str, Guarded | None], fault
 
 
 def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> None:
-    is_forward, (normalization, *_) = kind.direction == "forward", NORMS[call.norm]
+    is_forward, normalization = kind.direction == "forward", NORMS[call.norm].normalization
     names = (
         ("x", "gamma", "beta", "residual") if is_forward else ("dy", "x", "mean", "rstd", "gamma", "dtotal", "residual")
     )
@@ -144,7 +144,7 @@ def _expected(
     call: Call, rows: dict[str, Any], got: dict[str, Array | None], is_forward: bool
 ) -> dict[str, formula.Result]:
     """What the formula gives. What is normalized is the total as it was rounded, where it is a result."""
-    normalization, residual, _ = NORMS[call.norm]
+    normalization, residual = NORMS[call.norm].normalization, NORMS[call.norm].residual
     wide = formula.wider(accumulator_for(call.dtype, call.parameters))
     switches = normalization.centred, normalization.offset
     x, gamma, found = rows["x"], rows["gamma"], {}

@@ -56,10 +56,14 @@ class Call:
         y, mean, rstd = self.forward()
         return (y, mean, rstd, *self.backward(mean, rstd, mask))
 
-    def gated(self, gates_x, mask=(True, True, True)):
+    def gated(self, norm_before_gate, mask=(True, True, True)):
         given = self.gamma, self.residual
-        y, rstd = self.ops.gated_norm(self.x, self.shape, *given, EPS, 1.0, gates_x)
-        return y, rstd, *self.ops.gated_norm_backward(self.dy, self.x, self.shape, rstd, *given, mask, 1.0, gates_x)
+        y, rstd = self.ops.gated_norm(self.x, self.shape, *given, EPS, 1.0, norm_before_gate)
+        return (
+            y,
+            rstd,
+            *self.ops.gated_norm_backward(self.dy, self.x, self.shape, rstd, *given, mask, 1.0, norm_before_gate),
+        )
 
     def modulated(self, centred, mask=(True, True, True)):
         """A gamma and a beta for each of x's first dimension, as chunks of one tensor."""

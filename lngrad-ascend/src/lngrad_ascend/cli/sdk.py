@@ -120,7 +120,7 @@ def kernel_test(
     from lngrad_ascend.sdk.operator_tests import MODES, run_operator
 
     modes = tuple(MODES) if mode == "both" else (mode,)
-    options = [*(f"-I{one}" for one in include or ()), *(f"-D{one}" for one in define or ())]
+    options = [*(f"-I{path}" for path in include or ()), *(f"-D{macro}" for macro in define or ())]
     table = new_table(folder.name, "test", *modes, "why", show_lines=True)
     passed, took = True, dict[str, None]()
     building = working(f"building and running the tests of {folder.name}")

@@ -125,10 +125,10 @@ def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
         memory += [GlobalRegion(view, f"the device memory at {at:#x}", at) for at, view in views.items()]
         settings = _settings()
         shows_remarks = settings.pop("remarks", False)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             report = launch(kernel, blocks, memory=memory, tiling_key=_thread.tiling_key, **settings)
-    for text in dict.fromkeys(str(one.message) for one in told):
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"{WARNING}{text}", file=sys.stderr)
     for remark in report.remarks() if shows_remarks else ():
         print(f"{REMARK}{remark}", file=sys.stderr)

@@ -1,23 +1,16 @@
-"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content.
-
-The headers that a kernel includes are those of the folder include/, and two that are written from Python's tables:
-the numbers of operations and the tiling structs.
-"""
+"""From a C++ file with a kernel to a shared library, by the user's own compiler, kept by content."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -26,123 +19,16 @@ from lngrad.errors import LngradError, page
 from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
+from lngrad_ascend.cpp.headers import digest, header_files, write_headers
 from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
-from lngrad_ascend.cpp.protocol import numbers_header
-from lngrad_ascend.tiling.structs import (
-    DeepNormTiling,
-    LayerNormGradBetaTiling,
-    LayerNormGradTiling,
-    LayerNormSeparateTiling,
-    LayerNormTiling,
-    RmsNormTiling,
-    SoftMaxTiling,
-)
+from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
-INCLUDE = Path(__file__).parent / "include"
-_STRUCTS = (
-    LayerNormTiling,
-    LayerNormSeparateTiling,
-    LayerNormGradTiling,
-    LayerNormGradBetaTiling,
-    SoftMaxTiling,
-    RmsNormTiling,
-    DeepNormTiling,
-)
-
-_CUBE = (
-    "usedCoreNum M N Ka Kb singleCoreM singleCoreN singleCoreK baseM baseN baseK depthA1 depthB1 stepM stepN "
-    "isBias transLength iterateOrder shareMode shareL1Size shareL0CSize shareUbSize batchM batchN singleBatchM "
-    "singleBatchN stepKa stepKb depthAL1CacheUB depthBL1CacheUB dbL0A dbL0B dbL0C ALayoutInfoB ALayoutInfoS "
-    "ALayoutInfoN ALayoutInfoG ALayoutInfoD BLayoutInfoB BLayoutInfoS BLayoutInfoN BLayoutInfoG BLayoutInfoD "
-    "CLayoutInfoB CLayoutInfoS1 CLayoutInfoN CLayoutInfoG CLayoutInfoS2 BatchNum mxTypePara"
-)  # the fields of matmul's tiling
-_TOPK = (
-    "tmpLocalSize allDataSize innerDataSize sortRepeat mrgSortRepeat kAlignFourBytes kAlignTwoBytes maskOffset "
-    "maskVreducev2FourBytes maskVreducev2TwoBytes mrgSortSrc1offset mrgSortSrc2offset mrgSortSrc3offset "
-    "mrgSortTwoQueueSrc1Offset mrgFourQueueTailPara1 mrgFourQueueTailPara2 srcIndexOffset copyUbToUbBlockCount "
-    "topkMrgSrc1MaskSizeOffset topkNSmallSrcIndexOffset vreduceValMask0 vreduceValMask1 vreduceIdxMask0 "
-    "vreduceIdxMask1"
-)  # and of TopK's
-
-# Other names under which kernels include Ascend C; kernel_operator.h has it all.
-_MATH = (
-    "acos", "asin", "atan", "cos", "cosh", "erf", "exp", "floor", "frac",
-    "log", "power", "round", "sign", "sin", "sinh", "tan", "tanh", "trunc", "xor", "ceil", "clamp",
-)  # fmt: skip
-ALIASES = (
-    "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
-    "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
-    "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
-    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h", "lib/matmul_intf.h", "kernel_utils.h",
-    "adv_api/matmul/matmul_intf.h", "lib/matrix/matmul/matmul.h", "impl/dav_c220/kfc/kfc_log.h",
-    "adv_api/pad/broadcast.h", "adv_api/math/sign.h", "kernel_operator_list_tensor_intf.h",
-    "lib/pad/kernel_operator_pad_intf.h", "kernel_fp16.h", "kernel_operator_mm_intf.h", "kernel_operator_fixpipe_intf.h",
-    "op_kernel/math_util.h", "op_kernel/platform_util.h",
-    *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
-)  # fmt: skip
-# And those of the host's side, which lngrad/op_host.h has.
-HOST_ALIASES = (
-    "register/op_def_registry.h", "register/op_impl_registry.h", "exe_graph/runtime/shape.h",
-    "exe_graph/runtime/storage_shape.h", "exe_graph/runtime/tiling_context.h",
-    "exe_graph/runtime/infer_shape_context.h", "exe_graph/runtime/tensor.h", "graph/c_types.h", "graph/ge_error_codes.h",
-    "graph/ascend_string.h", "graph/types.h", "graph/utils/type_utils.h", "log/log.h", "platform/platform_ascendc.h",
-    "platform/platform_info.h", "platform/platform_infos_def.h", "util/math_util.h", "op_host/tiling_util.h",
-    "tiling_base/tiling_util.h", "op_host/tiling_templates_registry.h", "tiling_base/tiling_templates_registry.h",
-    "op_common/op_host/util/platform_util.h", "op_host/tiling_base_util.h", "op_host/infershape_util.h",
-    "error_util.h", "op_host/tiling_base_class.h", "platform/soc_spec.h", "op_host/util/fp16.h",
-)  # fmt: skip
 
 
 class CompileError(LngradError, RuntimeError):
     """A kernel's file can't be compiled."""
-
-
-@cache
-def header_files() -> dict[str, str]:
-    """Return every header, as its path in the include folder and its text."""
-    texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
-    texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
-    texts["lngrad/numbers.h"] = numbers_header()
-    texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
-    texts |= dict.fromkeys(HOST_ALIASES, '#include "lngrad/op_host.h"\n')
-    texts["tiling_context_faker.h"] = '#include "tiling_case_executor.h"\n'
-    return texts
-
-
-def _tiling_structs() -> str:
-    structs = []
-    for struct in _STRUCTS:
-        types = typing.get_type_hints(struct)
-        lines = (f"    {'float' if types[one.name] is float else 'uint32_t'} {one.name} = 0;" for one in fields(struct))
-        structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
-    structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
-    halves = "".join(f"    uint16_t vreducehalfValMask{i} = 0;\n" for i in range(8))
-    for name, words, more in (("TCubeTiling", _CUBE, ""), ("TopkTiling", _TOPK, halves)):
-        lines = (f"    int32_t {one} = 0;\n" for one in words.split())
-        structs.append(f"struct {name} {{\n{''.join(lines)}{more}}};")
-    joined = "\n\n".join(structs)
-    every = (*(one.__name__ for one in _STRUCTS), "LogSoftMaxTiling", "TCubeTiling", "TopkTiling")
-    names = "\n".join(f"using ::{name};" for name in every)
-    return f"""// The tiling structs of the tile APIs: packed little-endian words, as the host's tiling functions fill them.
-// Written from lngrad_ascend.tiling.structs; change them there.
-#ifndef LNGRAD_KERNEL_TILING_H
-#define LNGRAD_KERNEL_TILING_H
-
-#include <cstdint>
-#include <cstring>
-
-{joined}
-
-namespace AscendC {{
-namespace tiling {{
-{names}
-}} // namespace tiling
-}} // namespace AscendC
-
-#endif
-"""
 
 
 _LAUNCH = re.compile(
@@ -164,7 +50,7 @@ def without_chevrons(text: str) -> str:
     """
 
     def plain(launch: re.Match[str]) -> str:
-        numbers = [one.strip() for one in launch["numbers"].split(",")]
+        numbers = [number.strip() for number in launch["numbers"].split(",")]
         numbers += ["nullptr"] * (len(numbers) == 2)  # without a stream: the default one
         if len(numbers) != 3:
             line = text.count("\n", 0, launch.start()) + 1
@@ -178,9 +64,7 @@ def without_chevrons(text: str) -> str:
 
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
-#include "lngrad/entry.h"
-#include "lngrad/watch.h"
-#include "kernel_operator.h"
+{ahead}
 {headers}{source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
@@ -227,26 +111,26 @@ def build(
     included = "".join(_header(path.resolve(strict=True), kernel, source) for path in ahead)
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
-    options = ["-DLNGRAD_TYPE_MACROS", *(f"-I{folder}" for folder in (*include, source.parent))]
+    options = [TYPE_MACROS, *(f"-I{folder}" for folder in (*include, source.parent))]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
     if hasattr(ctypes.CDLL(None), kernel):
         included += renaming(kernel)
-    text = _ENTRY.format(headers=included, source=_source(source), kernel=kernel)
+    text = _ENTRY.format(ahead=AHEAD, headers=included, source=_source(source), kernel=kernel)
     return library(text, source, kernel, options)
 
 
 def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
     """The shared library of an entry file, compiled or found: ``text`` includes ``source``, which must not change meanwhile."""
-    given = {one.removeprefix("-D").partition("=")[0] for one in options}
+    defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
-    options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in given)]
-    key = _digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
+    options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
+    key = digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
         library = None if folder is None else _fresh(folder, key[:32])
         if library is not None:
             return library
-    before = _digest(source.read_bytes())
+    before = digest(source.read_bytes())
     content, files = _compile(text, source, kernel, options)
     if files.get(str(source), before) != before:
         raise CompileError(f"{source}: changed while it was compiled")
@@ -290,7 +174,7 @@ def _fresh(folder: Path, key: str) -> Path | None:
     if made_of is None:
         return None
     try:
-        if any(_digest(Path(one).read_bytes()) != was for one, was in json.loads(made_of).items()):
+        if any(digest(Path(path).read_bytes()) != was for path, was in json.loads(made_of).items()):
             return None
     except OSError:  # one is not there any more
         return None
@@ -316,7 +200,7 @@ def _list_of(folder: Path, key: str) -> Path:
 
 def _library_of(folder: Path, key: str, made_of: bytes) -> Path:
     """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
-    return folder / f"ascendc-{key}-{_digest(made_of)[:16]}.so"
+    return folder / f"ascendc-{key}-{digest(made_of)[:16]}.so"
 
 
 _temporary: list[Path] = []  # the folder of this process, where nothing can be kept
@@ -331,18 +215,13 @@ def _folder_of_process() -> Path:
     return _temporary[0]
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
-        for header, content in header_files().items():
-            path = draft / "include" / header
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
+        write_headers(draft / "include")
+        if AHEAD in text:
+            link_precompiled(draft / "include", compiler(), FLAGS, options)
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
         command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
@@ -352,7 +231,7 @@ def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tu
         # The compiler's make rule names the files that it read, but for those of the system.
         words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
         used = [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
-        files = {str(path): _digest(path.read_bytes()) for path in used if draft not in path.parents}
+        files = {str(path): digest(path.read_bytes()) for path in used if draft not in path.parents}
         return (draft / "kernel.so").read_bytes(), files
 
 

@@ -109,7 +109,7 @@ def _init_queue(c: KernelCall) -> int:
     if binds is None:
         place = position_of("InitBuffer", source)
     else:  # a queue between two positions of the Unified Buffer has no side of its own
-        local = [one for one in binds if one is not TPosition.GM]
+        local = [bind for bind in binds if bind is not TPosition.GM]
         place = local[0] if len(local) == 1 else TPosition.VECCALC
     queue = TQue(place, max(depth, 1), name=f"the {place.value} queue of {site_text(c.site)}", binds=binds)
     c.pipe().InitBuffer(queue, number, length)
@@ -144,9 +144,9 @@ def _fields(c: KernelCall, first: int, older: bool = True) -> list[int]:
     """The fields of a copy's blocks. What does not fit into 16 bits is refused; a device takes the rest."""
     numbers = list(c.n[first : first + 4])
     for index, name in enumerate(("blockCount", "blockLen")[: 1 + older]):
-        given, numbers[index] = numbers[index], numbers[index] & 0xFFFF
-        if given != numbers[index]:
-            rule = f"{name} must be 0 to 65535 (uint16_t), got {given}; a device takes {numbers[index]} [ErrorRead3]"
+        number, numbers[index] = numbers[index], numbers[index] & 0xFFFF
+        if number != numbers[index]:
+            rule = f"{name} must be 0 to 65535 (uint16_t), got {number}; a device takes {numbers[index]} [ErrorRead3]"
             c.core.tolerate(BoundsFault(rule))
     return numbers
 
@@ -197,7 +197,7 @@ def _tile_api(
 def _event(event: int, _: int, target: int | None = None) -> HardEvent:
     if target is None:
         return EVENTS[event]
-    name = "_".join(PIPES[one].name[5:] for one in (event, target))
+    name = "_".join(PIPES[pipe].name[5:] for pipe in (event, target))
     if name not in HardEvent.__members__:
         raise SyncFault(f"set_flag and wait_flag: expected two pipes with a HardEvent, got {name}")
     return HardEvent[name]

@@ -16,7 +16,7 @@ from lngrad_ascend.tiling import host_functions
 from lngrad_ascend.tiling.structs import DeepNormTiling, SoftMaxTiling, TilingStruct
 
 REPEAT, BLOCK_BYTES = 256, 32
-_FACTORS = {one.name: one.temporary for one in OPERATIONS if one.operands.mathematical}
+_FACTORS = {operation.name: operation.temporary for operation in OPERATIONS if operation.operands.mathematical}
 _PREFIX, _SIZES, _FACTOR = "Get", "MaxMinTmpSize", "TmpBufferFactorSize"
 Sizes = tuple[int, int]  # the largest and the smallest
 

@@ -59,13 +59,13 @@ class CompiledKernel:
             raise ShapeError(
                 f"{self.__name__}: expected {self.arity} arguments (arrays, workspace, tiling), got {len(arguments)}"
             )
-        tilings = [ctypes.create_string_buffer(one, len(one)) for one in arguments if isinstance(one, bytes)]
+        tilings = [ctypes.create_string_buffer(text, len(text)) for text in arguments if isinstance(text, bytes)]
         addresses = iter(map(ctypes.addressof, tilings))
         places = (ctypes.c_int64 * max(1, self.arity))(
-            *(next(addresses) if isinstance(one, bytes) else int(one) for one in arguments)
+            *(next(addresses) if isinstance(argument, bytes) else int(argument) for argument in arguments)
         )
         session = Session(running(self.__name__), self._code)
-        session.tilings = {ctypes.addressof(one): len(one) for one in tilings}
+        session.tilings = {ctypes.addressof(tiling): len(tiling) for tiling in tilings}
         run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)), self._exception)
 
     def _exception(self) -> str:

@@ -109,4 +109,4 @@ def tiling_header(hosts: Sequence[str], operator: str, known: str = "") -> str:
 
 
 def _constants(text: str) -> list[tuple[str, str]]:
-    return [(one or other, f"({value or line})".strip()) for one, value, other, line in _CONSTANT.findall(text)]
+    return [(name or other, f"({value or line})".strip()) for name, value, other, line in _CONSTANT.findall(text)]

@@ -50,20 +50,20 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        sources = sorted(one for one in (folder / "op_host").glob("*.cpp") if not _NOT_HOST.search(one.name))
+        sources = sorted(path for path in (folder / "op_host").glob("*.cpp") if not _NOT_HOST.search(path.name))
         if not sources:
             raise CompileError(f"{folder}: expected op_host/*.cpp of an operator, got none")
-        included = ["lngrad/project.h", *(str(one.resolve()) for one in sources)]
+        included = ["lngrad/project.h", *(str(path.resolve()) for path in sources)]
         text = "".join(f"#include {json.dumps(path)}\n" for path in included)
         self._library = ctypes.PyDLL(str(library(text, sources[0].resolve(), "op_host", [f"-I{folder / 'op_host'}"])))
         self._library.lngrad_bind(RUN)
         self._library.lngrad_project.restype = ctypes.c_char_p
-        said = self._ask("")
-        self.operator = said["operator"][0][0] if said["operator"][0] else ""
+        answer = self._ask("")
+        self.operator = answer["operator"][0][0] if answer["operator"][0] else ""
         if not self.operator:
             raise CompileError(f"{folder / 'op_host'}: expected an operator's definition (OpDef and OP_ADD), got none")
-        self.inputs, self.outputs = said.get("input", []), said.get("output", [])
-        self.attributes = [one[0] for one in said.get("attr", [])]
+        self.inputs, self.outputs = answer.get("input", []), answer.get("output", [])
+        self.attributes = [row[0] for row in answer.get("attr", [])]
 
     def _ask(self, request: str) -> dict[str, list[list[str]]]:
         answer: dict[str, list[list[str]]] = {}
@@ -76,7 +76,11 @@ class Project:
         return answer
 
     def plan(
-        self, given: Mapping[str, Array], shapes: Mapping[str, Sequence[int]], dtype: str, attributes: Mapping[str, str]
+        self,
+        arguments: Mapping[str, Array],
+        shapes: Mapping[str, Sequence[int]],
+        dtype: str,
+        attributes: Mapping[str, str],
     ) -> Launch:
         """Work out a launch.
 
@@ -93,8 +97,8 @@ class Project:
         """
         if dtype not in NUMBERS:
             raise DtypeError(f"--dtype: expected a dtype of {', '.join(NUMBERS)}, got {dtype!r}")
-        self._check_names(given, shapes, attributes)
-        random, arrays, lines = np.random.default_rng(0), dict(given), []
+        self._check_names(arguments, shapes, attributes)
+        random, arrays, lines = np.random.default_rng(0), dict(arguments), []
         place = 0  # of the input's type among those of its definition: the outputs' is at the same
         for name, required, *allowed in self.inputs:
             if name in shapes and name not in arrays:
@@ -113,22 +117,22 @@ class Project:
             number = int((allowed[place:] or allowed or [str(NUMBERS[dtype])])[0]) if of is None else _number(name, of)
             sizes = tuple(shapes.get(name, ())) if of is None else of.shape
             lines.append(f"output {name} {number} 0 {' '.join(map(str, sizes))}")
-        said = self._ask("\n".join([*lines, *(f"attr {name} {value}" for name, value in attributes.items())]))
-        for name, code, *shape in said.get("output", ()):
+        answer = self._ask("\n".join([*lines, *(f"attr {name} {value}" for name, value in attributes.items())]))
+        for name, code, *shape in answer.get("output", ()):
             if name not in arrays:
                 whole = (*map(int, shape), TYPES[int(code)].itemsize)
                 arrays[name] = np.full(whole, 0xFF, np.uint8).view(TYPES[int(code)])[..., 0]
         ordered = {name: arrays.get(name) for name, *_ in self.inputs}
         for name, *_ in self.outputs:  # one with an input's name is that input, as an argument of its own
             ordered[f"{name}_ref" if name in ordered else name] = arrays[name]
-        blocks, key, workspace = (int(said[word][0][0]) for word in ("blocks", "key", "workspace"))
-        options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(said["tiling"][0][0])}
+        blocks, key, workspace = (int(answer[word][0][0]) for word in ("blocks", "key", "workspace"))
+        options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(answer["tiling"][0][0])}
         return Launch(self._build(ordered), ordered, options, workspace)
 
-    def _check_names(self, given: Iterable[str], shapes: Iterable[str], attributes: Iterable[str]) -> None:
-        names = [one[0] for one in (*self.inputs, *self.outputs)]
+    def _check_names(self, arguments: Iterable[str], shapes: Iterable[str], attributes: Iterable[str]) -> None:
+        names = [row[0] for row in (*self.inputs, *self.outputs)]
         for kind, words, known in (
-            ("--arg", given, names),
+            ("--arg", arguments, names),
             ("--shape", shapes, names),
             ("--attr", attributes, self.attributes),
         ):
@@ -139,9 +143,9 @@ class Project:
     def _build(self, arrays: Mapping[str, Array | None]) -> dict[str, Any]:
         kernel = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.operator).lower()
         sources = sorted((self.folder / "op_kernel").glob("*.cpp"))
-        source = next((one for one in sources if one.stem == kernel), sources[0] if len(sources) == 1 else None)
+        source = next((path for path in sources if path.stem == kernel), sources[0] if len(sources) == 1 else None)
         if source is None:
-            found = ", ".join(one.name for one in sources) or "none"
+            found = ", ".join(path.name for path in sources) or "none"
             raise CompileError(f"{self.folder}: expected op_kernel/{kernel}.cpp, got {found}")
         define: dict[str, str] = {}
         for name, array in arrays.items():
@@ -150,7 +154,9 @@ class Project:
             number = _number(name, array)
             define |= {f"DTYPE_{name.upper()}": _CPP[number], f"ORIG_DTYPE_{name.upper()}": _NAMES[number]}
         hosts = [*sorted((self.folder / "op_host").glob("*.*")), *sorted((self.folder / "op_kernel").glob("*.h"))]
-        headers = [one for one in hosts if one.suffix in (".h", ".cpp") and registers(one.read_text(errors="replace"))]
+        headers = [
+            path for path in hosts if path.suffix in (".h", ".cpp") and registers(path.read_text(errors="replace"))
+        ]
         return {"path": source, "kernel": kernel, "headers": headers, "define": define}
 
 

@@ -9,6 +9,8 @@ calls ``lngrad_ascend.acl`` or ``lngrad_ascend.aclnn``, and packs what comes bac
                marshal.py                    words ─► Python values ─► acl, aclnn ─► words
                pointers.py                   numbers in the place of objects; the program's memory
 
+A Python without a shared library can't be loaded: `lngrad sdk --run` then loads the program into it (hosted.py).
+
 Headers, entry points and conversions follow from one table, ``lngrad_ascend.prototypes``. There is no rule of an
 interface here, and no arithmetic. Reasons and limits: docs/decisions/0022-c-interfaces.md, docs/ascend-sdk.md.
 """

@@ -30,7 +30,7 @@ _RUNTIME_ERRORS = [  # of rt_error_codes.h, which are macros there
 def headers() -> dict[str, str]:
     """Return the text of every header by its path under ``include``."""
     tables = {
-        path: "\n".join(f"/** {_summary(one)} */\n{one.prototype};\n" for one in functions)
+        path: "\n".join(f"/** {_summary(function)} */\n{function.prototype};\n" for function in functions)
         for path, functions in HEADERS.items()
     }
     includes = {
@@ -53,7 +53,7 @@ def headers() -> dict[str, str]:
             *VERSION
         ),
         "acl/error_codes/rt_error_codes.h": "".join(
-            f"#define {one} {int(acl.aclError[one])}\n" for one in _RUNTIME_ERRORS
+            f"#define {name} {int(acl.aclError[name])}\n" for name in _RUNTIME_ERRORS
         ),
         "aclnn/acl_meta.h": _META_TYPES,
         "aclnn/opdev/op_errno.h": _constants("aclnnStatus", aclnn.aclnnStatus),
@@ -64,7 +64,7 @@ def headers() -> dict[str, str]:
 
 def _header(path: str, includes: list[str], before: str, prototypes: str) -> str:
     guard = "LNGRAD_" + path.upper().replace("/", "_").replace(".", "_")
-    parts = [f"#ifndef {guard}\n#define {guard}\n", "".join(f"#include {one}\n" for one in includes), before]
+    parts = [f"#ifndef {guard}\n#define {guard}\n", "".join(f"#include {path}\n" for path in includes), before]
     if prototypes:
         parts.append(f'#ifdef __cplusplus\nextern "C" {{\n#endif\n\n{prototypes}\n#ifdef __cplusplus\n}}\n#endif\n')
     parts.append("#endif\n")
@@ -120,12 +120,12 @@ def frame_header() -> str:
 def entry_points() -> str:
     """The C file that defines every function: it fills a frame, and reads the frame back."""
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
-    bodies = "\n".join(_definition(number, one) for number, one in enumerate(FUNCTIONS.values()))
+    bodies = "\n".join(_definition(number, function) for number, function in enumerate(FUNCTIONS.values()))
     return f'{includes}#include "shim.h"\n\n{bodies}'
 
 
 def _definition(number: int, function: Function) -> str:
-    words = ", ".join(_word(one) for one in function.parameters)
+    words = ", ".join(_word(parameter) for parameter in function.parameters)
     fields = f".function = {number}" + (f", .words = {{{words}}}" if words else "")
     lines = [f"LNGRAD_EXPORT {function.prototype}", "{"]
     if function.result == "const char *":
@@ -141,25 +141,25 @@ def _definition(number: int, function: Function) -> str:
     return "\n".join(lines)
 
 
-def _word(one: Parameter) -> str:
-    if one.kind is Kind.REAL:
-        return f"lngrad_word_of_double({one.name})"
-    if one.type.endswith("*") or one.kind is Kind.HANDLE:
-        return f"LNGRAD_WORD({one.name})"
-    return f"(int64_t){one.name}"
+def _word(parameter: Parameter) -> str:
+    if parameter.kind is Kind.REAL:
+        return f"lngrad_word_of_double({parameter.name})"
+    if parameter.type.endswith("*") or parameter.kind is Kind.HANDLE:
+        return f"LNGRAD_WORD({parameter.name})"
+    return f"(int64_t){parameter.name}"
 
 
 def _writes(function: Function) -> list[str]:
     """Results go through their pointers only if the call succeeded: the others stay as they were."""
     lines = []
-    for at, one in enumerate((one for one in function.parameters if one.is_result), start=1):
+    for at, parameter in enumerate((parameter for parameter in function.parameters if parameter.is_result), start=1):
         value = {
             Kind.OUT_LIST: f"lngrad_new_array(frame.list, frame.results[{at + 1}])",
             Kind.OUT_HANDLE: f"LNGRAD_POINTER(frame.results[{at}])",
             Kind.OUT_ADDRESS: f"LNGRAD_POINTER(frame.results[{at}])",
-            Kind.OUT_REAL: f"({one.base})lngrad_double_of_word(frame.results[{at}])",
-        }.get(one.kind, f"({one.base})frame.results[{at}]")
-        lines.append(f"        *{one.name} = {value};")
+            Kind.OUT_REAL: f"({parameter.base})lngrad_double_of_word(frame.results[{at}])",
+        }.get(parameter.kind, f"({parameter.base})frame.results[{at}]")
+        lines.append(f"        *{parameter.name} = {value};")
     return lines
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,40 +18,11 @@ from lngrad_ascend.acl.interface import StatusError, invalid_param, null_argumen
 from lngrad_ascend.acl.memory import FIRST_ADDRESS
 from lngrad_ascend.acl.tensor import NUMPY_DTYPES
 from lngrad_ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, REALS, Function, Kind, Parameter
-from lngrad_ascend.sdk.pointers import Handles, HostMemory, NoSuchMemory
-from lngrad_ascend.soc import Settings
+from lngrad_ascend.sdk import pointers
+from lngrad_ascend.sdk.pointers import Handles, NoSuchMemory
 
 # The frame of a call: words that come, words that go back, numbers of an array, bytes of a text.
 CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096
-
-# Numbers below 0 are not functions of CANN, but what the library itself asks for.
-AT_EXIT, CONNECT_KERNELS, KERNEL_FAULT = -1, -2, -3
-
-CALL = struct.Struct(f"=q{CALL_WORDS}Q")  # a function's number, then its words: how a frame begins
-
-
-def pack(words: Sequence[int]) -> bytes:
-    """Words as they lie in a frame."""
-    return struct.pack(f"={len(words)}q", *words)
-
-
-def packed_text(text: str | None) -> bytes:
-    """A text as C has it, without the zero at its end; it is cut where a frame has no more room."""
-    return b"" if text is None else text.encode(errors="replace")[: TEXT_BYTES - 1]
-
-
-class Threads(threading.local):
-    """Chooses what is simulated in each thread that calls for the first time."""
-
-    def __init__(self, settings: Settings):
-        self._settings = None if settings == Settings() else settings  # every thread begins with the default
-
-    def welcome(self) -> None:
-        """Choose, unless this thread has chosen before."""
-        if self._settings is not None:
-            self._settings.choose()
-            self._settings = None
-
 
 DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
 MAX_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
@@ -77,9 +47,7 @@ class _Call(NamedTuple):
     """One call under way."""
 
     words: Words
-    host: HostMemory
     handles: Handles
-    filled: list[tuple[int, Any, int]]  # host memory that the call writes, and how much
     used: list[tuple[int, Any]]  # handles that came with it
 
 
@@ -88,11 +56,11 @@ class Dispatcher:
 
     def __init__(self, unified: bool = False) -> None:
         self.handles = Handles()
-        self._entries = tuple(_Entry(one, self.handles, unified) for one in FUNCTIONS.values())
+        self._entries = tuple(_Entry(function, self.handles, unified) for function in FUNCTIONS.values())
 
-    def call(self, number: int, words: Words, host: HostMemory) -> Reply:
+    def call(self, number: int, words: Words) -> Reply:
         """Reply the call of a function by its number in the table. Never raises."""
-        return self._entries[number].call(words, host)
+        return self._entries[number].call(words)
 
 
 def implementation(function: Function) -> Callable[..., Any] | None:
@@ -108,18 +76,16 @@ class _Entry:
     def __init__(self, function: Function, handles: Handles, unified: bool):
         self._function, self._handles = function, handles
         self._implementation = implementation(function)
-        self._outs = [(at, one) for at, one in enumerate(function.parameters) if one.is_result]
+        self._outs = [(at, parameter) for at, parameter in enumerate(function.parameters) if parameter.is_result]
         self._readers = [
-            (at, _reader(function, one, at, unified))
-            for at, one in enumerate(function.parameters)
-            if one.kind is not Kind.LENGTH and not one.is_result
+            (at, _reader(function, parameter, at, unified))
+            for at, parameter in enumerate(function.parameters)
+            if parameter.kind is not Kind.LENGTH and not parameter.is_result
         ]
-        names = [one.name for one in function.parameters]
-        self._stream = names.index("stream") if "stream" in names else None
 
-    def call(self, words: Words, host: HostMemory) -> Reply:
+    def call(self, words: Words) -> Reply:
         try:
-            return self._reply(_Call(words, host, self._handles, [], []), host)
+            return self._reply(_Call(words, self._handles, []))
         except Exception as reason:
             error = reason
             if not isinstance(error, StatusError):
@@ -128,80 +94,77 @@ class _Entry:
             report(error, acl.aclError)
             return Reply([int(error.code) if self._function.has_status else 0])
 
-    def _reply(self, call: _Call, host: HostMemory) -> Reply:
+    def _reply(self, call: _Call) -> Reply:
         if self._implementation is None:
             ret = acl.not_supported(self._function.name)
             return Reply([int(ret) if self._function.has_status else 0])
-        for at, one in self._outs:
+        for at, parameter in self._outs:
             if call.words[at] == 0:
                 refused = null_argument if self._function.result == "aclnnStatus" else invalid_param
-                raise refused(f"{one.name}: expected where to write to, got a null pointer")
+                raise refused(f"{parameter.name}: expected where to write to, got a null pointer")
         result = self._implementation(*[read(call, call.words[at]) for at, read in self._readers])
-        if call.filled and host.at_once and self._stream is not None and result == 0:
-            result = acl.aclrtSynchronizeStream(self._handles.object_of(call.words[self._stream]))
-        for address, view, touched in call.filled:
-            host.put(address, view, touched)
         for number, thing in call.used:
             self._handles.forget_destroyed(number, thing)
-        return self._results(result, host)
+        return self._results(result)
 
-    def _results(self, result: Any, host: HostMemory) -> Reply:
+    def _results(self, result: Any) -> Reply:
         """Values first, ret last, as the Python functions return them; in C ret comes first."""
         function = self._function
         if function.result == "const char *":
             return Reply([int(result is not None)], text=result)
         if not function.has_status:
-            return Reply([self._word(function.result.rstrip(" *"), result, host)])
+            return Reply([self._word(function.result.rstrip(" *"), result)])
         if not self._outs:
             return Reply([int(result)])
         *values, ret = result
         if ret != 0:
             return Reply([int(ret)])
         words, listed = [0], ()
-        with_values = [one for _, one in self._outs if one.kind is not Kind.OUT_LENGTH]
-        for one, value in zip(with_values, values, strict=True):
-            if one.kind is Kind.OUT_LIST:
+        with_values = [parameter for _, parameter in self._outs if parameter.kind is not Kind.OUT_LENGTH]
+        for parameter, value in zip(with_values, values, strict=True):
+            if parameter.kind is Kind.OUT_LIST:
                 listed = tuple(value)
                 words += [0, len(listed)]
             else:
-                words.append(self._word(one.base, value, host))
+                words.append(self._word(parameter.base, value))
         return Reply(words, listed)
 
-    def _word(self, base: str, value: Any, host: HostMemory) -> int:
+    def _word(self, base: str, value: Any) -> int:
         """A handle, a floating-point number, memory, or a number as a word."""
         if base in HANDLES:
             return self._handles.number_of(base, value)
         if base in REALS:
             return int(struct.unpack("=q", struct.pack("=d", value))[0])
-        return int(value or 0) if value is None or isinstance(value, int) else host.lend(value)
+        return int(value or 0) if value is None or isinstance(value, int) else int(value.ctypes.data)
 
 
-def _reader(function: Function, one: Parameter, at: int, unified: bool) -> Reader:
+def _reader(function: Function, parameter: Parameter, at: int, unified: bool) -> Reader:
     """How one argument is made from its word and the others of a call."""
-    if one.kind is Kind.HANDLE:
+    if parameter.kind is Kind.HANDLE:
         return _handle
-    if unified and one.base == "aclrtMemcpyKind":
+    if unified and parameter.base == "aclrtMemcpyKind":
         # Where both memories are one, an address alone says which side of a copy it is.
         known = {int(kind): acl.aclrtMemcpyKind.ACL_MEMCPY_DEFAULT for kind in acl.aclrtMemcpyKind}
         return lambda call, word: known.get(word, _signed(word))
-    if one.kind is Kind.NUMBER:
-        return lambda call, word: word if one.base in ("size_t", "uint64_t") else _signed(word)
-    if one.kind is Kind.REAL:
+    if parameter.kind is Kind.NUMBER:
+        return lambda call, word: word if parameter.base in ("size_t", "uint64_t") else _signed(word)
+    if parameter.kind is Kind.REAL:
         return lambda call, word: struct.unpack("=d", struct.pack("=Q", word))[0]
-    if one.kind is Kind.TEXT:
+    if parameter.kind is Kind.TEXT:
         return lambda call, word: None  # paths of configurations that change nothing, names of dumps
-    if one.kind is Kind.LIST:
-        return lambda call, word: _list(call, one, word, call.words[one.length])
+    if parameter.kind is Kind.LIST:
+        return lambda call, word: _list(call, parameter, word, call.words[parameter.length])
     if function.name == "aclCreateScalar":
-        return lambda call, word: _scalar(call, one.name, word, call.words[at + 1])
-    host_size, device_size = function.size_of(HOST_SIZES, one.name), function.size_of(DEVICE_SIZES, one.name)
+        return lambda call, word: _scalar(call, parameter.name, word, call.words[at + 1])
+    host_size, device_size = (
+        function.size_of(HOST_SIZES, parameter.name),
+        function.size_of(DEVICE_SIZES, parameter.name),
+    )
     if host_size is not None or (unified and device_size is not None):
         names = [parameter.name for parameter in function.parameters]
         size = _size_reader(names, host_size or device_size or "")
         used = _size_reader(names, "count") if host_size else size
-        return lambda call, word: _memory(call, one, word, size, used)
-    if function.name == "aclrtFreeHost":
-        return lambda call, word: call.host.take_back(word) or None
+        return lambda call, word: _memory(call, parameter, word, size, used)
     return lambda call, word: word or None
 
 
@@ -211,20 +174,20 @@ def _handle(call: _Call, number: int) -> Any:
     return thing
 
 
-def _list(call: _Call, one: Parameter, address: int, count: int) -> Any:
+def _list(call: _Call, parameter: Parameter, address: int, count: int) -> Any:
     """The values of an array; None for a null pointer with elements to it."""
     if address == 0:
-        return None if count or one.name == "stride" else ()
+        return None if count or parameter.name == "stride" else ()
     if count > MAX_ELEMENTS:
-        raise invalid_param(f"{one.name}: expected at most {MAX_ELEMENTS} elements, got {count}")
-    code, size = ELEMENTS[one.base]
-    values = struct.unpack(f"={count}{code}", _read(call, one.name, address, count * size))
-    return [call.handles.object_of(value) for value in values] if one.base in HANDLES else values
+        raise invalid_param(f"{parameter.name}: expected at most {MAX_ELEMENTS} elements, got {count}")
+    code, size = ELEMENTS[parameter.base]
+    values = struct.unpack(f"={count}{code}", _read(call, parameter.name, address, count * size))
+    return [call.handles.object_of(value) for value in values] if parameter.base in HANDLES else values
 
 
 def _read(call: _Call, name: str, address: int, nbytes: int) -> bytes:
     try:
-        return call.host.read(address, nbytes)
+        return pointers.read(address, nbytes)
     except NoSuchMemory:
         raise _no_memory(name, address, nbytes, "readable") from None
 
@@ -244,7 +207,7 @@ def _scalar(call: _Call, name: str, address: int, kind: int) -> Any:
     return float(value) if dtype.kind == "V" else value.item()
 
 
-def _memory(call: _Call, one: Parameter, address: int, size: Size, used: Size) -> Any:
+def _memory(call: _Call, parameter: Parameter, address: int, size: Size, used: Size) -> Any:
     """A device address as it is; host memory as a buffer.
 
     Args:
@@ -253,14 +216,11 @@ def _memory(call: _Call, one: Parameter, address: int, size: Size, used: Size) -
     if address == 0 or FIRST_ADDRESS <= address < FIRST_ADDRESS + DEVICE_SPAN:
         return address or None
     nbytes, touched = size(call), used(call)
-    writable = not one.type.startswith("const")
+    writable = not parameter.type.startswith("const")
     try:
-        view = call.host.view(address, nbytes, touched, writable)
+        return pointers.view(address, nbytes, touched, writable)
     except NoSuchMemory:
-        raise _no_memory(one.name, address, nbytes, "writable" if writable else "readable") from None
-    if writable:
-        call.filled.append((address, view, min(touched, nbytes)))
-    return view
+        raise _no_memory(parameter.name, address, nbytes, "writable" if writable else "readable") from None
 
 
 def _size_reader(names: list[str], what: str) -> Size:

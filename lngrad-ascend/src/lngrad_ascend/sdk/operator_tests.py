@@ -139,7 +139,7 @@ def vector_tests(folder: Path) -> tuple[list[Path], str]:
     """The test files of an operator and the arguments of their AddOpTestCase. LngradError: none are of a vector kernel."""
     tests = folder / "tests" / "ut" / "op_kernel"
     every = sorted(tests.rglob("test_*.cpp"))
-    sources = [one for one in every if not OTHER_MACHINE.search(str(one.relative_to(tests)))]
+    sources = [path for path in every if not OTHER_MACHINE.search(str(path.relative_to(tests)))]
     if not sources:
         raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
     call = _call(tests)
@@ -152,8 +152,8 @@ def _staged(folder: Path, scratch: Path) -> Path:
     """Copy the kernels of the operator and of those beside it to where they include each other. Returns the operator's."""
     root = scratch / "build" / "tbe" / "ascendc"
     (scratch / "built").mkdir(exist_ok=True)
-    library = next((one for one in folder.parents if (one / "common" / "inc" / "op_kernel").is_dir()), None)
-    kernels = {one.parent.name: one for one in folder.parent.glob("*/op_kernel")}
+    library = next((parent for parent in folder.parents if (parent / "common" / "inc" / "op_kernel").is_dir()), None)
+    kernels = {kernel.parent.name: kernel for kernel in folder.parent.glob("*/op_kernel")}
     if library is not None:
         kernels["inc"] = library / "common" / "inc" / "op_kernel"
         root.mkdir(parents=True, exist_ok=True)
@@ -169,15 +169,15 @@ def _staged(folder: Path, scratch: Path) -> Path:
 
 def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> list[str]:
     parts = ("tests/ut/op_kernel", "tests/ut/common", "common/inc")
-    above = [one / part for one in folder.resolve().parents for part in parts]
-    folders = [kernels, kernels.parent, kernels.parent / "common", tests, *(one for one in above if one.is_dir())]
-    return [*(f"-I{one}" for one in folders), *([f"-I{gtest / 'include'}"] if gtest else [])]
+    above = [parent / part for parent in folder.resolve().parents for part in parts]
+    folders = [kernels, kernels.parent, kernels.parent / "common", tests, *(path for path in above if path.is_dir())]
+    return [*(f"-I{path}" for path in folders), *([f"-I{gtest / 'include'}"] if gtest else [])]
 
 
 def _hosts(folder: Path) -> list[str]:
     """The texts of op_host of an operator, and of those beside it."""
-    places = [folder, *sorted(one for one in folder.parent.iterdir() if one != folder)]
-    texts = texts_of(*(one / "op_host" for one in places if (one / "op_host").is_dir()))
+    places = [folder, *sorted(path for path in folder.parent.iterdir() if path != folder)]
+    texts = texts_of(*(path / "op_host" for path in places if (path / "op_host").is_dir()))
     return [text for path, text in texts.items() if not OTHER_MACHINE.search("/".join(path.parts[-3:]))]
 
 
@@ -196,15 +196,15 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
         return "\nusing namespace" not in text and not uses
 
     ours = (source.parent / f"{name}_tiling{end}.h" for end in ("_def", ""))  # as the libraries' CMake files have it
-    given = next((one for one in ours if one.is_file() and whole(one.read_text(errors="replace"))), None)
+    tiling = next((path for path in ours if path.is_file() and whole(path.read_text(errors="replace"))), None)
     if hasattr(ctypes.CDLL(None), name):  # a function of C has the kernel's name
         header = kernels / "lngrad_name.h"
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
         last = ["-include", str(header)]
     # op_host has a namespace of its own.
     known = {path: text for path, text in texts_of(source).items() if "op_host" not in path.parts}
-    if given:
-        test = kernel = given
+    if tiling:
+        test = kernel = tiling
     else:
         own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
         parts = [path for path in kernels.rglob("*") if not OTHER_MACHINE.search(str(path.relative_to(kernels)))]
@@ -236,27 +236,27 @@ def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> lis
     """
     words = [quoted or plain for quoted, plain in _WORD.findall(call)]
     options = [option for word in words if word.startswith("-") for option in word.split()]
-    given = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
+    chosen = dict(option[2:].split("=", 1) for option in options if option.startswith("-DDTYPE_") and "=" in option)
     columns: dict[str, list[str]] = {}
     for parameter in _PARAMETER.finditer("\n".join(hosts)):
         types = [CPP_TYPES.get(name, "") for name in re.findall(r"DT_(\w+)", parameter[2] or "")]
         columns.setdefault(f"DTYPE_{parameter[1].upper()}", types)
 
     def fits(place: int) -> bool:
-        return all(columns[name][place : place + 1] == [cpp] for name, cpp in given.items() if name in columns)
+        return all(columns[name][place : place + 1] == [cpp] for name, cpp in chosen.items() if name in columns)
 
-    column, one = next(filter(fits, range(64)), 0), next(iter(given.values()), "float")
+    column, default = next(filter(fits, range(64)), 0), next(iter(chosen.values()), "float")
     text = "\n".join(texts_of(kernels).values())
     headers = "\n".join(text for path, text in texts_of(tests).items() if path.suffix == ".h")
     own = {name for found in re.findall(_OWN_TYPE, text + headers) for name in found}
     used = (name for name in dict.fromkeys(re.findall(r"\bDTYPE_\w+", text)) if name in (columns or text))
-    defaults = {name: (columns.get(name, [])[column : column + 1] or [one])[0] or one for name in used}
-    return options + [f"-D{name}={cpp}" for name, cpp in defaults.items() if name not in given and name not in own]
+    defaults = {name: (columns.get(name, [])[column : column + 1] or [default])[0] or default for name in used}
+    return options + [f"-D{name}={cpp}" for name, cpp in defaults.items() if name not in chosen and name not in own]
 
 
 def _gtest_libs(gtest: Path | None) -> list[str]:
-    places = [] if gtest is None else sorted({one.parent for one in gtest.rglob("libgtest.*")})
-    return [*(f"-L{one}" for one in places), "-lgtest_main", "-lgtest", "-lpthread"]
+    places = [] if gtest is None else sorted({path.parent for path in gtest.rglob("libgtest.*")})
+    return [*(f"-L{path}" for path in places), "-lgtest_main", "-lgtest", "-lpthread"]
 
 
 def _build(
@@ -265,18 +265,18 @@ def _build(
     """Compile one test file with its kernel, and link it with what is ``linked``, if anything. Returns the first error."""
     own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
     sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags)]
-    objects = [built / f"{one.stem}.o" for one in sources]
+    objects = [built / f"{path.stem}.o" for path in sources]
     compiler = required(cxx_compiler)
     commands = [
-        [*compiler, *ahead[one == kernel], *flags, "-c", str(one), "-o", str(made)]
-        for one, made in zip(sources, objects, strict=True)
+        [*compiler, *ahead[path == kernel], *flags, "-c", str(path), "-o", str(target)]
+        for path, target in zip(sources, objects, strict=True)
     ]
     for command in [*commands, *([[*compiler, *map(str, objects), *linked]] if linked else [])]:
         done = run_compiler(command)
         if done.returncode:
             found = _ERROR.search(done.stderr)
-            said = found[0].strip() if found else done.stderr.strip()[:200]
-            return said or f"the compiler failed with {done.returncode}"
+            error = found[0].strip() if found else done.stderr.strip()[:200]
+            return error or f"the compiler failed with {done.returncode}"
     return ""
 
 
@@ -285,13 +285,13 @@ def _helpers(source: Path, flags: list[str]) -> list[Path]:
     text = source.read_text(errors="replace")
     names = re.findall(r'#include\s+"(\w+)\.h"', text)
     folders = [Path(flag[2:]) for flag in flags if flag.startswith("-I")]
-    headers = (next(filter(Path.is_file, (one / f"{name}.h" for one in folders)), source) for name in names)
+    headers = (next(filter(Path.is_file, (folder / f"{name}.h" for folder in folders)), source) for name in names)
     found = [path for path in headers if path.stem != source.stem]
     if "ExecuteTiling(" in text:
-        folder = next(one.parent for one in source.resolve().parents if one.name == "tests")
+        folder = next(parent.parent for parent in source.resolve().parents if parent.name == "tests")
         hosts = sorted((folder / "op_host").rglob("*tiling*.cpp"))
-        found += [one for one in hosts if not OTHER_MACHINE.search(str(one.relative_to(folder)))]
-    return [one.with_suffix(".cpp") for one in found if one.with_suffix(".cpp").is_file()]
+        found += [path for path in hosts if not OTHER_MACHINE.search(str(path.relative_to(folder)))]
+    return [path.with_suffix(".cpp") for path in found if path.with_suffix(".cpp").is_file()]
 
 
 def _names(program: Path) -> list[str]:
@@ -321,24 +321,26 @@ def _run(
             command, cwd=place, env=environment, capture_output=True, text=True, errors="replace",
             timeout=time_limit * len(names), check=False,
         )  # fmt: skip
-        told = done.stderr.splitlines()
+        lines = done.stderr.splitlines()
         for found, prefix in ((file.remarks, REMARK), (file.cycles, CYCLES)):
-            found.update(dict.fromkeys(line.removeprefix(prefix) for line in told if line.startswith(prefix)))
-        told = [line for line in told if line.startswith("lngrad: ") and not line.startswith((REMARK, WARNING, CYCLES))]
-        ours = [line.removeprefix("lngrad: ") for line in told]
+            found.update(dict.fromkeys(line.removeprefix(prefix) for line in lines if line.startswith(prefix)))
+        lines = [
+            line for line in lines if line.startswith("lngrad: ") and not line.startswith((REMARK, WARNING, CYCLES))
+        ]
+        ours = [line.removeprefix("lngrad: ") for line in lines]
         why = ours[-1] if ours else f"ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = f"not done within {time_limit:g} s"
     with suppress(OSError, ValueError):  # the process may have ended before it wrote a report, or as it did
         suites = json.loads(report.read_text())["testsuites"]
-        return [_case(f"{suite['name']}.{one['name']}", mode, one) for suite in suites for one in suite["testsuite"]]
+        return [_case(f"{suite['name']}.{test['name']}", mode, test) for suite in suites for test in suite["testsuite"]]
     if len(names) == 1:
         return [Outcome(names[0], mode, "crashed", why)]
     return [case for name in names for case in _run(program, [name], mode, place, time_limit, file, cycles)]
 
 
-def _case(name: str, mode: str, told: dict[str, Any]) -> Outcome:
-    failures = told.get("failures", ())
+def _case(name: str, mode: str, test: dict[str, Any]) -> Outcome:
+    failures = test.get("failures", ())
     if not failures:
         return Outcome(name, mode, "passed")
     text = failures[0]["failure"]

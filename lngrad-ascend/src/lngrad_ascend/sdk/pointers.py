@@ -92,36 +92,17 @@ class NoSuchMemory(Exception):
     """The program has no such memory, or may not write it."""
 
 
-class HostMemory:
-    """Access to the C program's memory, which is that of this very process.
+def read(address: int, nbytes: int) -> bytes:
+    """Return a copy of bytes of the program. Raises NoSuchMemory."""
+    _require_access(address, nbytes, POPULATE_READ)
+    return ctypes.string_at(address, nbytes)
 
-    Attributes:
-        at_once: whether what a call fills must be there when it returns, and can't be filled later by a stream.
-    """
 
-    at_once = False
-
-    def read(self, address: int, nbytes: int) -> bytes:
-        """Return a copy of bytes. Raises NoSuchMemory."""
-        _require_access(address, nbytes, POPULATE_READ)
-        return ctypes.string_at(address, nbytes)
-
-    def view(self, address: int, nbytes: int, touched: int, writable: bool) -> Any:
-        """Return a buffer of nbytes, of which the first `touched` are read, or filled. Raises NoSuchMemory."""
-        check_range(address, nbytes)
-        _require_access(address, min(touched, nbytes), POPULATE_WRITE if writable else POPULATE_READ)
-        return (ctypes.c_uint8 * nbytes).from_address(address)
-
-    def put(self, address: int, view: Any, touched: int) -> None:
-        """Bring what was filled in to the program: the view is its memory."""
-
-    def lend(self, buffer: Any) -> int:
-        """Return the program's address of host memory that was allocated for it."""
-        return int(buffer.ctypes.data)
-
-    def take_back(self, address: int) -> int:
-        """Return the address here of such memory; the program's own is no longer used."""
-        return address
+def view(address: int, nbytes: int, touched: int, writable: bool) -> Any:
+    """Return nbytes of the program as a buffer, of which the first `touched` are read, or filled. Raises NoSuchMemory."""
+    _check_range(address, nbytes)
+    _require_access(address, min(touched, nbytes), POPULATE_WRITE if writable else POPULATE_READ)
+    return (ctypes.c_uint8 * nbytes).from_address(address)
 
 
 def reserve(address: int, nbytes: int) -> None:
@@ -132,14 +113,14 @@ def reserve(address: int, nbytes: int) -> None:
     _libc.mmap(address, nbytes, PROT_NONE, RESERVED, -1, 0)
 
 
-def check_range(address: int, nbytes: int) -> None:
+def _check_range(address: int, nbytes: int) -> None:
     """Raise NoSuchMemory where no process can have this memory."""
     if not 0 <= nbytes < LARGEST or not 0 < address < LARGEST:
         raise NoSuchMemory
 
 
 def _require_access(address: int, nbytes: int, how: int) -> None:
-    check_range(address, nbytes)
+    _check_range(address, nbytes)
     start = address - address % mmap.PAGESIZE
     if nbytes and _can_ask() and _libc.madvise(start, address + nbytes - start, how) != 0:
         raise NoSuchMemory

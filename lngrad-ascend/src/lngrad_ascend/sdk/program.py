@@ -18,7 +18,7 @@ from lngrad.support.compilers import c_compiler, cxx_compiler
 from lngrad_ascend.cpp.bridge import SETTINGS_VARIABLE
 from lngrad_ascend.cpp.compiling import without_chevrons
 from lngrad_ascend.prototypes import HEADERS
-from lngrad_ascend.sdk.toolkit import cflags, is_toolkit, libs, must_compile, required, write_toolkit
+from lngrad_ascend.sdk.toolkit import cflags, host, is_toolkit, libs, must_compile, required, write_toolkit
 from lngrad_ascend.soc import Settings
 
 TOO_LONG = 124  # as timeout(1)
@@ -27,6 +27,8 @@ TOO_LONG = 124  # as timeout(1)
 LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
     (".cpp", ".cc", ".cxx", ".C"), (cxx_compiler, "-std=c++17")
 )
+_HOSTED = str(Path(__file__).with_name("hosted.py"))
+_INSIDE = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,defs")  # as an executable: its own names first, none missing
 _OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]', re.MULTILINE)
 
 
@@ -64,11 +66,13 @@ def run_program(
         with building or nullcontext():
             if not is_toolkit(toolkit):
                 write_toolkit(toolkit, settings)
-            found = [*flags, *cflags(toolkit), f"-I{source.resolve().parent}"]
+            python = host(toolkit)
+            found = [*flags, *_INSIDE * bool(python), *cflags(toolkit), f"-I{source.resolve().parent}"]
             compile_program(_plain(source, Path(scratch)), program, found, libs(toolkit))
         sys.stdout.flush()
         environment = {**os.environ, **({SETTINGS_VARIABLE: rules} if rules else {})}
-        process = subprocess.Popen([str(program), *arguments], env=environment)
+        command = [python, "-I", _HOSTED] if python else []
+        process = subprocess.Popen([*command, str(program), *arguments], env=environment)
         try:
             code = process.wait(time_limit)
         except subprocess.TimeoutExpired:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from lngrad_ascend.soc import Settings
 
-# Python's part of the start. %d: where in the search path lngrad's folder goes; %lld: where the callback goes; %d, %lld:
+# Python's part of the start. %d: where in the search path lngrad's folders go; %lld: where the callback goes; %d, %lld:
 # the size and address of the place for the reason, if it fails.
 _ATTACH = """\
 import sys
-sys.path.insert(%d, {package!r})
+sys.path[(place := %d):place] = {packages!r}
 try:
     from lngrad_ascend.sdk.attach import attach
     from lngrad_ascend.soc import Settings
@@ -23,34 +23,24 @@ except BaseException as error:
     ctypes.memmove(%lld, text + bytes(1), len(text) + 1)
 """
 
-# The same for a process of its own; it is given the descriptor of its socket. It says why it could not start.
-_SERVE = """\
-import sys
-sys.path.insert(0, {package!r})
-try:
-    from lngrad_ascend.sdk.server import serve
-    from lngrad_ascend.soc import Settings
-except BaseException as error:
-    import os, struct
-    text = f"lngrad: Python could not start: {{type(error).__name__}}: {{error}}".encode()
-    os.write(int(sys.argv[1]), struct.pack("=q", len(text)) + text)
-    raise SystemExit(1)
-serve(int(sys.argv[1]), {settings!r})
-"""
 
-
-def environment_header(python: str, libpython: str, version: str, package: str, settings: Settings) -> str:
-    """Where Python, its shared library ("": none) and lngrad's folder are, and what runs at the start."""
+def environment_header(python: str, libpython: str, version: str, packages: Sequence[str], settings: Settings) -> str:
+    """Where Python, its shared library ("": none) and folders (this package's first) are, and what runs at the start."""
     constants = {
         "LNGRAD_PYTHON": python,
         "LNGRAD_LIBPYTHON": libpython,
         "LNGRAD_PYTHON_VERSION": version,
-        "LNGRAD_PACKAGE": package,
-        "LNGRAD_ATTACH": _ATTACH.format(package=package.replace("%", "%%"), settings=settings),
-        "LNGRAD_SERVE": _SERVE.format(package=package, settings=settings),
+        "LNGRAD_PACKAGE": packages[0],
+        "LNGRAD_ATTACH": _ATTACH.format(packages=[path.replace("%", "%%") for path in packages], settings=settings),
     }
     # JSON's escapes are C's, as long as the text is left as it is otherwise.
     return "".join(f"#define {name} {json.dumps(value, ensure_ascii=False)}\n" for name, value in constants.items())
+
+
+def python_of(header: str) -> tuple[str, str]:
+    """Python and its shared library, of such a header."""
+    constants = dict(line.split(" ", 2)[1:] for line in header.splitlines())
+    return json.loads(constants["LNGRAD_PYTHON"]), json.loads(constants["LNGRAD_LIBPYTHON"])
 
 
 def set_env() -> str:

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 
+import lngrad
 from lngrad.errors import LngradError
 from lngrad.support.compilers import c_compiler, run_compiler
-from lngrad_ascend.cpp.compiling import header_files
+from lngrad_ascend.cpp.headers import header_files
 from lngrad_ascend.sdk import texts
 from lngrad_ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad_ascend.soc import Settings, get
@@ -33,9 +34,12 @@ LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math"
 INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
-PYTHON, VERSION = sys.executable, f"{sys.version_info.major}.{sys.version_info.minor}."
-PACKAGE = str(Path(__file__).resolve().parents[2])  # the folder that has it
-SOURCES = ("interpreter.c", "kernels.c", "server.c", "shim.h")  # written by hand
+PYTHON, VERSION = sys.executable, f"{sys.version_info.major}.{sys.version_info.minor}"
+# The folders that have this package, and lngrad.
+PACKAGES = tuple(
+    dict.fromkeys(str(Path(file).resolve().parents[up]) for file, up in ((__file__, 2), (lngrad.__file__, 1)))
+)
+SOURCES = ("interpreter.c", "kernels.c", "shim.h")  # written by hand
 
 
 def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequence[str] = ()) -> None:
@@ -98,6 +102,12 @@ def cflags(folder: Path) -> list[str]:
     return [*_include(folder.resolve()), *(["-include", str(soc)] if soc.is_file() else [])]  # older folders lack it
 
 
+def host(folder: Path) -> str:
+    """Return the Python that programs of this folder must be inside of, as it has no shared library; "" where it has one."""
+    python, libpython = texts.python_of((folder / "src" / "environment.h").read_text())
+    return "" if libpython else python
+
+
 def libs(folder: Path) -> list[str]:
     """What a compiler needs to link a program that finds its library without LD_LIBRARY_PATH."""
     library = folder.resolve() / "lib64"
@@ -119,7 +129,7 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
         **{f"src/{name}": (shim / name).read_text() for name in SOURCES},
         "src/frame.h": frame_header(),
         "src/entry_points.c": entry_points(),
-        "src/environment.h": texts.environment_header(PYTHON, _libpython(), VERSION, PACKAGE, settings),
+        "src/environment.h": texts.environment_header(PYTHON, _libpython(), VERSION, PACKAGES, settings),
         "share/cmake/lngrad-cann/lngrad-cann-config.cmake": texts.cmake_package(LIBRARIES, LIBRARY, INCLUDE_FOLDERS),
         "set_env.sh": texts.set_env(),
         "README.md": texts.readme(folder, settings),

@@ -29,7 +29,7 @@ class Job:
         M, N: Rows and columns.
         dtype: Of x, dy, gamma and beta.
         op: backward, forward, or both: the one after the other; or step, of a model's training.
-        norm: By its name in lngrad.check.case.NORMS.
+        norm: By its name in lngrad.core.norms.NORMS.
     """
 
     M: int

@@ -202,7 +202,7 @@ class CudaFamilyBench(OnDevice, FamilyBench):
     """Scopes of a norm of the family: forward, autograd (forward and backward), the host's time of autograd, and model.
 
     Args:
-        norm: By its name in lngrad.check.case.NORMS.
+        norm: By its name in lngrad.core.norms.NORMS.
         clock, device, copy_bytes: As for OnDevice.
     """
 

@@ -13,6 +13,7 @@ from lngrad.bench.measure import TurnClock
 from lngrad.bench.peers import CPU_PEERS, Contestants
 from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import LAYER_NORM, RmsGrads
 from lngrad.core.threads import get_num_threads
 from lngrad.support.addresses import as_numpy
@@ -21,11 +22,8 @@ from lngrad.testing import GradientError, check_grads
 from lngrad.typing import Array, Tensor
 
 EPS = 1e-5
-# What lngrad.torch has a function for.
-TIMED = (
-    "rms_norm", "gemma_rms_norm", "add_layer_norm", "add_rms_norm", "gated_rms_norm", "rms_norm_of_gated",
-    "modulated_layer_norm",
-)  # fmt: skip
+# What lngrad.torch has a function for, and a scope of its own.
+TIMED = tuple(name for name, norm in NORMS.items() if norm.torch and name != "layer_norm")
 
 Results: TypeAlias = "tuple[Tensor, ...]"  # y, and the total where there is a residual
 Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias, and residual or gate, the last two perhaps None

@@ -15,11 +15,11 @@ import lngrad
 from lngrad.bench.cases import Job, Settings
 from lngrad.bench.measure import Clock, Context, Timing, interleave
 from lngrad.bench.records import Key, Record, commit, machine
-from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.check.implementations.ours import public_functions
 from lngrad.core.arrays import Output, empty
 from lngrad.core.machine import Others
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import RmsGrads
 from lngrad.core.threads import get_num_threads, set_num_threads
 from lngrad.testing import Inputs, check_forward, check_grads
@@ -229,7 +229,8 @@ def random_arguments(job: Job) -> Arguments:
         return array
 
     x, dy = noise((job.M, job.N), 0.5), noise((job.M, job.N), 0.0)
-    normalization, residual, gated = NORMS[job.norm]
+    norm = NORMS[job.norm]
+    normalization, residual = norm.normalization, norm.residual
     samples = SAMPLES if normalization.modulated and job.M % SAMPLES == 0 else 1
     gamma, beta = noise((samples * job.N,), 1.0), noise((samples * job.N,), 0.0)
     if normalization.modulated:
@@ -238,7 +239,7 @@ def random_arguments(job: Job) -> Arguments:
     a = Arguments(dy, x, None, None, gamma, beta, (job.N,), normalization=normalization)
     if residual:
         a = replace(a, residual=noise(x.shape, 0.0), dtotal=noise(x.shape, 0.0))
-    if gated:
+    if norm.gated:
         a = replace(a, gate=noise(x.shape, 0.0))
     results: Record = public_functions("numba_cpu").forward(a)()._asdict()  # type: ignore[misc]  # it is there
     a = replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lngrad.check.layouts import LAYOUTS
-from lngrad.core.problem import LAYER_NORM, RMS_NORM, GatedGrads, Grads, Normalization
+from lngrad.core.norms import NORMS
+from lngrad.core.problem import GatedGrads, Grads, Normalization
 from lngrad.errors import FileFormatError
 from lngrad.support.dtypes import DTYPES, accumulator_for
 from lngrad.typing import Shape
@@ -21,36 +22,6 @@ OUTPUTS = ("dx", "dgamma", "dbeta")
 # None: computed from x, for mean and statistic.
 Range = tuple[float, ...] | None
 DEFAULT_RANGE: Range = (-2.0, 2.0)
-
-
-class Norm(NamedTuple):
-    """A member of the family: its switches; whether x has a residual beside it, and so its total a gradient; or a gate."""
-
-    normalization: Normalization
-    residual: bool = False
-    gated: bool = False
-
-    @property
-    def name(self) -> str:
-        """By which NORMS has it."""
-        return next(name for name, other in NORMS.items() if other == self)
-
-
-NORMS = {
-    "layer_norm": Norm(LAYER_NORM),
-    "rms_norm": Norm(RMS_NORM),
-    "gemma_rms_norm": Norm(RMS_NORM._replace(offset=1.0)),
-    "zero_centred_layer_norm": Norm(LAYER_NORM._replace(offset=1.0)),
-    "add_layer_norm": Norm(LAYER_NORM, residual=True),
-    "add_rms_norm": Norm(RMS_NORM, residual=True),
-    "deep_norm": Norm(LAYER_NORM._replace(alpha=1.7), residual=True),
-    "gated_rms_norm": Norm(RMS_NORM, gated=True),
-    "rms_norm_of_gated": Norm(RMS_NORM._replace(gates_x=True), gated=True),
-    "rms_norm_of_gated_groups": Norm(RMS_NORM._replace(modulated=True, gates_x=True), gated=True),
-    "modulated_layer_norm": Norm(LAYER_NORM._replace(offset=1.0, modulated=True)),
-    "modulated_rms_norm": Norm(RMS_NORM._replace(offset=1.0, modulated=True)),
-}
-PLAIN = tuple(name for name, one in NORMS.items() if not one.gated and not one.normalization.modulated)
 
 
 @dataclass(frozen=True)

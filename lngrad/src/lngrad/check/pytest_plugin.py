@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from lngrad.check.calls.process import KernelProcesses
-from lngrad.check.case import NORMS, CheckCase, Options
+from lngrad.check.case import CheckCase, Options
 from lngrad.check.judge import Patience, check_case
 from lngrad.check.result import CaseResult
 from lngrad.check.standards import AUTO, STANDARDS
 from lngrad.check.verdict import MAX_SKIPPED, chosen_cases, drawn_seed, norm_of, too_many, valid_max_skipped
+from lngrad.core.norms import NORMS
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 

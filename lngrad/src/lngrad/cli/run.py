@@ -84,7 +84,7 @@ def run(
 
     from rich.console import Console
 
-    from lngrad.check.case import NORMS
+    from lngrad.core.norms import NORMS
     from lngrad.core.plan import availability, make_plan
     from lngrad.files.reading import read_tensors
     from lngrad.files.rowblocks import NAMES, RowBlocks

@@ -160,8 +160,8 @@ def in_table(module: str, name: str) -> Iterable[str]:
     return table
 
 
-norm_names = partial(in_table, "lngrad.check.case", "NORMS")  # of --norm
-plain_norms = partial(in_table, "lngrad.check.case", "PLAIN")  # of --norm where there are neither gates nor samples
+norm_names = partial(in_table, "lngrad.core.norms", "NORMS")  # of --norm
+plain_norms = partial(in_table, "lngrad.core.norms", "PLAIN")  # of --norm where there are neither gates nor samples
 
 
 def impl_names() -> Iterable[str]:

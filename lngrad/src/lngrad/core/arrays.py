@@ -202,6 +202,20 @@ def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     return itemsize + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
+def merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    """Dimensions as (size, the step of each array), outermost first.
+
+    Those of size 1 are left out, and those that all arrays walk as one are merged.
+    """
+    dims: list[tuple[int, tuple[int, ...]]] = []
+    for size, *steps in reversed([dim for dim in zip(shape, *strides, strict=True) if dim[0] != 1]):
+        if dims and tuple(steps) == tuple(dims[0][0] * inner for inner in dims[0][1]):
+            dims[0] = size * dims[0][0], dims[0][1]
+        else:
+            dims.insert(0, (size, tuple(steps)))
+    return dims
+
+
 class Output(NamedTuple):
     """Shape, dtype and size of a result, known before it exists."""
 

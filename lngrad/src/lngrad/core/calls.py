@@ -186,7 +186,7 @@ def find(key: Hashable | None) -> BoundCall | None:
 
 def key_of_call(
     operator: Operator, arrays: tuple[Any, ...], out: Any, normalized_shape: int | Sequence[int] | None,
-    mask: Sequence[bool], backend: str | None, offset: float, alpha: float, completes_mean: bool, gates_x: bool,
+    mask: Sequence[bool], backend: str | None, offset: float, alpha: float, completes_mean: bool, norm_before_gate: bool,
 ) -> Hashable | None:  # fmt: skip
     """What a call of a public function is found by; None if its arrays are not all plain ones of NumPy, or all of torch."""
     if type(normalized_shape) not in _SHAPES or type(mask) is not tuple:
@@ -195,7 +195,7 @@ def key_of_call(
         return None
     if type(offset) not in _NUMBERS or type(alpha) not in _NUMBERS:
         return None
-    options = operator, normalized_shape, mask, backend, offset, alpha, completes_mean, gates_x, chosen.value
+    options = operator, normalized_shape, mask, backend, offset, alpha, completes_mean, norm_before_gate, chosen.value
     key: list[Hashable] = [*options]
     if out is not None:
         if not isinstance(out, tuple) or len(out) != len(operator.outputs):

@@ -26,6 +26,7 @@ class Namespace:
     Attributes:
         cast: (array, dtype) -> the array in that dtype.
         sqrt, zeros_like: As NumPy has them.
+        sigmoid: The logistic function.
         accumulator: (x, parameters or None...) -> the dtype that a call with these is computed in.
         whole: Sums over a slice of each row -> those over whole rows, for rows that are cut into as many `parts`.
     """
@@ -33,6 +34,7 @@ class Namespace:
     cast: Callable[[Tensor, Dtype], Tensor]
     sqrt: Callable[[Tensor], Tensor]
     zeros_like: Callable[[Tensor], Tensor]
+    sigmoid: Callable[[Tensor], Tensor]
     accumulator: Callable[..., Dtype]
     whole: Callable[[Tensor], Tensor] = lambda sums: sums
     parts: int = 1
@@ -139,6 +141,25 @@ def forward(
     if beta is not None:
         y = y + xp.cast(beta, dtype)
     return xp.cast(y, dtype_y or x.dtype), mean, rstd
+
+
+def gated_forward(
+    xp: Namespace,
+    x: Tensor,
+    gamma: Tensor | None,
+    gate: Tensor,
+    *,
+    normalized: int,
+    eps: Any,
+    normalization: Normalization,
+) -> tuple[Tensor, Tensor]:
+    """y in x's dtype, multiplied by silu(gate) before it is rounded, or of x·silu(gate); and rstd."""
+    dtype = xp.accumulator(x, gamma)
+    wide = xp.cast(gate, dtype)
+    silu = wide * xp.sigmoid(wide)
+    h = x if normalization.norm_before_gate else xp.cast(x, dtype) * silu
+    y, _, rstd = forward(xp, h, gamma, None, normalized=normalized, eps=eps, normalization=normalization, dtype_y=dtype)
+    return xp.cast(y * silu if normalization.norm_before_gate else y, x.dtype), rstd
 
 
 def backward(

@@ -12,13 +12,34 @@ import numpy as np
 
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.error_bound import COMPENSATED_FROM
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import Problem
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    SLICE_BACKWARD,
+    Problem,
+)
 from lngrad.core.reference import gate_factors
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype, rounded
 
 Array = np.ndarray[Any, Any]
+
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD,
+         GATED_FORWARD, GATED_BACKWARD, SLICE_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha", "modulated", "norm_before_gate")),
+)  # fmt: skip
 
 
 def plan(problem: Problem, threads: int) -> Plan:
@@ -60,12 +81,12 @@ def _parameters(array: Any, problem: Problem, default: float) -> Array:
     return _vector(array, problem, problem.samples * problem.N, default).reshape(problem.samples, problem.N)
 
 
-def _factors(given: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array | None, ...]:
+def _factors(arrays: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array | None, ...]:
     """Of x, of y, and the derivative of that one which is silu of a gate, in the accumulator's dtype; None without a gate."""
-    if "gate" not in given:
+    if "gate" not in arrays:
         return None, None, None
-    of_x, of_y, (sigmoid, rest) = gate_factors(_rows(given["gate"], problem, start, stop), problem.normalization)
-    return tuple(one.astype(problem.accumulator) for one in (of_x, of_y, sigmoid * (1 + rest)))
+    of_x, of_y, (sigmoid, rest) = gate_factors(_rows(arrays["gate"], problem, start, stop), problem.normalization)
+    return tuple(factor.astype(problem.accumulator) for factor in (of_x, of_y, sigmoid * (1 + rest)))
 
 
 def _times(rows: Array, factor: Array | None) -> Array:
@@ -75,27 +96,27 @@ def _times(rows: Array, factor: Array | None) -> Array:
 def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments by name, and results that are wanted as NumPy arrays."""
     operator = plan.problem.operator
-    given = dict(zip((*operator.inputs, *operator.numbers), inputs, strict=True))
+    arrays = dict(zip((*operator.inputs, *operator.numbers), inputs, strict=True))
     results = zip(operator.outputs, outputs, strict=True)
-    return given, {name: as_numpy(output) for name, output in results if output is not None}
+    return arrays, {name: as_numpy(output) for name, output in results if output is not None}
 
 
 @np.errstate(all="ignore")  # infinities and NaNs are results: docs/precision.md
 def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, normalization = plan.problem, plan.problem.normalization
-    given, results = _named(plan, inputs, outputs)
+    arrays, results = _named(plan, inputs, outputs)
     if problem.N == 0:
         run_empty(plan, inputs, outputs, workspace)
         return
-    scale = normalization.scale(_parameters(given["gamma"], problem, 1))
-    beta = _parameters(given.get("beta"), problem, 0)
-    eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (given["eps"], normalization.alpha))
+    scale = normalization.scale(_parameters(arrays["gamma"], problem, 1))
+    beta = _parameters(arrays.get("beta"), problem, 0)
+    eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (arrays["eps"], normalization.alpha))
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for sample, start, stop in _chunks(problem):
-        of_x, of_y, _ = _factors(given, problem, start, stop)
-        rows = _times(_rows(given["x"], problem, start, stop), of_x)
-        if "residual" in given:
-            total = rounded(alpha * rows + _rows(given["residual"], problem, start, stop), results["total"].dtype)
+        of_x, of_y, _ = _factors(arrays, problem, start, stop)
+        rows = _times(_rows(arrays["x"], problem, start, stop), of_x)
+        if "residual" in arrays:
+            total = rounded(alpha * rows + _rows(arrays["residual"], problem, start, stop), results["total"].dtype)
             _put_rows(results["total"], problem, start, stop, total)
             rows = total.astype(problem.accumulator, copy=False)
         if normalization.centred:
@@ -114,14 +135,14 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
 @np.errstate(all="ignore")
 def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, normalization = plan.problem, plan.problem.normalization
-    given, results = _named(plan, inputs, outputs)
-    mean, rstd, lost = (_vector(given.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd", "lost"))
-    scale = normalization.scale(_parameters(given["gamma"], problem, 1))
+    arrays, results = _named(plan, inputs, outputs)
+    mean, rstd, lost = (_vector(arrays.get(name), problem, problem.M)[:, None] for name in ("mean", "rstd", "lost"))
+    scale = normalization.scale(_parameters(arrays["gamma"], problem, 1))
     sums = [name for name in ("dgamma", "dbeta") if name in results]
     trees = [ColumnTree() for _ in range(problem.samples)]
     for sample, start, stop in _chunks(problem) if problem.N else []:
-        own_dy, x = (_rows(given[name], problem, start, stop) for name in ("dy", "x"))
-        of_x, of_y, slope = _factors(given, problem, start, stop)
+        own_dy, x = (_rows(arrays[name], problem, start, stop) for name in ("dy", "x"))
+        of_x, of_y, slope = _factors(arrays, problem, start, stop)
         dy, centred = _times(own_dy, of_y), _times(x, of_x) - mean[start:stop]
         if problem.completes_mean and normalization.centred:
             rest = centred.mean(1, keepdims=True)
@@ -135,12 +156,12 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
             dxhat = dy * scale[sample]
             less_mean = dxhat - dxhat.mean(1, keepdims=True) if normalization.centred else dxhat
             dx = (less_mean - xhat * (dxhat * xhat).mean(1, keepdims=True)) * rstd[start:stop]
-            if "dtotal" in given:
-                dx += _rows(given["dtotal"], problem, start, stop)
+            if "dtotal" in arrays:
+                dx += _rows(arrays["dtotal"], problem, start, stop)
             if "dx" in results:
                 _put_rows(results["dx"], problem, start, stop, _times(dx, of_x))
             if "dgate" in results:
-                of_silu = dx * x if normalization.gates_x else own_dy * xhat * scale[sample]
+                of_silu = own_dy * xhat * scale[sample] if normalization.norm_before_gate else dx * x
                 _put_rows(results["dgate"], problem, start, stop, _times(of_silu, slope))
     totals = [tree.total(np.zeros((len(sums), problem.N), problem.accumulator)) for tree in trees]
     for k, name in enumerate(sums):

@@ -7,15 +7,16 @@ simulated device, which device it is. The number of threads changes how the work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM, Problem
+from lngrad.core.problem import Operator, Problem
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.bounded_cache import cached_property
@@ -24,6 +25,56 @@ from lngrad.typing import Words
 
 # Addresses of the problem's inputs and then of its outputs, 0 for one that is absent; then the operator's numbers.
 RunOnAddresses: TypeAlias = Callable[..., None]
+
+
+class PackedKind(IntEnum):
+    """What a packed plan runs: compiled tasks on this processor, or kernels that a driver launches. 0 is no plan."""
+
+    JOBS = 1
+    LAUNCHES = 2
+
+
+class Packed(NamedTuple):
+    """A plan as numbers, which compiled code runs without Python: torch/native/prepared.h reads the fields in this order.
+
+    A call's arguments are the addresses of the problem's inputs and of its outputs, then the operator's numbers. Tasks and
+    kernels read them from words of 8 bytes; with JOBS a workspace lies behind these words, on a cache line.
+
+    Attributes:
+        kind: JOBS or LAUNCHES.
+        share, begin: JOBS: addresses of C functions: (first, stop, job), by which threads first … stop-1 work on a job, and
+            (job, threads), by which a job begins.
+        words: JOBS: the number of words, workspace included.
+        workspace_word: JOBS: the word that the workspace begins at.
+        workspace_bytes: LAUNCHES: the size of the workspace, which is allocated on the device.
+        streaming_word: JOBS: the word that says whether a result bypasses the caches; 0 if none may.
+        streamed: JOBS: the number of that result among the arguments; it must begin on a cache line.
+        image: The words as they are before the first call; with JOBS up to the last word of the workspace that must be set.
+        places: For each argument the word that it goes to, or -1.
+        regions: Pairs: a word, and the offset in the workspace whose address it takes.
+        jobs: JOBS: pairs: the word that a job begins at, and its number of threads.
+        launches: LAUNCHES: for each the function's handle, programs, threads of a program, bytes of shared memory, the
+            number of parameters, and the word of each parameter.
+    """
+
+    kind: PackedKind
+    share: int = 0
+    begin: int = 0
+    words: int = 0
+    workspace_word: int = 0
+    workspace_bytes: int = 0
+    streaming_word: int = 0
+    streamed: int = 0
+    image: Sequence[int] | Words = ()
+    places: Sequence[int] = ()
+    regions: Sequence[int] = ()
+    jobs: Sequence[int] = ()
+    launches: Sequence[int] = ()
+
+    def flat(self) -> Words:
+        """All fields as one array of int64; a list follows its length."""
+        parts = [[field] if isinstance(field, int) else [len(field), *field] for field in self]
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +88,7 @@ class Plan:
         steps: The backend's own decisions.
         run: (plan, inputs and numbers, outputs, workspace): computes, and writes every output that is wanted.
         bind: plan -> a run on addresses, where the backend has one of its own.
-        pack: plan -> the same as numbers, for compiled code that runs it without Python; None where that can't be.
+        pack: plan -> its Packed; None where compiled code can't run it without Python.
     """
 
     problem: Problem
@@ -46,7 +97,7 @@ class Plan:
     steps: Any
     run: Callable[[Plan, tuple[Any, ...], tuple[Any, ...], Any], None]
     bind: Callable[[Plan], RunOnAddresses] | None = None
-    pack: Callable[[Plan], Words | None] | None = None
+    pack: Callable[[Plan], Packed | None] | None = None
 
     @cached_property
     def on_addresses(self) -> RunOnAddresses | None:
@@ -65,14 +116,41 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
             array[...] = math.nan if name == "rstd" else 0
 
 
+class Serves(NamedTuple):
+    """What a backend computes. make_plan refuses all else, by name.
+
+    Attributes:
+        operators: Each that it knows: one that is added to core.problem is not among them.
+        dtypes: Of any array.
+        switches: The fields of Normalization that may differ from layer normalization's.
+    """
+
+    operators: frozenset[Operator]
+    dtypes: frozenset[str] = frozenset(("float16", "bfloat16", "float32", "float64"))
+    switches: frozenset[str] = frozenset()
+
+    def refusal(self, problem: Problem) -> str | None:
+        """What of a problem is not computed, or None."""
+        operator, normalization = problem.operator, problem.normalization
+        if operator not in self.operators:
+            return f"does not compute the {operator}"
+        for name, plain in normalization._field_defaults.items():  # layer normalization's
+            value = getattr(normalization, name)
+            if name not in self.switches and value != plain:
+                return f"does not compute the {operator} with {name}={value}"
+        for name, spec in {**problem.inputs, **problem.out}.items():
+            if spec is not None and spec.dtype not in self.dtypes:
+                return f"does not compute with {spec.dtype}, which {name} has"
+        return None
+
+
 @dataclass(frozen=True)
 class Backend:
     """One row of the table: where a backend lives, what must be installed, which devices it serves.
 
-    module: Has plan(problem, threads).
+    module: Has plan(problem, threads), and in SERVES what that computes.
     contextual: It decides by more than the problem and the threads, such as the simulated SoC of this thread: by its module's
         context(), which plan takes last. It is chosen by name alone.
-    family: It computes every operator and normalization, not layer normalization alone.
     prebuilt: A module whose why_not() is None where the package brings what would be compiled: then nothing need be installed.
     """
 
@@ -80,7 +158,6 @@ class Backend:
     needs: tuple[str, ...]
     devices: tuple[str, ...]
     contextual: bool = False
-    family: bool = False
     prebuilt: str = ""
 
 
@@ -140,11 +217,13 @@ def make_plan(problem: Problem, backend: str | None = None, threads: int | None 
 
 def _choose(problem: Problem, backend: str | None) -> Backend:
     if backend is None:
-        serving = [name for name, row in BACKENDS.items() if not row.contextual and _serves(row, problem)]
-        reasons = {name: _missing(name) or _not_computed(BACKENDS[name], problem) for name in serving}
-        for name, reason in reasons.items():
-            if reason is None:
-                return BACKENDS[name]
+        reasons = {}
+        for name, row in BACKENDS.items():
+            if not row.contextual and _serves(row, problem):
+                reason = _missing(name) or _refusal(row, problem)
+                if reason is None:
+                    return row
+                reasons[name] = reason
         text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "none serves it"
         raise BackendUnavailable(f"backend: no backend for arrays on {problem.device} ({text})")
     if backend not in BACKENDS:
@@ -154,8 +233,10 @@ def _choose(problem: Problem, backend: str | None) -> Backend:
         raise BackendUnavailable(f"backend: {backend} is not available: {reason}")
     if not _serves(row, problem):
         raise BackendUnavailable(f"backend: {backend} serves {row.devices}, got arrays on {problem.device}")
-    if (reason := _not_computed(row, problem)) is not None:
-        raise BackendUnavailable(f"backend: {backend} {reason}")
+    if (reason := _refusal(row, problem)) is not None:
+        others = [name for name, other in BACKENDS.items() if not other.contextual and _serves(other, problem)]
+        others = [name for name in others if not (_missing(name) or _refusal(BACKENDS[name], problem))]
+        raise BackendUnavailable(f"backend: {backend} {reason}; {' or '.join(others) or 'no backend here'} does")
     return row
 
 
@@ -163,11 +244,10 @@ def _serves(row: Backend, problem: Problem) -> bool:
     return problem.device.partition(":")[0] in row.devices  # "cuda:1" is a cuda device
 
 
-def _not_computed(row: Backend, problem: Problem) -> str | None:
-    """That a backend does not compute this operator or normalization, or None."""
-    if row.family or (problem.operator in (FORWARD, BACKWARD) and problem.normalization == LAYER_NORM):
-        return None
-    return "computes layer normalization alone, without offset, residual and dtotal"
+def _refusal(row: Backend, problem: Problem) -> str | None:
+    """What of a problem a backend that is installed does not compute, or None."""
+    serves: Serves = _imported(row.module).SERVES
+    return serves.refusal(problem)
 
 
 def _imported(module: str) -> Any:

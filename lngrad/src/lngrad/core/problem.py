@@ -83,57 +83,62 @@ class GatedGrads(NamedTuple):
 class Normalization(NamedTuple):
     """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
 
-    Whether there is a residual, and h is a result too, its operator says; so it does of a gate, whose silu is a factor of y, or
-    of x before it is normalized.
+    The operator says whether there is a residual (then h is a result) or a gate (y, or x, is multiplied by silu(gate)).
 
     Attributes:
         centred: Whether mean is that of the row of h; else it is 0.
         offset: Added to gamma: 1 for weights that are stored around zero.
         alpha: The factor of x beside a residual.
         modulated: Whether each sample has a gamma and a beta of its own: (*S, 1, …, 1, *R), S being the first of A.
-        gates_x: Whether a gate is a factor of x, and not of y.
+        norm_before_gate: Whether a gate is a factor of y; else it is one of x.
     """
 
     centred: bool = True
     offset: float = 0.0
     alpha: float = 1.0
     modulated: bool = False
-    gates_x: bool = False
+    norm_before_gate: bool = True
 
     @staticmethod
     def of(
         centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False,
-        gates_x: bool = False,
+        norm_before_gate: bool = True,
     ) -> Normalization:  # fmt: skip
         """The one with these switches.
 
         Raises:
             NumberError: offset or alpha is not a finite number, or there is an alpha and no residual.
         """
-        if type(offset) is type(alpha) is float and offset == 0.0 and alpha == 1.0 and not modulated and not gates_x:
+        if (
+            type(offset) is type(alpha) is float
+            and offset == 0.0
+            and alpha == 1.0
+            and not modulated
+            and norm_before_gate
+        ):
             return LAYER_NORM if centred else RMS_NORM
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
         if residual is None and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
-        return Normalization(centred, float(offset), float(alpha), modulated, gates_x)  # type: ignore[arg-type]  # both are real numbers
+        return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
         """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
         return gamma + self.offset if self.offset else gamma
 
 
-def number(name: str, given: Any) -> float:
+def number(name: str, value: Any) -> float:
     """A number of Python's, NumPy's or a framework's.
 
     Raises:
         NumberError: It is none.
     """
-    if not isinstance(given, (str, bytes)):
+    if not isinstance(value, (str, bytes)):
         with suppress(TypeError, ValueError):
-            return float(given)
-    raise NumberError(f"{name}: expected a number, got {given!r}")
+            return float(value)
+    raise NumberError(f"{name}: expected a number, got {value!r}")
 
 
 LAYER_NORM = Normalization()
@@ -181,6 +186,9 @@ class Operator:
         """Arguments and results of x's shape: what the time of a call grows with."""
         return tuple(name for name in (*self.inputs, *self.outputs) if ROLES[name] is Role.TENSOR)
 
+    def __str__(self) -> str:
+        return f"{self.direction} of {', '.join(self.inputs)} to {', '.join(self.outputs)}"
+
     @cached_property
     def everything(self) -> Mask:
         """The mask with which all results are wanted; there is a total of a residual only."""
@@ -198,7 +206,7 @@ ADD_RMS_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "dtotal"), 
 GATED_FORWARD = Operator("forward", ("x", "gamma", "gate"), ("eps",), RmsForward)
 GATED_BACKWARD = Operator("backward", ("dy", "x", "rstd", "gamma", "gate"), (), GatedGrads)
 
-# Of columns of longer rows, which can't tell what xhat lost when the mean was rounded: they are given it.
+# For slices of rows: a slice cannot compute what rounding the mean lost, so it is passed in.
 SLICE_BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "lost", "gamma"), (), Grads)
 
 # Each with a residual, or with the gradient of its total.
@@ -209,6 +217,19 @@ WITH_RESIDUAL = {
     RMS_BACKWARD: ADD_RMS_BACKWARD,
 }
 WITH_GATE = {RMS_FORWARD: GATED_FORWARD, RMS_BACKWARD: GATED_BACKWARD}
+
+
+def extended(operator: Operator, added: Any, gate: Any) -> tuple[Operator, tuple[Any, ...]]:
+    """The operator with a residual, or the gradient of its total, and a gate, unless they are None; and these arrays.
+
+    Raises:
+        ShapeError: There are both.
+    """
+    if added is None:
+        return (operator, ()) if gate is None else (WITH_GATE[operator], (gate,))
+    if gate is not None:
+        raise ShapeError("gate: expected no residual and no dtotal beside it")
+    return WITH_RESIDUAL[operator], (added,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,9 +296,9 @@ class Problem:
         arrays = dy, x, mean, rstd, gamma
         return describe(BACKWARD, arrays, normalized_shape, output_mask, out, completes_mean=completes_mean)
 
-    def numbers(self, given: tuple[float | None, ...]) -> tuple[float, ...]:
+    def numbers(self, numbers: tuple[float | None, ...]) -> tuple[float, ...]:
         """The operator's numbers. An eps of None is torch's since 2.7: the machine epsilon of what sums of x are kept in."""
-        return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in given)
+        return tuple(2 * UNIT_ROUNDOFF[accumulator_for(self.dtype)] if number is None else number for number in numbers)
 
     @cached_property
     def plans(self) -> BoundedCache[Hashable, Any]:
@@ -291,9 +312,9 @@ class Problem:
     @cached_property
     def _outputs(self) -> tuple[Output | None, ...]:
         outputs = []
-        for (name, given), wanted in zip(self.out.items(), self.wanted, strict=True):
+        for (name, spec), wanted in zip(self.out.items(), self.wanted, strict=True):
             shape, dtype = self.result(name)
-            outputs.append(Output.of(shape, given.dtype if given else dtype) if wanted else None)
+            outputs.append(Output.of(shape, spec.dtype if spec else dtype) if wanted else None)
         return tuple(outputs)
 
     def result(self, name: str) -> tuple[Shape, str]:
@@ -330,13 +351,13 @@ def describe(
     Rules are about facts, so a call is checked when its facts are first seen.
     """
     arrays = _arrays(operator, arguments)
-    given = None if out is None else _out(operator, out)
+    out_arrays = None if out is None else _out(operator, out)
     shape, wanted = _shape_key(normalized_shape), _mask(operator, output_mask)
     switches = normalization, bool(completes_mean)
-    key = operator, switches, *map(key_of, arrays), shape, wanted, given and tuple(map(key_of, given))
+    key = operator, switches, *map(key_of, arrays), shape, wanted, out_arrays and tuple(map(key_of, out_arrays))
 
     def check() -> Problem:
-        return _checked(operator, switches, arrays, shape, wanted, given)
+        return _checked(operator, switches, arrays, shape, wanted, out_arrays)
 
     try:
         problem = _problems.get(key)
@@ -367,9 +388,19 @@ def _out(operator: Operator, out: tuple[Any, ...]) -> _OrNone:
     )
 
 
+def refuse_array(normalized_shape: Any, meant: str) -> None:
+    """Refuse an array in the place of a shape: elsewhere, gamma is the second argument."""
+    if getattr(normalized_shape, "ndim", 0):
+        shape = tuple(normalized_shape.shape)
+        raise ShapeError(
+            f"normalized_shape: got an array of shape {shape}, {normalized_shape.dtype}; did you mean {meant}=?"
+        )
+
+
 def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
     if normalized_shape is None:
         return None
+    refuse_array(normalized_shape, "gamma")
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if any(isinstance(size, (float, np.floating)) for size in shape):  # 64.0 is equal to 64: it would be found for that
         raise ShapeError(f"normalized_shape: expected integers, got {shape}")
@@ -392,7 +423,7 @@ def _checked(
     arrays: _OrNone,
     normalized_shape: Shape | None,
     wanted: Mask,
-    given: _OrNone | None,
+    out: _OrNone | None,
 ) -> Problem:
     """The problem of a call that breaks no rule."""
     normalization, completes_mean = switches
@@ -430,7 +461,7 @@ def _checked(
         device=x.device,
         completes_mean=completes_mean,
     )
-    for name, array, is_wanted in zip(operator.outputs, given or (), wanted, strict=given is not None):
+    for name, array, is_wanted in zip(operator.outputs, out or (), wanted, strict=out is not None):
         if array is not None and is_wanted:
             problem.out[name] = _checked_out(problem, name, array)
     return problem
@@ -554,17 +585,17 @@ def _view(array: AnyArray, device: str) -> Array:
     return as_numpy(array) if device == "cpu" else array_at(address_of(array), spec_of("array", array))
 
 
-def same_array(one: AnyArray, other: AnyArray) -> bool:
+def same_array(array: AnyArray, other: AnyArray) -> bool:
     """Whether two arrays are the same elements in the same places."""
-    return one is other or (address_of(one) == address_of(other) and key_of(one) == key_of(other))
+    return array is other or (address_of(array) == address_of(other) and key_of(array) == key_of(other))
 
 
-def shares_memory(one: Array, other: Array) -> bool:
+def shares_memory(array: Array, other: Array) -> bool:
     """Whether two arrays have an element in common, or can't be told apart with bounded work."""
-    if not np.may_share_memory(one, other):
+    if not np.may_share_memory(array, other):
         return False
     try:
-        return bool(np.shares_memory(one, other, max_work=_MAX_WORK))  # type: ignore[arg-type]  # any int is taken
+        return bool(np.shares_memory(array, other, max_work=_MAX_WORK))  # type: ignore[arg-type]  # any int is taken
     except Exception as reason:  # numpy.exceptions.TooHardError since 1.25, elsewhere before
         if type(reason).__name__ != "TooHardError":
             raise

@@ -37,7 +37,7 @@ def layer_norm(
         gamma, beta: (*R), or (*S, 1, …, 1, *R) for the first dimensions of A; None for 1 and 0.
         normalized: How many dimensions R has.
         eps: Added to the variance.
-        normalization: centred, offset and gates_x are read.
+        normalization: centred, offset and norm_before_gate are read.
         gate: (*A, *R), None for no factor.
     """
     of_x, of_y, _ = gate_factors(gate, normalization)
@@ -57,7 +57,7 @@ def gate_factors(gate: Any, normalization: Normalization) -> tuple[Any, Any, Any
     z = _float64(gate, 0)[0]
     e = np.exp(-np.abs(z))
     sigmoid = np.where(z < 0, e, 1) / (1 + e)
-    of_x, of_y = (z * sigmoid, np.float64(1)) if normalization.gates_x else (np.float64(1), z * sigmoid)
+    of_x, of_y = (np.float64(1), z * sigmoid) if normalization.norm_before_gate else (z * sigmoid, np.float64(1))
     return of_x, of_y, (sigmoid, z * (1 - sigmoid))
 
 
@@ -101,18 +101,21 @@ def layer_norm_backward(
     dtotal: AnyArray | None = None,
     gate: AnyArray | None = None,
 ) -> Any:
-    """dx, dgamma and dbeta in float64, from the row statistics as they are given.
+    """dx, dgamma, and dbeta or dgate, in float64, from the row statistics as they are.
 
     Args:
         dy, x: (*A, *R), any float dtype.
         mean, rstd: Any shape with one element per row.
         gamma: (*R), or (*S, 1, …, 1, *R), whose sums dgamma and dbeta are then; None for 1.
         normalized: How many dimensions R has.
-        normalization: centred, offset and gates_x are read.
+        normalization: centred, offset and norm_before_gate are read.
         dtotal: (*A, *R) or None for 0: added to dx, where x is a total that was used besides.
-        gate: (*A, *R) or None; with it dgate is in dbeta's place.
+        gate: (*A, *R) or None.
+
+    Returns:
+        Grads; with a gate GatedGrads.
     """
-    given = dy, x
+    ungated_dy, ungated_x = (_float64(array, normalized)[0] for array in (dy, x))
     terms = backward_terms(dy, x, mean, rstd, gamma, normalized=normalized, normalization=normalization, gate=gate)
     dy, xhat, dxhat, rstd = terms
     _, rows, axes = _float64(dy, normalized)
@@ -122,12 +125,11 @@ def layer_norm_backward(
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)
     if dtotal is not None:
         dx += _float64(dtotal, normalized)[0]
-    dgamma, dbeta = (over_rows(one, rows, gamma) for one in (dy * xhat, dy))
+    dgamma = over_rows(dy * xhat, rows, gamma)
     if gate is None:
-        return Grads(dx, dgamma, dbeta)
-    own_dy, own_x = (_float64(one, normalized)[0] for one in given)
+        return Grads(dx, dgamma, over_rows(dy, rows, gamma))
     of_x, _, (sigmoid, rest) = gate_factors(gate, normalization)
-    of_silu = dx * own_x if normalization.gates_x else own_dy * xhat * _scale(gamma, normalization)
+    of_silu = ungated_dy * xhat * _scale(gamma, normalization) if normalization.norm_before_gate else dx * ungated_x
     return GatedGrads(dx * of_x, dgamma, of_silu * sigmoid * (1 + rest))
 
 

@@ -79,6 +79,26 @@ ENTRIES = {
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 
 
+class Kind(NamedTuple):
+    """What an operator has that its row tasks are compiled for.
+
+    Attributes:
+        mean: Whether rows are centred.
+        beta: Whether there is a beta in the forward, and a dbeta in the backward.
+        gate: Whether there is a gate.
+    """
+
+    mean: bool
+    beta: bool
+    gate: bool
+
+
+LAYER = Kind(mean=True, beta=True, gate=False)
+RMS = Kind(mean=False, beta=False, gate=False)
+GATED = Kind(mean=False, beta=False, gate=True)
+KINDS = {LAYER: "", RMS: "rms_", GATED: "gated_"}  # the prefix of its tasks' names
+
+
 Record: TypeAlias = "NamedTuple"  # all of its fields int64
 
 
@@ -98,7 +118,7 @@ def _record(name, fields):
 # sample_tasks: so many rows, and tasks, have a gamma and a beta of their own.
 # ahead: so many rows on lie those that are fetched while these are computed, 0 if all are in the cache already.
 # fetches_result: whether lines of the result are fetched too, to be written, while the rows before them are computed.
-# gates_x: as in Normalization.
+# norm_before_gate: as in Normalization.
 # mixed: so many columns of gamma, beta and the slots are in the order of simd.load_mixed, whole MIXED_COLUMNS of them.
 # completes: whether what the means lost by their rounding is found from x; lost: what xhat lost so, if somebody has found it.
 Backward = _record(
@@ -106,7 +126,7 @@ Backward = _record(
     "dy x mean rstd gamma dx dtotal slots scratch row_sums "
     "M N dy_stride x_stride dtotal_stride dx_stride dy_table x_table dtotal_table dx_table "
     "wants streaming ahead fetches_result rows_at_once chunks_per_task slots_per_task block_rows first_row "
-    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table gates_x "
+    "stop_row completes lost mixed sample_rows sample_tasks gate gate_table dgate dgate_table norm_before_gate "
     "slot_bytes thread_bytes gate_stride dgate_stride",
 )
 
@@ -114,7 +134,7 @@ Forward = _record(
     "Forward",
     "x gamma beta y mean rstd eps residual total alpha "  # eps, alpha: the bits of a float64
     "scratch M N x_stride residual_stride y_stride total_stride x_table residual_table y_table total_table "
-    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table gates_x "
+    "streaming ahead fetches_result rows_per_task rows_at_once block_rows mixed sample_rows gate gate_table norm_before_gate "
     "slot_bytes thread_bytes gate_stride",
 )
 

@@ -7,10 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec
+from lngrad.core.arrays import ArraySpec, merged
 from lngrad.core.column_tree import CHUNK
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    GATED_BACKWARD,
+    GATED_FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    SLICE_BACKWARD,
+    Problem,
+    Role,
+)
 from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import (
     BLOCK_SEGMENTS,
@@ -18,6 +33,7 @@ from lngrad.cpu.jobs import (
     DGAMMA,
     DX,
     GROUP,
+    KINDS,
     LANES,
     LANES_BYTES,
     LANES_COLUMN_BYTES,
@@ -31,6 +47,7 @@ from lngrad.cpu.jobs import (
     Combine,
     Convert,
     Forward,
+    Kind,
     Slice,
     bits_of,
     new_job,
@@ -54,7 +71,7 @@ from lngrad.cpu.policy import (
     this_machine,
 )  # fmt: skip
 from lngrad.cpu.run import Copy, CpuSteps, Regions, StrideTable, bind, pack, run
-from lngrad.cpu.strides import is_contiguous, merged, row_stride, table_of
+from lngrad.cpu.strides import is_contiguous, row_stride, table_of
 from lngrad.cpu.workers import run_chain
 from lngrad.support.addresses import address_of
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
@@ -70,6 +87,15 @@ LEAST_COMBINED = 1 << 14  # and at the least, where more threads share them
 MIN_COLUMNS = LANES  # of a slice; narrower ones have no kernel
 
 NOTHING = -0.0  # what can be added to any number and leaves its bits
+
+# Their kinds are in KINDS, and have tasks.
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD,
+         GATED_FORWARD, GATED_BACKWARD, SLICE_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha", "modulated", "norm_before_gate")),
+)  # fmt: skip
 
 _DEFAULTS = {"gamma": 1.0, "beta": 0.0}
 BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
@@ -139,8 +165,10 @@ class PlanBuilder:
 
     def main_function(self, name: str) -> int:
         """The function of a task for this normalization."""
-        prefix = "gated_" if self.gated else "" if self.problem.normalization.centred else "rms_"
-        return self.function(prefix + name)
+        operator = self.problem.operator
+        has_beta = not {"beta", "dbeta"}.isdisjoint((*operator.inputs, *operator.outputs))
+        kind = Kind(self.problem.normalization.centred, has_beta, self.gated)
+        return self.function(KINDS[kind] + name)
 
     def rows(self, name: str) -> ArraySpec:
         """The spec of a tensor of x's shape; one that the caller did not bring will be contiguous."""
@@ -163,7 +191,9 @@ class PlanBuilder:
         copied, and how many rows at a time."""
         problem = self.problem
         fields = {}
-        looped = ("dy", "y") if problem.normalization.gates_x else ("x", "dx")  # by the row loops, beside products
+        looped = (
+            ("x", "dx") if problem.normalization.norm_before_gate else ("dy", "y")
+        )  # by the row loops, beside products
         for name in names:
             spec, dtype = self.rows(name), self.inner if name in looped else self.dtype
             step = row_stride(spec, len(problem.normalized_shape)) if spec.dtype == dtype else None
@@ -203,7 +233,7 @@ class PlanBuilder:
         if not self.has_table(name) or spec.dtype != self.dtype or not GROUP <= problem.N < 2 * SEGMENT:
             return False
         dims = merged(spec.shape[:lead], spec.strides[:lead])
-        beside = bool(dims) and dims[0][0] >= GROUP and dims[0][1] == bytes_of(spec.dtype)
+        beside = bool(dims) and dims[-1][0] >= GROUP and dims[-1][1] == (bytes_of(spec.dtype),)
         return beside and lanes_are_rows(problem.N, bytes_of(spec.dtype), spec.strides[-1], self.machine)
 
     def widen(self, *names: str, mixed: int = 0) -> dict[str, str]:
@@ -314,7 +344,7 @@ def _plan_forward(builder: PlanBuilder) -> CpuSteps:
         M=problem.M, N=problem.N, rows_per_task=rows_per_task, rows_at_once=rows_at_once,
         alpha=bits_of(problem.normalization.alpha), ahead=ahead,
         fetches_result=int(fetches_result(problem, builder.threads, ahead, machine, streamed)),
-        mixed=mixed, sample_rows=builder.sample_rows, gates_x=int(problem.normalization.gates_x), **fields,
+        mixed=mixed, sample_rows=builder.sample_rows, norm_before_gate=int(problem.normalization.norm_before_gate), **fields,
     )  # fmt: skip
     function = builder.main_function("forward_in_lanes" if in_lanes else "forward_rows")
     main = builder.chain.add(function, -(-problem.M // rows_per_task), problem.M * problem.N, record)
@@ -402,7 +432,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     mixed = mixed_columns(problem, builder.inner, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))
     moved = builder.widen(*(name for name in read if name in problem.inputs), mixed=mixed)
-    direct = bool(wants & DX) and not builder.has_table("dx") and not problem.normalization.gates_x
+    direct = bool(wants & DX) and not builder.has_table("dx") and problem.normalization.norm_before_gate
     streamed = direct and result_streams(problem, fields["dx_stride"], threads, builder.machine)
     cut = _cut_backward(builder, bool(wants & DX), streamed)
     by_columns = cut.group_rows > 0
@@ -411,7 +441,7 @@ def _plan_backward(builder: PlanBuilder) -> CpuSteps:
         stop_row=M, rows_at_once=cut.rows_at_once, ahead=cut.ahead,
         fetches_result=int(fetches_result(problem, threads, cut.ahead, builder.machine, streamed)),
         completes=int(problem.completes_mean), mixed=mixed, sample_rows=builder.sample_rows, sample_tasks=cut.parts,
-        gates_x=int(problem.normalization.gates_x), **fields,
+        norm_before_gate=int(problem.normalization.norm_before_gate), **fields,
     )  # fmt: skip
     function = builder.main_function(_main_task(wants, N, by_columns))
     main = builder.chain.add(function, cut.tasks, M * N, record)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lngrad.core.arrays import ArraySpec, array_at
 from lngrad.core.memory import allocated
-from lngrad.core.plan import Plan
+from lngrad.core.plan import Packed, PackedKind, Plan
 from lngrad.cpu.entries import entry_address, entry_function
 from lngrad.cpu.jobs import BATCH_ELEMENTS, STREAM_ALIGNMENT, ChainedJob, write_head
 from lngrad.cpu.strides import table_of
@@ -236,12 +236,23 @@ def _run_groups(steps: CpuSteps, memory: CallMemory) -> None:
             run_chain(memory.address + 8 * main.start, steps.threads)
 
 
-def image_of(plan: Plan) -> tuple[Words, int]:
-    """Words that a call's memory begins with, and the word of the memory that the workspace begins at, on a cache line.
+def pack(plan: Plan) -> Packed | None:
+    """The plan's jobs as numbers, for calls that Ctrl-C may wait for.
 
-    They are the jobs and, behind them, the workspace as it has to be before the first call, as far as anything has to be there.
+    Returns:
+        None if more than compiled code takes part: what `jobs_of` says, or a look at Ctrl-C now and then.
     """
     steps: CpuSteps = plan.steps
+    if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
+        return None
+    return jobs_of(plan)
+
+
+def jobs_of(plan: Plan) -> Packed | None:
+    """The plan's jobs as numbers, whatever their size; None if NumPy converts something or rows are taken in groups."""
+    steps: CpuSteps = plan.steps
+    if steps.copies_in or steps.copies_out or steps.group_rows:
+        return None
     written = {*(name for name, *_ in steps.defaults), *(table.name for table in steps.tables)}
     ends = [*steps.offsets.values(), plan.workspace_bytes - LINE][1:]
     end = max((end for name, end in zip(steps.offsets, ends, strict=True) if name in written), default=0)
@@ -250,39 +261,16 @@ def image_of(plan: Plan) -> tuple[Words, int]:
     image = np.zeros(start + len(workspace), np.int64)
     image[: len(steps.words)] = steps.words
     image[start:] = workspace
-    return image, start
-
-
-def pack(plan: Plan) -> Words | None:
-    """The plan as five lists, each with a number of its own and its length in front, all int64.
-
-    1. The addresses of two C functions: (first, stop, job), by which threads first … stop-1 work on a job, and (job, threads),
-       by which a job begins.
-    2. The word that the workspace begins at; the jobs, and behind them, on a cache line, the workspace as it has to be
-       before the first call, as far as anything has to be there.
-    3. Words of both; for each argument the word that its address goes to, or -1: inputs and outputs of the problem, eps of a
-       forward.
-    4. The word that says whether a result goes past the caches, 0 if none may; for each job the word that it begins at, and how
-       many threads go through it.
-    5. The number of that result among the arguments; pairs of a word, and the offset in the workspace whose address it takes.
-
-    Returns:
-        The numbers. None if more than compiled code takes part: NumPy's conversions, groups of rows, or a look at Ctrl-C now
-        and then.
-    """
-    steps: CpuSteps = plan.steps
-    if steps.copies_in or steps.copies_out or steps.group_rows:
-        return None
-    if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
-        return None
-    image, start = image_of(plan)
-    jobs = [number for job in steps.jobs for number in (job.start, job.threads)]
-    regions = [number for word, region in steps.of_workspace for number in (word, steps.offsets[region])]
-    lists = (
-        (entry_address("share"), (entry_address("begin"),)),
-        (start, image),
-        (start + (plan.workspace_bytes - LINE) // 8, steps.places),  # the workspace begins on a line
-        (0 if steps.streamed is None else steps.main.word("streaming"), jobs),
-        (0 if steps.streamed is None else steps.argument[steps.streamed], regions),
+    return Packed(
+        PackedKind.JOBS,
+        share=entry_address("share"),
+        begin=entry_address("begin"),
+        words=start + (plan.workspace_bytes - LINE) // 8,  # the workspace begins on a line
+        workspace_word=start,
+        streaming_word=0 if steps.streamed is None else steps.main.word("streaming"),
+        streamed=0 if steps.streamed is None else steps.argument[steps.streamed],
+        image=image,
+        places=steps.places,
+        regions=[number for word, region in steps.of_workspace for number in (word, steps.offsets[region])],
+        jobs=[number for job in steps.jobs for number in (job.start, job.threads)],
     )
-    return np.concatenate([np.asarray((number, len(values), *values), np.int64) for number, values in lists])

@@ -19,8 +19,8 @@ from lngrad.core.plan import Plan
 from lngrad.core.threads import chosen
 from lngrad.cpu import workers
 from lngrad.cpu.entries import entry_address, entry_function
-from lngrad.cpu.jobs import Prepared, XlaTable
-from lngrad.cpu.run import KEPT_BYTES, LINE, CpuSteps, image_of
+from lngrad.cpu.jobs import Prepared, XlaTable, bits_of
+from lngrad.cpu.run import KEPT_BYTES, LINE, jobs_of
 from lngrad.support.addresses import address_of
 from lngrad.support.locks import fork_safe_lock
 from lngrad.typing import Address, Words
@@ -40,8 +40,8 @@ def _stays(thing: Any) -> Any:
     return thing
 
 
-def _words(numbers: Sequence[int]) -> Words:
-    return _stays(np.array(numbers, np.int64))  # type: ignore[no-any-return]
+def _words(numbers: Sequence[int | tuple[int, int]] | Words) -> Words:
+    return _stays(np.array(numbers, np.int64).reshape(-1))  # type: ignore[no-any-return]
 
 
 def _c_function(name: str) -> Address:
@@ -110,34 +110,32 @@ class Calls:
             numbers: Of the operator.
             huge: (number of a result's buffer, bytes) of those that get huge pages.
         """
-        steps: CpuSteps = plan.steps
-        helpers = workers.compiled_helpers(steps.max_threads - 1)
-        if helpers is None or steps.copies_in or steps.copies_out or steps.group_rows or self._count == _MOST:
+        jobs, helpers = jobs_of(plan), workers.compiled_helpers(plan.steps.max_threads - 1)
+        if jobs is None or helpers is None or self._count == _MOST:
             return
-        image, start = image_of(plan)
-        nbytes = 8 * start + plan.workspace_bytes - LINE  # the workspace begins on a line
-        regions = [(word, 8 * start + steps.offsets[region]) for word, region in steps.of_workspace]
-        places = list(zip([*buffers, *[-1] * len(numbers)], steps.places, strict=True))
-        for number, place in zip(numbers, steps.places[len(buffers) :], strict=True):
+        image, count = np.array(jobs.image), len(buffers)
+        for number, place in zip(numbers, jobs.places[count:], strict=True):
             if place >= 0:
-                image[place] = np.float64(number).view(np.int64)
-        pairs = [word for buffer, place in places if buffer >= 0 and place >= 0 for word in (buffer, place)]
-        large = [word for pair in huge for word in pair] if memory.madvise is not None else []
-        streamed = None if steps.streamed is None else steps.places[steps.argument[steps.streamed]]
+                image[place] = bits_of(number)
+        places = [pair for pair in zip(buffers, jobs.places[:count], strict=True) if min(pair) >= 0]
+        workspace = iter(jobs.regions)
+        regions = [(word, 8 * jobs.workspace_word + offset) for word, offset in zip(workspace, workspace, strict=True)]
+        large = huge if memory.madvise is not None else ()
+        nbytes = -(-8 * jobs.words // LINE) * LINE
         call = _words(
             Prepared(
                 facts=address_of(_words(facts)),
                 image=address_of(_words(image)),
                 image_words=len(image),
-                nbytes=-(-nbytes // LINE) * LINE,
-                regions=address_of(_words([word for region in regions for word in region])),
+                nbytes=nbytes,
+                regions=address_of(_words(regions)),
                 regions_count=len(regions),
-                places=address_of(_words(pairs)),
-                places_count=len(pairs) // 2,
+                places=address_of(_words(places)),
+                places_count=len(places),
                 huge=address_of(_words(large)),
-                huge_count=len(large) // 2,
-                streams=0 if streamed is None else steps.main.word("streaming"),
-                streamed=streamed or 0,
+                huge_count=len(large),
+                streams=jobs.streaming_word,
+                streamed=jobs.places[jobs.streamed],
                 helpers=helpers,
                 keeps=nbytes <= KEPT_BYTES,
             )

@@ -20,14 +20,15 @@ from lngrad.core.problem import (
     BACKWARD,
     LAYER_NORM,
     RMS_BACKWARD,
-    WITH_RESIDUAL,
+    ROLES,
     Forward,
     Grads,
     Normalization,
     Problem,
     RmsForward,
-    RmsGrads,
+    Role,
     describe,
+    extended,
 )
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.boundary import check_whole
@@ -104,51 +105,49 @@ class RowBlocks:
         """
         problem = self.problem
         memory = empty("numpy", Output.of((min(self.rows, problem.M), *problem.normalized_shape), problem.dtype))
-        dgamma, dbeta = ColumnTree(), ColumnTree()
+        sums = {name: ColumnTree() for name in problem.out if ROLES[name] is Role.PARAMETER}
         for start in range(0, max(problem.M, 1), self.rows):
             stop = min(problem.M, start + self.rows)
             grads = self._block(start, stop, memory[: stop - start], backend)
-            if grads.dx is not None:
-                write("dx", grads.dx)
-            for tree, part in ((dgamma, grads.dgamma), (dbeta, grads.dbeta)):
-                if part is not None:
-                    tree.add(part)
+            for name, part in grads.items():
+                if part is not None and name in sums:
+                    sums[name].add(part)
+                elif part is not None:
+                    write(name, part)
             advance(stop - start)
-        _, *parameters = problem.outputs()
-        for name, tree, output in zip(("dgamma", "dbeta"), (dgamma, dbeta), parameters, strict=False):
-            if output is not None:
-                write(name, tree.total().astype(numpy_dtype(output.dtype)))
+        for name, output in zip(problem.out, problem.outputs(), strict=True):
+            if output is not None and name in sums:
+                write(name, sums[name].total().astype(numpy_dtype(output.dtype)))
 
-    def _block(self, start: int, stop: int, memory: Array, backend: str | None) -> Grads:
-        """Gradients of some rows: dx in the memory given, dgamma and dbeta in the accumulator's dtype."""
+    def _block(self, start: int, stop: int, memory: Array, backend: str | None) -> dict[str, Any]:
+        """Gradients of a block of rows by name: dx in `memory`, sums in the accumulator's dtype."""
         problem = self.problem
         for name, array in self._arrays.items():
             check_whole(name, array)
         dy, x = (_rows(self._arrays[name], problem, start, stop) for name in ("dy", "x"))
         dtotal = _rows(self._arrays["dtotal"], problem, start, stop) if "dtotal" in self._arrays else None
         mean, rstd = self._statistics_of(x, start, stop, memory, backend)
-        parts = (
-            empty("numpy", Output.of(problem.normalized_shape, problem.accumulator)) if wanted else None
-            for wanted in problem.wanted[1:]
-        )
-        gamma, out = self._arrays.get("gamma"), (memory if problem.wanted[0] else None, *parts)
+        part = Output.of(problem.normalized_shape, problem.accumulator)
+        wanted = [name for name, is_wanted in zip(problem.out, problem.wanted, strict=True) if is_wanted]
+        places = {name: memory if name == "dx" else empty("numpy", part) for name in wanted}
+        gamma, out = self._arrays.get("gamma"), problem.operator.results(*map(places.get, problem.out))
         options: dict[str, Any] = {
             "normalized_shape": problem.normalized_shape, "output_mask": problem.wanted, "backend": backend,
-            "offset": problem.normalization.offset, "dtotal": dtotal,
+            "offset": problem.normalization.offset, "dtotal": dtotal, "out": out,
         }  # fmt: skip
         if problem.normalization.centred:
-            return layer_norm_backward(dy, x, mean, rstd, gamma, out=Grads(*out), **options)
-        return Grads(*rms_norm_backward(dy, x, rstd, gamma, out=RmsGrads(*out), **options), None)
+            return layer_norm_backward(dy, x, mean, rstd, gamma, **options)._asdict()
+        return rms_norm_backward(dy, x, rstd, gamma, **options)._asdict()
 
     def _statistics_of(self, x: Array, start: int, stop: int, memory: Array, backend: str | None) -> tuple[Any, Any]:
         if self._statistics == "x":
             # y is not wanted; it goes where dx will replace it.
             gamma = self._arrays.get("gamma")  # of no effect on the statistics but by its dtype
-            given = x, self.problem.normalized_shape, gamma
+            arguments = x, self.problem.normalized_shape, gamma
             if not self.problem.normalization.centred:
                 out = RmsForward(memory, None)
-                return None, rms_norm(*given, eps=self._eps, out=out, backend=backend).rstd
-            forward = layer_norm(*given, eps=self._eps, out=Forward(memory, None, None), backend=backend)
+                return None, rms_norm(*arguments, eps=self._eps, out=out, backend=backend).rstd
+            forward = layer_norm(*arguments, eps=self._eps, out=Forward(memory, None, None), backend=backend)
             return forward.mean, forward.rstd
         mean = self._arrays["mean"].reshape(-1)[start:stop] if "mean" in self._arrays else None
         statistic = self._arrays[self._statistics].reshape(-1)[start:stop]
@@ -168,13 +167,13 @@ def _statistics_in(arrays: dict[str, Array], centred: bool) -> str:
     for name in ("dy", "x"):
         if name not in arrays:
             raise FileFormatError(f"{name}: is missing; expected dy and x, got {', '.join(arrays) or 'neither'}")
-    given = [name for name in ("rstd", "variance") if name in arrays]
-    if len(given) == 2:
+    statistics = [name for name in ("rstd", "variance") if name in arrays]
+    if len(statistics) == 2:
         raise FileFormatError("variance: expected rstd or variance, got both")
-    if centred and bool(given) != ("mean" in arrays):
-        missing = "mean" if given else "rstd"
+    if centred and bool(statistics) != ("mean" in arrays):
+        missing = "mean" if statistics else "rstd"
         raise FileFormatError(f"{missing}: is missing; expected mean with rstd or variance, or neither to compute them")
-    return given[0] if given else "x"
+    return statistics[0] if statistics else "x"
 
 
 def _describe(
@@ -190,13 +189,13 @@ def _describe(
     mean = rstd = np.broadcast_to(zero, x.shape[:split])
     if statistics != "x":
         mean, rstd = arrays.get("mean", mean), arrays[statistics]
-    operator = BACKWARD if normalization.centred else RMS_BACKWARD
-    if "dtotal" in arrays:
-        operator = WITH_RESIDUAL[operator]
-    given = {"gamma": gamma, **arrays, "mean": mean, "rstd": rstd}
+    operator, _ = extended(BACKWARD if normalization.centred else RMS_BACKWARD, arrays.get("dtotal"), None)
+    named = {"gamma": gamma, **arrays, "mean": mean, "rstd": rstd}
+    wanted = dict(zip(Grads._fields, mask, strict=True))
     try:
-        inputs = tuple(given[name] for name in operator.inputs)
-        return describe(operator, inputs, x.shape[split:], mask[: len(operator.outputs)], None, normalization)[0]
+        inputs = tuple(named[name] for name in operator.inputs)
+        mask = tuple(wanted[name] for name in operator.outputs)
+        return describe(operator, inputs, x.shape[split:], mask, None, normalization)[0]
     except (ShapeError, DtypeError) as error:
         if not str(error).startswith("rstd:"):
             raise

@@ -19,15 +19,34 @@ from typing import Any, NamedTuple
 import torch
 import triton.language as tl
 
-from lngrad.core.arrays import ArraySpec
-from lngrad.core.plan import Plan, run_empty
-from lngrad.core.problem import ROLES, Problem, Role
+from lngrad.core.arrays import ArraySpec, merged
+from lngrad.core.plan import Plan, Serves, run_empty
+from lngrad.core.problem import (
+    ADD_BACKWARD,
+    ADD_FORWARD,
+    ADD_RMS_BACKWARD,
+    ADD_RMS_FORWARD,
+    BACKWARD,
+    FORWARD,
+    RMS_BACKWARD,
+    RMS_FORWARD,
+    ROLES,
+    Problem,
+    Role,
+)
 from lngrad.errors import BackendUnavailable
 from lngrad.gpu import kernels, policy
 from lngrad.gpu.policy import AtOnce, Chunks, Columns, Finalize, Tiles
 from lngrad.gpu.run import Launch, Steps, pack, run, signature
 from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides
 from lngrad.typing import Shape
+
+SERVES = Serves(
+    frozenset(
+        (FORWARD, BACKWARD, ADD_FORWARD, ADD_BACKWARD, RMS_FORWARD, RMS_BACKWARD, ADD_RMS_FORWARD, ADD_RMS_BACKWARD)
+    ),
+    switches=frozenset(("centred", "offset", "alpha")),
+)
 
 _ACC = {"float32": tl.float32, "float64": tl.float64}
 
@@ -36,15 +55,8 @@ def plan(problem: Problem, threads: int) -> Plan:
     """Choose the regime; threads are the CPU's, and of no interest here.
 
     Raises:
-        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter; or xhat comes with what it lost,
-            which is for columns of longer rows; or each sample has a gamma of its own; or there is a gate.
+        BackendUnavailable: The arrays are NumPy's, or on the CPU without Triton's interpreter.
     """
-    if "lost" in problem.inputs:
-        raise BackendUnavailable("backend: triton_gpu takes whole rows, got columns of longer ones")
-    if "gate" in problem.inputs:
-        raise BackendUnavailable("backend: triton_gpu takes no gate, got one")
-    if problem.normalization.modulated:
-        raise BackendUnavailable("backend: triton_gpu takes one gamma for all rows, got one for each sample")
     if problem.kind != "torch":
         raise BackendUnavailable(f"backend: triton_gpu takes torch tensors, got {problem.kind} arrays")
     if problem.device == "cpu" and not kernels.INTERPRETED:
@@ -176,7 +188,7 @@ def _steps(
         "ALIGNED": strides.aligned,
         "ACC": _ACC[problem.accumulator],
     }
-    outputs = {name: one and one.dtype for name, one in zip(problem.out, problem.outputs(), strict=True)}
+    outputs = {name: output and output.dtype for name, output in zip(problem.out, problem.outputs(), strict=True)}
     dtypes = {name: spec and spec.dtype for name, spec in problem.inputs.items()} | outputs
     dtypes |= dict.fromkeys(elements, problem.accumulator)
     names = (*operator.inputs, *operator.outputs, *elements, *operator.numbers, *sizes)
@@ -244,10 +256,10 @@ def row_strides(problem: Problem, tensors: dict[str, ArraySpec | None]) -> RowSt
     }
     lead, columns = len(problem.lead), contiguous_strides(problem.normalized_shape)
     copied = {name for name, steps in strides.items() if not _same(steps[lead:], columns, problem.normalized_shape)}
-    groups = _merge(problem, strides, contiguous, copied)
+    groups = _leading(problem, strides, contiguous, copied)
     if len(groups) > 2:  # rarer than rare: leading axes permuted in three parts
         copied |= {name for name, steps in strides.items() if not _same(steps[:lead], contiguous[:lead], problem.lead)}
-        groups = _merge(problem, strides, contiguous, copied)
+        groups = _leading(problem, strides, contiguous, copied)
     (_, outer), (inner, step) = ([(1, (0,) * len(tensors))] * 2 + groups)[-2:]
     split = len(groups) > 1
     if not split:
@@ -257,22 +269,13 @@ def row_strides(problem: Problem, tensors: dict[str, ArraySpec | None]) -> RowSt
     return RowStrides(split, inner, steps, frozenset(copied), aligned)
 
 
-def _merge(
+def _leading(
     problem: Problem, strides: dict[str, Shape], contiguous: Shape, copied: set[str]
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """The leading axes as few (size, strides of all tensors), outermost first."""
-    groups: list[tuple[int, tuple[int, ...]]] = []
-    for axis in reversed(range(len(problem.lead))):
-        size = problem.lead[axis]
-        steps = tuple(contiguous[axis] if name in copied else each[axis] for name, each in strides.items())
-        if size == 1:
-            continue
-        if groups and steps == tuple(groups[0][0] * step for step in groups[0][1]):
-            groups[0] = (groups[0][0] * size, groups[0][1])
-        else:
-            groups.insert(0, (size, steps))
-    return groups
+    """The leading axes as few (size, strides of all tensors)."""
+    lead = len(problem.lead)
+    return merged(problem.lead, *((contiguous if name in copied else steps)[:lead] for name, steps in strides.items()))
 
 
 def _same(steps: Shape, expected: Shape, shape: Shape) -> bool:
-    return all(one == other for one, other, size in zip(steps, expected, shape, strict=True) if size > 1)
+    return all(step == other for step, other, size in zip(steps, expected, shape, strict=True) if size > 1)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lngrad.core.plan import Plan
+from lngrad.core.plan import Packed, PackedKind, Plan
 from lngrad.gpu import kernels, policy
 from lngrad.support.bounded_cache import BoundedCache
 from lngrad.support.dtypes import torch_dtype
-from lngrad.typing import Tensor, Words
+from lngrad.typing import Tensor
 
 
 @dataclass(frozen=True)
@@ -181,20 +181,13 @@ _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s")
 _packed: dict[int, Any] = {}  # compiled kernels whose functions compiled code launches: one that is let go is unloaded
 
 
-def pack(plan: Plan) -> Words | None:
-    """The plan in the form that cpu/run.py's pack gives one, for a call whose arrays are contiguous and lie on 16 bytes.
-
-    1. 0, and nothing: kernels are launched.
-    2. Bytes of the workspace; the values of a call, see Steps, a word each, and 0 behind them.
-    3. 0; for each argument the word that it goes to: arrays and numbers.
-    4. 0; of each launch the function's handle, programs, threads of a program, bytes of shared memory, how many parameters it
-       has, and the word of each.
-    5. 0; pairs of a word, and the offset in the workspace whose address it takes.
+def pack(plan: Plan) -> Packed | None:
+    """The plan's launches as numbers, for a call whose arrays are contiguous and lie on 16 bytes. Words: see Steps, then a 0.
 
     Kernels are compiled and loaded, and this thread has the device's context from now on.
 
     Returns:
-        The numbers. None on ROCm; and with a warning where a kernel is not launched as that of a Triton that is known.
+        None on ROCm; and with a warning where a kernel is not launched as that of a Triton that is known.
     """
     if torch.version.hip is not None or plan.steps is None:
         return None
@@ -218,14 +211,14 @@ def pack(plan: Plan) -> Words | None:
             shared = compiled.metadata.shared
             launches += compiled.function, launch.programs, 32 * launch.warps, shared, len(words), *words
     offsets = np.cumsum([0, *(size for _, size in steps.pieces)]).tolist()
-    lists: tuple[tuple[int, Sequence[int]], ...] = (
-        (0, ()),
-        (offsets[-1], [*[0] * first_number, *[0] * len(operator.numbers), *(size or 0 for size in steps.sizes), 0]),
-        (0, [*range(len(arrays)), *range(first_number, first_number + len(operator.numbers))]),
-        (0, launches),
-        (0, [number for at in range(len(pieces)) for number in (len(arrays) + at, offsets[at])]),
+    return Packed(
+        PackedKind.LAUNCHES,
+        workspace_bytes=offsets[-1],
+        image=[*[0] * first_number, *[0] * len(operator.numbers), *(size or 0 for size in steps.sizes), 0],
+        places=[*range(len(arrays)), *range(first_number, first_number + len(operator.numbers))],
+        regions=[number for at in range(len(pieces)) for number in (len(arrays) + at, offsets[at])],
+        launches=launches,
     )
-    return np.concatenate([np.asarray((number, len(words), *words), np.int64) for number, words in lists])
 
 
 def _compile(launch: Launch, where: tuple[Hashable, ...], values: tuple[Any, ...]) -> Any:

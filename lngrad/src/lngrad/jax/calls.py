@@ -162,7 +162,7 @@ def attribute(
         normalization: Its offset and alpha come last, where they are not 0 and 1, or all switches where a gate is x's factor;
             whether it is centred the operator says.
     """
-    switches = normalization[1 : 5 if normalization.gates_x else 3]
+    switches = normalization[1 : 3 if normalization.norm_before_gate else 5]
     switches = switches if switches != LAYER_NORM[1:3] else ()
     bits, last = bits_of(numbers), bits_of(switches)
     return np.array([_OPERATORS.index(operator), lead, normalized, *bits, *present, *wanted, *last], np.int64)

@@ -175,7 +175,7 @@ def gated_rms_norm(
     """
     x, gamma, gate = _arrays(x=x, gamma=gamma, gate=gate)
     refuse_sharded("x, gamma, gate", x, gamma, gate)
-    normalization = Normalization.of(False, offset, gates_x=not norm_before_gate)
+    normalization = Normalization.of(False, offset, norm_before_gate=norm_before_gate)
     facts = tuple(map(_facts, (x, gamma, gate)))
     problem, _ = describe(GATED_FORWARD, facts, None, GATED_FORWARD.everything, None, normalization)
     epsilon = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]] if eps is None else number("eps", eps)

@@ -48,7 +48,9 @@ def accumulator(x: jax.Array, *parameters: jax.Array | None) -> Dtype:
     return numpy_dtype(accumulator_for(x.dtype.name, *(one.dtype.name for one in parameters if one is not None)))
 
 
-_JAX = formulas.Namespace(lambda array, dtype: array.astype(dtype), jnp.sqrt, jnp.zeros_like, accumulator)
+_JAX = formulas.Namespace(
+    lambda array, dtype: array.astype(dtype), jnp.sqrt, jnp.zeros_like, jax.nn.sigmoid, accumulator
+)
 
 # What runs where our kernels do not, and what JAX differentiates by itself.
 total_formula = partial(formulas.total, _JAX)
@@ -256,11 +258,8 @@ Gated: TypeAlias = tuple[int, float, Normalization]  # how many dimensions a row
 def gated_formula(x: Any, gamma: Any, gate: Any, static: Gated) -> Any:
     """y and rstd of RMS normalization with a gate, and no total."""
     normalized, eps, normalization = static
-    dtype = accumulator(x, gamma)
-    factor = jax.nn.silu(gate.astype(dtype))
-    h = x.astype(dtype) * (factor if normalization.gates_x else 1)
-    y, _, rstd = _along(formulas.forward, h, gamma, None, normalized=normalized, eps=eps, normalization=normalization)
-    return (y if normalization.gates_x else y * factor).astype(x.dtype), rstd, None
+    y, rstd = formulas.gated_forward(_JAX, x, gamma, gate, normalized=normalized, eps=eps, normalization=normalization)
+    return y, rstd, None
 
 
 def gated_gradients_formula(dy: Any, x: Any, rstd: Any, gamma: Any, gate: Any, static: Gated) -> Any:

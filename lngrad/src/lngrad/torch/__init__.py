@@ -31,6 +31,7 @@ from lngrad.torch.functions import (
     rms_norm,
 )
 from lngrad.torch.memory import empty_cache
+from lngrad.torch.operators import register_code_generator
 from lngrad.torch.patching import patch, unpatch
 
 __all__ = [
@@ -53,3 +54,4 @@ __all__ = [
 ]
 
 register_rules("torch.distributed.tensor", "DTensor", "lngrad.torch.sharded.rules")
+register_code_generator("torch._inductor.compile_fx", "lngrad.torch.inductor")

@@ -33,7 +33,7 @@ _ACCUMULATORS = {torch_dtype(name): torch_dtype(accumulator) for name, accumulat
 
 def accumulator_of(x: Tensor, *parameters: Tensor | None) -> Any:
     """The torch dtype in which a call with this x and these parameters is computed, statistics and sums too."""
-    wide = any(one is not None and one.dtype is torch.float64 for one in parameters)
+    wide = any(parameter is not None and parameter.dtype is torch.float64 for parameter in parameters)
     return torch.float64 if wide else _ACCUMULATORS.get(x.dtype, torch.float32)
 
 
@@ -56,7 +56,10 @@ def run(
     """
     key = (
         operator, normalization, tuple(shape), tuple(mask), dtype_of, devices, chosen.value, torch.get_num_threads(),
-        *[None if one is None else (one.shape, one.dtype, one.is_contiguous() or one.stride()) for one in arrays + others],
+        *[
+            None if tensor is None else (tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride())
+            for tensor in arrays + others
+        ],
     )  # fmt: skip
     call = kept.get(key)
     if call is None:
@@ -70,7 +73,7 @@ def run_elsewhere(
     numbers: tuple[float, ...] = (),
 ) -> list[Tensor | None]:  # fmt: skip
     """run on another device than the CPU."""
-    devices = tuple([None if one is None else one.device for one in arrays])
+    devices = tuple([None if tensor is None else tensor.device for tensor in arrays])
     return run(operator, arrays, shape, mask, normalization, numbers, devices=devices)
 
 
@@ -107,12 +110,12 @@ def prepare(call_of: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Tens
             plan = plan_of(*call_of(*arguments))
         except LngradError:
             return None
-        numbers = None if plan.pack is None else plan.pack(plan)
-        if numbers is None:
+        packed = None if plan.pack is None else plan.pack(plan)
+        if packed is None:
             return None
         name = next(name for name in plan.problem.out if ROLES[name] is not Role.TENSOR)
-        given, (_, dtype) = plan.problem.out[name], plan.problem.result(name)
-        return torch.empty(0, dtype=torch_dtype(given.dtype if given else dtype)), torch.from_numpy(numbers)
+        out, (_, dtype) = plan.problem.out[name], plan.problem.result(name)
+        return torch.empty(0, dtype=torch_dtype(out.dtype if out else dtype)), torch.from_numpy(packed.flat())
 
     return prepare_call
 

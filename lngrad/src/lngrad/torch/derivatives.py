@@ -21,6 +21,7 @@ from lngrad.torch import native
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.operators import (
     TORCH,
+    BackwardSwitches,
     Switches,
     composed_backward,
     composed_forward,
@@ -33,6 +34,7 @@ from lngrad.torch.operators import (
     library,
     norm,
     norm_backward,
+    normalization_of,
 )
 from lngrad.typing import Mask, Shape, Tensor
 
@@ -52,13 +54,13 @@ def differentiable_forward(
         _load_rules(x, gamma, beta)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
-        switches = switches and switches._replace(added=_as_autocast_has_it(switches.added))
+        switches = switches and switches._replace(residual=_as_autocast_has_it(switches.residual))
     return _Forward.apply(x, _Whole(shape), gamma, beta, eps, *(switches or ()))
 
 
 def differentiable_backward(
     dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, gamma: Tensor | None, mask: list[bool],
-    switches: Switches | None = None,
+    switches: BackwardSwitches | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """dx, dgamma and dbeta, without elements where masked off; see the operators."""
     if torch.compiler.is_compiling():
@@ -102,10 +104,10 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) ->
     x, shape, gamma, beta, _, *rest = inputs
     y, mean, rstd, *total = output
     switches = Switches(*rest)
-    ctx.has_residual = switches.added is not None
+    ctx.has_residual = switches.residual is not None
     if ctx.has_residual:
         x = total[0]  # that is normalized, and what x and residual were does not matter any more
-    ctx.shape, ctx.normalization, ctx.dtype = shape, switches.normalization, y.dtype  # x's; a total may be wider
+    ctx.shape, ctx.normalization, ctx.dtype = shape, normalization_of(switches), y.dtype  # x's; a total may be wider
     mean = mean if ctx.normalization.centred else None  # each saved tensor is two microseconds of a compiled step
     ctx.save_for_backward(x, mean, rstd, gamma)
     ctx.beta_dtype = None if beta is None else beta.dtype
@@ -144,7 +146,7 @@ def _gradients(
             wide = torch.float64 if beta_dtype is torch.float64 else accumulator_of(x, gamma)
             scale = x.new_ones(shape, dtype=wide) if gamma is None else gamma.to(wide)
         plain = normalization is LAYER_NORM and dx is None and not is_of_samples(gamma, shape)
-        switches = None if plain else Switches(dx, *normalization[:2])
+        switches = None if plain else BackwardSwitches(dx, normalization.centred, normalization.offset)
         grads = differentiable_backward(dy, x, list(shape), mean, rstd, scale, mask, switches)
         dx, dgamma, dbeta = (grad if wanted else None for grad, wanted in zip(grads, mask, strict=True))
         if dgamma is not None:
@@ -160,11 +162,12 @@ def _gradients(
 
 
 def _derivative(
-    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, *rest: Any
-) -> Any:
+    centred: bool, offset: float, shape: Any, beta_dtype: Any, mask: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dy: Any,
+    dmean: Any, drstd: Any, dtotal: Any,
+) -> Any:  # fmt: skip
     """_gradients for the native code."""
-    given: Any = (shape, beta_dtype, mask, x, mean, *rest, Normalization.of(centred, offset))
-    return _gradients(*given)
+    normalization = Normalization.of(centred, offset)
+    return _gradients(shape, beta_dtype, mask, x, mean, rstd, gamma, dy, dmean, drstd, dtotal, normalization)
 
 
 native.register("derivative", _derivative)
@@ -172,10 +175,10 @@ native.register("derivative", _derivative)
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     dy, x, shape, mean, rstd, gamma, mask, *rest = inputs
-    switches = Switches(*rest)
+    switches = BackwardSwitches(*rest)
     ctx.save_for_backward(dy, x, mean, rstd, gamma)
-    ctx.shape, ctx.mask, ctx.normalization = shape, mask, switches.normalization
-    ctx.dtotal_dtype = None if switches.added is None else switches.added.dtype
+    ctx.shape, ctx.mask, ctx.normalization = shape, mask, normalization_of(switches)
+    ctx.dtotal_dtype = None if switches.dtotal is None else switches.dtotal.dtype
     ctx.set_materialize_grads(False)
 
 
@@ -238,7 +241,7 @@ def _forward_tangents(
 ) -> tuple[Tensor, ...]:
     """Tangents of y, mean and rstd, and of the total with switches."""
     x, mean, rstd, gamma = ctx.saved_tensors
-    of_total = _tangent_of_total(of_x, Switches(*of_switches).added)
+    of_total = _tangent_of_total(of_x, Switches(*of_switches).residual)
     of_total = None if of_total is None else of_total.to(x.dtype)
     of_y, of_mean, of_rstd = formulas.forward_tangents(
         TORCH, x, mean, rstd, gamma, of_total, of_gamma, of_beta, normalized=len(ctx.shape),
@@ -287,7 +290,7 @@ def _backward_tangents(
         of_mean_g_xhat = at.mean_of(of_g * at.xhat + g * of_xhat)
         of_inner = at.less_mean(of_g) - of_xhat * mean_g_xhat - at.xhat * of_mean_g_xhat
         of_dx = of_rstd * inner + at.rstd * of_inner
-        if (of_dtotal := Switches(*of_switches).added) is not None:
+        if (of_dtotal := BackwardSwitches(*of_switches).dtotal) is not None:
             of_dx = of_dx + of_dtotal.to(at.dtype)
         of_dx = of_dx.to(x.dtype)
     dtype = x.dtype if gamma is None else gamma.dtype
@@ -330,8 +333,8 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any 
         if not torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0:
             return cls.forward(*arguments)  # type: ignore[no-any-return]  # no derivative of this call is ever wanted
         # What has escaped from a transform that is over is unwrapped, as torch's apply does.
-        given = torch._functorch.utils.unwrap_dead_wrappers(arguments)
-        return super(torch.autograd.Function, cls).apply(*given)  # type: ignore[no-any-return]
+        unwrapped = torch._functorch.utils.unwrap_dead_wrappers(arguments)
+        return super(torch.autograd.Function, cls).apply(*unwrapped)  # type: ignore[no-any-return]
 
 
 class _Forward(_Function):
@@ -402,18 +405,18 @@ class _Gated(_Function):
 
 def _gated_gradients(
     shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None, gate: Tensor, dy: Tensor | None, eps: float,
-    offset: float, gates_x: bool,
+    offset: float, norm_before_gate: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dx, dgamma and dgate: by the operator, or where these are to have derivatives by those of the composed call."""
     if dy is None:
         return None, None, None
     if torch.is_grad_enabled():
-        given = [one for one in (x, gate, gamma) if one is not None]
-        y_of = lambda x, z, g=None: composed_gated(x, shape, g, z, eps, offset, gates_x)[0]  # noqa: E731
-        dx, dgate, *dgamma = torch.func.vjp(y_of, *given)[1](dy)
+        tensors = [tensor for tensor in (x, gate, gamma) if tensor is not None]
+        y_of = lambda x, z, g=None: composed_gated(x, shape, g, z, eps, offset, norm_before_gate)[0]  # noqa: E731
+        dx, dgate, *dgamma = torch.func.vjp(y_of, *tensors)[1](dy)
         return dx, *(dgamma or [None]), dgate
-    grads = gated_norm_backward(dy, x, shape, rstd, gamma, gate, mask, offset, gates_x)
-    return tuple([one if wanted else None for one, wanted in zip(grads, mask, strict=True)])
+    grads = gated_norm_backward(dy, x, shape, rstd, gamma, gate, mask, offset, norm_before_gate)
+    return tuple([grad if wanted else None for grad, wanted in zip(grads, mask, strict=True)])
 
 
 native.register("gated_derivative", _gated_gradients)

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core import fallbacks
-from lngrad.core.problem import Grads
+from lngrad.core.problem import Grads, refuse_array
 from lngrad.errors import ShapeError
 from lngrad.torch import derivatives, native, operators
 from lngrad.typing import Tensor
@@ -223,7 +223,7 @@ def gated_rms_norm(
             group_size=group_size, offset=offset,
         )  # fmt: skip
     N = input.shape[-1]
-    numbers = operators.epsilon(input) if eps is None else eps, offset, not norm_before_gate
+    numbers = operators.epsilon(input) if eps is None else eps, offset, norm_before_gate
     if group_size in (None, N):
         return derivatives.differentiable_gated(input, _sizes(N), weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
@@ -304,8 +304,9 @@ def _size(x: Tensor, dim: int, normalized_shape: Any) -> int:
 
 def _sizes(normalized_shape: Any) -> list[int]:
     """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
-    one: Any = normalized_shape
-    sizes = [one] if isinstance(one, int) or (isinstance(one, torch.Tensor) and not one.ndim) else list(one)
+    refuse_array(normalized_shape, "weight")
+    is_one = isinstance(normalized_shape, (int, torch.Tensor))
+    sizes = [normalized_shape] if is_one else list(normalized_shape)
     if not any(isinstance(size, torch.Tensor) for size in sizes):
         return sizes
     with warnings.catch_warnings():  # that they are constants of the trace: so is the weight's shape

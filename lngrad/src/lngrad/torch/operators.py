@@ -48,34 +48,37 @@ SCHEMAS = (
     "norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor? mean, Tensor rstd, Tensor? gamma, "
     "bool[3] output_mask, Tensor? dtotal, bool centred, float offset) -> (Tensor, Tensor, Tensor)",
     # A gate is an array more and a gradient more, so its operators are apart.
-    "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, bool gates_x) "
-    "-> (Tensor, Tensor)",
+    "gated_norm(Tensor x, SymInt[] normalized_shape, Tensor? gamma, Tensor gate, float eps, float offset, "
+    "bool norm_before_gate) -> (Tensor, Tensor)",
     "gated_norm_backward(Tensor dy, Tensor x, SymInt[] normalized_shape, Tensor rstd, Tensor? gamma, Tensor gate, "
-    "bool[3] output_mask, float offset, bool gates_x) -> (Tensor, Tensor, Tensor)",
+    "bool[3] output_mask, float offset, bool norm_before_gate) -> (Tensor, Tensor, Tensor)",
 )
 for schema in SCHEMAS:
     library.define(schema)
-ALL = {name: getattr(torch.ops.lngrad, name).default for name in (one.partition("(")[0] for one in SCHEMAS)}
-for name, one in ALL.items():
-    native.register(name, one)
+ALL = {name: getattr(torch.ops.lngrad, name).default for name in (schema.partition("(")[0] for schema in SCHEMAS)}
+for name, operator in ALL.items():
+    native.register(name, operator)
 layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward = ALL.values()
 
 
 class Switches(NamedTuple):
-    """What follows layer_norm's arguments in norm's, and layer_norm_backward's in norm_backward's.
+    """Arguments of norm behind layer_norm's: the residual, if any; centred and offset are Normalization's."""
 
-    Attributes:
-        added: The residual; in a backward the gradient of the total, where that was used besides.
-        centred, offset: As in Normalization.
-    """
-
-    added: Any = None
+    residual: Any = None
     centred: bool = True
     offset: float = 0.0
 
-    @property
-    def normalization(self) -> Normalization:
-        return Normalization.of(self.centred, self.offset)
+
+class BackwardSwitches(NamedTuple):
+    """Arguments of norm_backward behind layer_norm_backward's: the gradient of the total, where that was used besides."""
+
+    dtotal: Any = None
+    centred: bool = True
+    offset: float = 0.0
+
+
+def normalization_of(switches: Switches | BackwardSwitches) -> Normalization:
+    return Normalization.of(switches.centred, switches.offset)
 
 
 RMS = Switches(centred=False)
@@ -84,7 +87,9 @@ RMS = Switches(centred=False)
 # --- Composed of torch's operations ----------------------------------------------------------------------------------
 
 
-TORCH = formulas.Namespace(lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, accumulator_of)
+TORCH = formulas.Namespace(
+    lambda tensor, dtype: tensor.to(dtype), torch.sqrt, torch.zeros_like, torch.sigmoid, accumulator_of
+)
 _EPS, _EPS64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
 
 
@@ -95,10 +100,10 @@ def epsilon(x: Tensor) -> float:
 
 def composed_forward(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float, *rest: Any) -> tuple[Tensor, ...]:
     switches = Switches(*rest)
-    total = x.new_empty(0) if switches.added is None else x + switches.added
-    dtype, x = x.dtype, x if switches.added is None else total
+    total = x.new_empty(0) if switches.residual is None else x + switches.residual
+    dtype, h = x.dtype, x if switches.residual is None else total
     y, mean, rstd = formulas.forward(
-        TORCH, x, gamma, beta, normalized=len(shape), eps=eps, normalization=switches.normalization, dtype_y=dtype
+        TORCH, h, gamma, beta, normalized=len(shape), eps=eps, normalization=normalization_of(switches), dtype_y=dtype
     )
     return (y, x.new_empty(0) if mean is None else mean, rstd, total) if rest else (y, mean, rstd)
 
@@ -106,27 +111,21 @@ def composed_forward(x: Tensor, shape: Shape, gamma: Any, beta: Any, eps: float,
 def composed_backward(
     dy: Tensor, x: Tensor, shape: Shape, mean: Tensor, rstd: Tensor, gamma: Any, mask: Mask, *rest: Any
 ) -> tuple[Tensor, ...]:
-    dtype, switches = (x if gamma is None else gamma).dtype, Switches(*rest)
-    dx, *sums = formulas.backward(
+    dtype, switches = (x if gamma is None else gamma).dtype, BackwardSwitches(*rest)
+    dx, dgamma, dbeta = formulas.backward(
         TORCH, dy, x, mean, rstd, gamma, normalized=len(shape), wanted=mask, dtypes=(dtype, dtype),
-        normalization=switches.normalization,
+        normalization=normalization_of(switches),
     )  # fmt: skip
-    if dx is not None and switches.added is not None:
-        dx = dx + switches.added
-    return tuple(x.new_empty(0) if grad is None else grad for grad in (dx, *sums))
+    if dx is not None and switches.dtotal is not None:
+        dx = dx + switches.dtotal
+    return tuple(x.new_empty(0) if grad is None else grad for grad in (dx, dgamma, dbeta))
 
 
 def composed_gated(
-    x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, gates_x: bool
+    x: Tensor, shape: Shape, gamma: Tensor | None, gate: Tensor, eps: float, offset: float, norm_before_gate: bool
 ) -> tuple[Tensor, ...]:
-    dtype, normalization = accumulator_of(x, gamma), Normalization.of(False, offset)
-    z = gate.to(dtype)
-    factor = z * torch.sigmoid(z)
-    h, of_y = (x.to(dtype) * factor, 1.0) if gates_x else (x, factor)
-    y, _, rstd = formulas.forward(
-        TORCH, h, gamma, None, normalized=len(shape), eps=eps, normalization=normalization, dtype_y=dtype
-    )
-    return (y * of_y).to(x.dtype), rstd
+    normalization = Normalization.of(False, offset, norm_before_gate=norm_before_gate)
+    return formulas.gated_forward(TORCH, x, gamma, gate, normalized=len(shape), eps=eps, normalization=normalization)
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------
@@ -134,6 +133,8 @@ def composed_gated(
 
 FORWARD_RESULTS = ("y", "mean", "rstd", "total")
 BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
+GATED_RESULTS = ("y", "rstd")
+GATED_BACKWARD_RESULTS = ("dx", "dgamma", "dgate")
 
 
 def is_of_samples(gamma: Any, shape: Any) -> bool:
@@ -142,40 +143,56 @@ def is_of_samples(gamma: Any, shape: Any) -> bool:
 
 
 def norm_call(
-    x: Any, shape: Any, gamma: Any, beta: Any, second: Any, centred: bool, offset: float, gates_x: bool | None = None
-) -> calls.Call:
-    """The operator of the core and its arrays; second is the residual, or with gates_x the gate."""
+    x: Any, shape: Any, gamma: Any, beta: Any, residual: Any, gate: Any, centred: bool, offset: float,
+    norm_before_gate: bool = True,
+) -> calls.Call:  # fmt: skip
+    """A forward's call; a residual or a gate that is None is absent."""
     operator, arrays = (FORWARD, (x, gamma, beta)) if centred else (RMS_FORWARD, (x, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
-    if second is not None:
-        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
+    modulated = is_of_samples(gamma, shape)
+    normalization = Normalization.of(centred, offset, modulated=modulated, norm_before_gate=norm_before_gate)
+    if residual is not None:
+        operator, arrays = WITH_RESIDUAL[operator], (*arrays, residual)
+    if gate is not None:
+        operator, arrays = WITH_GATE[operator], (*arrays, gate)
     return operator, arrays, shape, operator.everything, normalization
 
 
 def norm_backward_call(
-    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, second: Any, centred: bool, offset: float,
-    gates_x: bool | None = None,
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, gate: Any, centred: bool,
+    offset: float, norm_before_gate: bool = True,
 ) -> calls.Call:  # fmt: skip
+    """A backward's call; mask: of BACKWARD_RESULTS, or with a gate of GATED_BACKWARD_RESULTS."""
     operator, arrays = (BACKWARD, (dy, x, mean, rstd, gamma)) if centred else (RMS_BACKWARD, (dy, x, rstd, gamma))
-    normalization = Normalization.of(centred, offset, modulated=is_of_samples(gamma, shape), gates_x=gates_x is True)
-    if second is not None:
-        operator, arrays = (WITH_RESIDUAL if gates_x is None else WITH_GATE)[operator], (*arrays, second)
-    return operator, arrays, shape, mask[: len(operator.outputs)], normalization
+    modulated = is_of_samples(gamma, shape)
+    normalization = Normalization.of(centred, offset, modulated=modulated, norm_before_gate=norm_before_gate)
+    if dtotal is not None:
+        operator, arrays = WITH_RESIDUAL[operator], (*arrays, dtotal)
+    if gate is not None:
+        operator, arrays = WITH_GATE[operator], (*arrays, gate)
+    wanted = zip(BACKWARD_RESULTS if gate is None else GATED_BACKWARD_RESULTS, mask, strict=True)
+    mask = tuple([is_wanted for name, is_wanted in wanted if name in operator.outputs])
+    return operator, arrays, shape, mask, normalization
 
 
-native.register("prepare_forward", calls.prepare(lambda *given: (norm_call(*given),)))
-# Without beta, which aten's backward has.
-native.register("prepare_backward", calls.prepare(lambda *given: (norm_backward_call(*given[:6], *given[7:]),)))
+def _prepare_backward(
+    dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, *rest: Any
+) -> tuple[calls.Call]:
+    """Without beta, which aten's backward has."""
+    return (norm_backward_call(dy, x, shape, mean, rstd, gamma, *rest),)
 
 
-def _named(operator: Operator, results: Sequence[Any], names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
-    """Results in the order of an operator of torch's, which must return a tensor: an empty one for what there is not."""
-    given = dict(zip(operator.outputs, results, strict=True))
-    return tuple([x.new_empty(0) if given.get(name) is None else given[name] for name in names])
+native.register("prepare_forward", calls.prepare(lambda *arguments: (norm_call(*arguments),)))
+native.register("prepare_backward", calls.prepare(_prepare_backward))
+
+
+def _in_order(names: tuple[str, ...], operator: Operator, results: Sequence[Any], x: Any) -> tuple[Any, ...]:
+    """Results by names; an empty tensor for an absent one, since an operator of torch's must return a tensor."""
+    named = dict(zip(operator.outputs, results, strict=True))
+    return tuple([x.new_empty(0) if named.get(name) is None else named[name] for name in names])
 
 
 def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]:
-    """Those of ALL, with what runs a call of the core."""
+    """The kernels of ALL, with what runs a call of the core."""
 
     def layer_norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
         return tuple(run(FORWARD, (x, gamma, beta), shape, FORWARD.everything, LAYER_NORM, (eps,)))
@@ -186,35 +203,45 @@ def kernels(run: Callable[..., Sequence[Any]]) -> tuple[Callable[..., Any], ...]
         grads = run(BACKWARD, (dy, x, mean, rstd, gamma), shape, mask, LAYER_NORM)
         return tuple([x.new_empty(0) if grad is None else grad for grad in grads])
 
-    def norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
-        call = norm_call(x, shape, gamma, beta, *switches)
+    def norm(x: Any, shape: Any, gamma: Any, beta: Any, eps: float, residual: Any, *switches: Any) -> tuple[Any, ...]:
+        call = norm_call(x, shape, gamma, beta, residual, None, *switches)
         if call[-1].modulated and run is calls.run_elsewhere:
-            _foretell(*call)  # for the checks
-            return composed_forward(x, shape, gamma, beta, eps, *switches)
-        return _named(call[0], run(*call, (eps,)), FORWARD_RESULTS, x)
+            fake_results(*call)  # for the checks
+            return composed_forward(x, shape, gamma, beta, eps, residual, *switches)
+        return _in_order(FORWARD_RESULTS, call[0], run(*call, (eps,)), x)
 
-    def norm_backward(dy: Any, x: Any, *rest: Any) -> tuple[Any, ...]:
-        call = norm_backward_call(dy, x, *rest)
-        if call[-1].modulated and run is calls.run_elsewhere:
-            _foretell(*call)
-            return composed_backward(dy, x, *rest)
-        return _named(call[0], run(*call), BACKWARD_RESULTS, x)
-
-    def gated_norm(
-        x: Any, shape: Any, gamma: Any, gate: Any, eps: float, offset: float, gates_x: bool
+    def norm_backward(
+        dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, dtotal: Any, *switches: Any
     ) -> tuple[Any, ...]:
-        return tuple(run(*norm_call(x, shape, gamma, None, gate, False, offset, gates_x), (eps,))[:2])
+        call = norm_backward_call(dy, x, shape, mean, rstd, gamma, mask, dtotal, None, *switches)
+        if call[-1].modulated and run is calls.run_elsewhere:
+            fake_results(*call)
+            return composed_backward(dy, x, shape, mean, rstd, gamma, mask, dtotal, *switches)
+        return _in_order(BACKWARD_RESULTS, call[0], run(*call), x)
+
+    def gated_norm(x: Any, shape: Any, gamma: Any, gate: Any, eps: float, *switches: Any) -> tuple[Any, ...]:
+        call = norm_call(x, shape, gamma, None, None, gate, False, *switches)
+        return _in_order(GATED_RESULTS, call[0], run(*call, (eps,)), x)
 
     def gated_norm_backward(
-        dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, offset: float, gates_x: bool
+        dy: Any, x: Any, shape: Any, rstd: Any, gamma: Any, gate: Any, mask: Any, *switches: Any
     ) -> tuple[Any, ...]:
-        call = norm_backward_call(dy, x, shape, None, rstd, gamma, mask, gate, False, offset, gates_x)
-        return _named(call[0], run(*call), call[0].outputs, x)
+        call = norm_backward_call(dy, x, shape, None, rstd, gamma, mask, None, gate, False, *switches)
+        return _in_order(GATED_BACKWARD_RESULTS, call[0], run(*call), x)
 
     return layer_norm, layer_norm_backward, norm, norm_backward, gated_norm, gated_norm_backward
 
 
-def _foretell(
+# Modules to import before the first fake results that a compiler asks for, by the compiler's module: what generates its code.
+_CODE_GENERATORS: dict[str, str] = {}
+
+
+def register_code_generator(compiler: str, module: str) -> None:
+    """Have a module imported when a compiler asks for results without data: what makes its code call the native code."""
+    _CODE_GENERATORS[compiler] = module
+
+
+def fake_results(
     operator: Operator,
     arrays: tuple[Any, ...],
     shape: Any,
@@ -222,10 +249,11 @@ def _foretell(
     normalization: Normalization,
     numbers: tuple[float, ...] = (),
 ) -> list[Any]:
-    """Results without data, as the problem foretells them. Where Inductor asks, its code calls the native code directly."""
-    if "torch._inductor.compile_fx" in sys.modules:
-        with suppress(ImportError):  # of a torch whose Inductor is another
-            import_module("lngrad.torch.inductor")
+    """Results without data, of the shapes and dtypes that Problem predicts."""
+    for compiler, module in _CODE_GENERATORS.items():
+        if compiler in sys.modules:
+            with suppress(ImportError):  # a torch with another Inductor
+                import_module(module)
     x = arrays[operator.inputs.index("x")]
     problem, _ = describe(operator, arrays, tuple(shape), tuple(mask), None, normalization)
     return [
@@ -237,8 +265,8 @@ def _foretell(
 for device, run in (("CPU", calls.run), ("CUDA", calls.run_elsewhere)):
     for kernel in kernels(run):
         library.impl(kernel.__name__, kernel, device)
-for one, kernel in zip(ALL.values(), kernels(_foretell), strict=True):
-    torch.library.register_fake(one, kernel, lib=library)
+for operator, kernel in zip(ALL.values(), kernels(fake_results), strict=True):
+    torch.library.register_fake(operator, kernel, lib=library)
 # As torch has it: autocast on a GPU computes layer normalization in float32, autocast on the CPU leaves the dtypes alone.
 for name in ("layer_norm", "norm"):
     torch.library.register_autocast(f"lngrad::{name}", "cuda", torch.float32, lib=library)
@@ -248,58 +276,39 @@ for name in ("layer_norm", "norm"):
 
 
 def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-    """Example after example: the bits of a call of its own, for what can't be done as more rows of one call."""
+    """Example after example, each with the bits of a call of its own: what can't be done as more rows of one call."""
     results = []
     for example in range(info.batch_size):
-        taken = (
-            argument.select(dim, example) if isinstance(dim, int) else argument  # None for each number of a shape
+        of_example = (
+            argument.select(dim, example) if isinstance(dim, int) else argument  # a list's dim is a list
             for argument, dim in zip(arguments, in_dims, strict=True)
         )
-        results.append(operator(*taken))
+        results.append(operator(*of_example))
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
 
 
-def _batch_forward(
-    info: Any, in_dims: Any, x: Any, shape: Any, gamma: Any, beta: Any, eps: float, *switches: Any
-) -> Any:
-    operator, added = torch.ops.lngrad.norm if switches else torch.ops.lngrad.layer_norm, Switches(*switches).added
-    dims = (in_dims[0], None, in_dims[2], in_dims[3], None, *in_dims[5:6], *(None for _ in switches[1:]))
-    by_rows = dims[0] is not None and dims[2] is None and dims[3] is None and not is_of_samples(gamma, shape)
-    if not by_rows or (added is not None and dims[5] is None):
-        return _one_by_one(operator, info, dims, x, shape, gamma, beta, eps, *switches)
-    if added is not None:
-        switches = (added.movedim(dims[5], 0), *switches[1:])
-    results = operator(x.movedim(dims[0], 0), shape, gamma, beta, eps, *switches)
+_OF_ROWS = ("dy", "x", "mean", "rstd", "residual", "dtotal")
+
+
+def _batch(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+    """More rows of one call, where all that has rows is batched and nothing is a sum over rows; else example after example."""
+    names = [argument.name for argument in operator._schema.arguments]
+    named, dims = dict(zip(names, arguments, strict=True)), dict(zip(names, in_dims, strict=True))
+    read = _OF_ROWS if named.get("centred", True) else [name for name in _OF_ROWS if name != "mean"]
+    of_rows = [name for name in read if named.get(name) is not None]
+    parameters = [name for name in ("gamma", "beta") if isinstance(dims.get(name), int)]
+    _, *sums = named.get("output_mask", (True, False, False))
+    of_samples = is_of_samples(named["gamma"], named["normalized_shape"])
+    if parameters or of_samples or any(sums) or any(dims[name] is None for name in of_rows):
+        return _one_by_one(operator, info, in_dims, *arguments)
+    results = operator(*(named | {name: named[name].movedim(dims[name], 0) for name in of_rows}).values())
     return results, tuple(0 if result.ndim > 1 else None for result in results)
 
 
-def _batch_backward(
-    info: Any, in_dims: Any, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, gamma: Any, mask: Any, *switches: Any
-) -> Any:
-    operator = torch.ops.lngrad.norm_backward if switches else torch.ops.lngrad.layer_norm_backward
-    added, centred, _ = Switches(*switches)
-    dims = (*in_dims[:2], None, *in_dims[3:6], None, *in_dims[7:8], *(None for _ in switches[1:]))
-    tensors = {0: dy, 1: x, 3: mean, 4: rstd}
-    if not centred:
-        del tensors[3]
-    if added is not None:
-        tensors[7] = added
-    given = [dy, x, shape, mean, rstd, gamma, mask, *switches]
-    of_samples = dims[5] is not None or is_of_samples(gamma, shape)
-    if mask[1] or mask[2] or of_samples or any(dims[at] is None for at in tensors):
-        return _one_by_one(operator, info, dims, *given)
-    for at, tensor in tensors.items():
-        given[at] = tensor.movedim(dims[at], 0)
-    dx, _, _ = operator(*given)
-    return (dx, x.new_empty(0), x.new_empty(0)), (0, None, None)
-
-
-for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
-    torch.library.register_vmap(forward, _batch_forward, lib=library)
-    torch.library.register_vmap(backward, _batch_backward, lib=library)
-for one in (gated_norm, gated_norm_backward):
-    torch.library.register_vmap(one, partial(_one_by_one, one), lib=library)
+for operator in ALL.values():
+    rule = _one_by_one if operator in (gated_norm, gated_norm_backward) else _batch
+    torch.library.register_vmap(operator, partial(rule, operator), lib=library)
 
 if hasattr(sys.modules.get("lngrad.torch.derivatives"), "differentiable_gated"):  # those of operators that gave way
     reload(sys.modules["lngrad.torch.derivatives"])

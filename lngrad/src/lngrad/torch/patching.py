@@ -148,7 +148,7 @@ def _calls_its_class(module: torch.nn.Module) -> bool:
 def _described(formula: Formula) -> str:
     kind = "" if formula.centred and not formula.offset else "layer normalization" if formula.centred else "RMS"
     if formula.gate:
-        kind += f", {'of x' if formula.gates_x else 'then'} times silu({formula.gate})"
+        kind += f", {'then' if formula.norm_before_gate else 'of x'} times silu({formula.gate})"
     kind += f", groups of {formula.group}" * bool(formula.group) + ", 1 + weight" * bool(formula.offset)
     parts = [kind + f", {formula.rounded}" * bool(formula.rounded)]
     for case in ("with", "without") if formula.gate else ("",):

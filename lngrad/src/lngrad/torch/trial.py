@@ -50,7 +50,7 @@ class Formula(NamedTuple):
         shape: R; None: the last axis, of any size.
         centred, offset: As in Normalization.
         gate: The argument whose silu is a factor, or "".
-        gates_x: Whether the gate is multiplied with x, before the normalization.
+        norm_before_gate: Whether the gate is a factor of the normalized x, or of x itself.
         group: How many columns are normalized by themselves; None: all.
         is_sigmoid: Whether the gate's factor is its sigmoid, which ours can't do.
         rounded: What theirs rounds on the way to a result in 16 bits, as Llama's formula does; ours rounds once.
@@ -65,7 +65,7 @@ class Formula(NamedTuple):
     centred: bool
     offset: float
     gate: str = ""
-    gates_x: bool = False
+    norm_before_gate: bool = True
     group: int | None = None
     is_sigmoid: bool = False
     rounded: str = ""
@@ -207,7 +207,7 @@ class _Trial:
         factor = torch.ones(()) if gate is None else torch.sigmoid(gate.double())
         if gate is not None and not formula.is_sigmoid:
             factor = factor * gate.double()
-        if formula.gates_x:
+        if not formula.norm_before_gate:
             x = x * factor
         if formula.group:
             x = x.unflatten(-1, (-1, formula.group))
@@ -220,7 +220,7 @@ class _Trial:
         if formula.weight is not None:
             xhat = xhat * (formula.offset + tensors[formula.weight].double().reshape(along))
         y = xhat if formula.bias is None else xhat + tensors[formula.bias].double().reshape(along)
-        return y if formula.gates_x or gate is None else y.to(product_in).double() * factor
+        return y if not formula.norm_before_gate or gate is None else y.to(product_in).double() * factor
 
     # What they compute
 
@@ -267,7 +267,7 @@ class _Trial:
             (N,) = self.shape
             sizes = [n for n in vars(self.module).values() if type(n) is int and 1 < n < N and not N % n]
             groups = dict.fromkeys((None, *sizes, *(N // n for n in sizes)))
-            ways = [(self.gate, *way) for way in itertools.product((False, True), groups, (False, True))]
+            ways = [(self.gate, *way) for way in itertools.product((True, False), groups, (False, True))]
         names = (*self.values, None, None)
         roles = dict.fromkeys((*itertools.permutations(names[:2]), (None, None)))  # unused ones, too
         shapes = (self.shape, self.shape[-1:])[: len(self.shape)]
@@ -377,7 +377,7 @@ class _Trial:
         for dtype in {x.dtype, y.dtype}:
             of_weight = dtype if formula.weight is None else tensors[formula.weight].dtype
             chains: list[Any] = [("", dtype)]
-            if gate is not None and not formula.gates_x:
+            if gate is not None and formula.norm_before_gate:
                 chains.append((", and again before the gate", dtype, torch.promote_types(dtype, of_weight)))
             for more, *chain in chains:
                 if _share(y, self.exact(formula, layout, x, gate, tensors, eps, *chain)) >= _SAME_BITS:

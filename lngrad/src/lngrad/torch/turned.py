@@ -194,7 +194,11 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
             for one in (weight, bias)
         )
         if gate is not None:
-            ways: Any = {"norm_before_gate": not formula.gates_x, "group_size": formula.group, "offset": formula.offset}
+            ways: Any = {
+                "norm_before_gate": formula.norm_before_gate,
+                "group_size": formula.group,
+                "offset": formula.offset,
+            }
             y = gated_rms_norm(x, gate.to(x.dtype), weight, eps, **ways)
         elif formula.centred and not formula.offset:
             y = layer_norm(rows, sizes, weight, bias, eps)

@@ -28,6 +28,8 @@ static struct {
     void *(*this_thread)(void);
     void *(*save_thread)(void);
     void (*restore_thread)(void *);
+    void (*clear_thread)(void *);
+    void (*delete_thread)(void);
     PyObject *(*dict_new)(void);
     PyObject *(*run_string)(const char *, int, PyObject *, PyObject *);
     void (*err_clear)(void);
@@ -37,7 +39,6 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_key;
 static void (*serve)(lngrad_frame *); /* the callback that attach.py puts here; null: there is no interpreter */
-static int in_this_process; /* whether Python is; else it answers from another one */
 static int forked;
 static char failure_text[2048];
 static _Thread_local int has_thread_state;
@@ -47,7 +48,17 @@ static const char FORKED[] =
     "lngrad: this process was forked from one that had called acl functions; its interpreter, streams and device "
     "memory stayed there. Fork first, then call aclInit in each process";
 
-static const char SERVER_GONE[] = "lngrad: the process that answers for Python has ended";
+static const char GONE[] =
+    "lngrad: the Python environment that wrote this toolkit is gone: %s. Write the folder again, with `lngrad sdk DIR`";
+
+static const char OTHER_PYTHON[] =
+    "lngrad: this program contains Python %.20s, and the toolkit is of Python " LNGRAD_PYTHON_VERSION
+    ". Write the folder with the program's Python";
+
+static const char NO_LIBRARY[] =
+    "lngrad: %s has no shared library (libpython" LNGRAD_PYTHON_VERSION "), by which programs load Python. "
+    "Install it (Debian, Ubuntu: apt install libpython" LNGRAD_PYTHON_VERSION ") and write the folder again; or write it with "
+    "another Python, as uv's or conda's; or run the source with `lngrad sdk DIR --run`, which needs none";
 
 static void fail(const char *format, const char *what)
 {
@@ -72,6 +83,8 @@ static int look_up(void *library)
         {&python.this_thread, "PyGILState_GetThisThreadState"},
         {&python.save_thread, "PyEval_SaveThread"},
         {&python.restore_thread, "PyEval_RestoreThread"},
+        {&python.clear_thread, "PyThreadState_Clear"},
+        {&python.delete_thread, "PyThreadState_DeleteCurrent"},
         {&python.dict_new, "PyDict_New"},
         {&python.run_string, "PyRun_String"},
         {&python.err_clear, "PyErr_Clear"},
@@ -103,22 +116,13 @@ static void attach(int place)
     }
 }
 
-static void serve_from_another_process(lngrad_frame *frame);
-
-/* The second form, where Python can't be loaded. */
-static void start_server(void)
-{
-    if (lngrad_server_start(failure_text, sizeof failure_text) == 0) serve = serve_from_another_process;
-    else fprintf(stderr, "%s\n", failure_text);
-}
-
 static void in_child(void) { forked = 1; }
 
 /* What waits in streams is run before the process ends. Python itself is not ended: threads of the program may still
  * be in calls, and destructors of static objects come later and may call too. */
 static void at_exit(void)
 {
-    if (serve == NULL || forked || (in_this_process && !python.is_initialized())) return;
+    if (serve == NULL || forked || !python.is_initialized()) return;
     lngrad_frame frame = {.function = -1};
     lngrad_call(&frame, 0);
 }
@@ -127,7 +131,8 @@ static void leave_thread(void *state)
 {
     if (forked || !python.is_initialized()) return;
     python.restore_thread(state);
-    python.release(1); /* PyGILState_UNLOCKED: undoes the first PyGILState_Ensure of this thread, and its state */
+    python.clear_thread(state); /* not PyGILState_Release: where Python was there first, its key of this thread is gone */
+    python.delete_thread();
 }
 
 static void start(void)
@@ -137,16 +142,14 @@ static void start(void)
     atexit(at_exit);
 
     if (access(LNGRAD_PYTHON, X_OK) != 0 || access(LNGRAD_PACKAGE "/lngrad_ascend/__init__.py", R_OK) != 0) {
-        fail("lngrad: the Python environment that wrote this toolkit is gone: %s. Write the folder again, with "
-             "`lngrad sdk DIR`", access(LNGRAD_PYTHON, X_OK) != 0 ? LNGRAD_PYTHON : LNGRAD_PACKAGE "/lngrad_ascend");
+        fail(GONE, access(LNGRAD_PYTHON, X_OK) != 0 ? LNGRAD_PYTHON : LNGRAD_PACKAGE "/lngrad_ascend");
         return;
     }
     if (look_up(RTLD_DEFAULT) == 0 && python.is_initialized()) { /* the program is Python, or has it inside */
-        if (strncmp(python.version(), LNGRAD_PYTHON_VERSION, strlen(LNGRAD_PYTHON_VERSION)) != 0) {
-            start_server();
+        if (strncmp(python.version(), LNGRAD_PYTHON_VERSION ".", strlen(LNGRAD_PYTHON_VERSION ".")) != 0) {
+            fail(OTHER_PYTHON, python.version());
             return;
         }
-        in_this_process = 1;
         const int state = python.ensure();
         attach(1 << 20); /* last: what the program imports stays the same */
         python.release(state);
@@ -154,10 +157,9 @@ static void start(void)
     }
     void *library = *LNGRAD_LIBPYTHON ? dlopen(LNGRAD_LIBPYTHON, RTLD_NOW | RTLD_GLOBAL) : NULL; /* NumPy needs it global */
     if (library == NULL || look_up(library) != 0) { /* Python is linked statically, or its library is gone */
-        start_server();
+        fail(NO_LIBRARY, LNGRAD_PYTHON);
         return;
     }
-    in_this_process = 1;
     python.set_program_name(python.decode_locale(LNGRAD_PYTHON, NULL)); /* finds the virtual environment */
     struct sigaction interrupt; /* Python's own would wait for Python code, which a kernel's endless loop never runs */
     sigaction(SIGINT, NULL, &interrupt);
@@ -191,11 +193,6 @@ static void refuse(lngrad_frame *frame, int64_t failure, const char *text)
     }
 }
 
-static void serve_from_another_process(lngrad_frame *frame)
-{
-    if (lngrad_server_call(frame) != 0) refuse(frame, frame->results[0], SERVER_GONE);
-}
-
 void lngrad_call(lngrad_frame *frame, int64_t failure)
 {
     pthread_once(&once, start);
@@ -204,7 +201,7 @@ void lngrad_call(lngrad_frame *frame, int64_t failure)
         refuse(frame, failure, forked ? FORKED : failure_text);
         return;
     }
-    if (in_this_process && !has_thread_state) enter_thread();
+    if (!has_thread_state) enter_thread();
     serve(frame);
 }
 

@@ -11,8 +11,7 @@
 
 #define LNGRAD_EXPORT __attribute__((visibility("default")))
 
-/* One call: its arguments as words in C's order, then what came back. Python sees the same layout (attach.py,
- * server.py). */
+/* One call: its arguments as words in C's order, then what came back. Python sees the same layout (attach.py). */
 typedef struct {
     int64_t function; /* its number in the table; negative: the process ends */
     int64_t words[LNGRAD_CALL_WORDS];
@@ -26,10 +25,6 @@ void lngrad_call(lngrad_frame *frame, int64_t failure);
 
 /* A copy of numbers that the program frees: with delete[] where it is C++, else with free. */
 int64_t *lngrad_new_array(const int64_t *values, int64_t count);
-
-/* The second form: Python in a process of its own. 0, or -1 and, for the start, the reason. */
-int lngrad_server_start(char *text, size_t text_size);
-int lngrad_server_call(lngrad_frame *frame);
 
 static inline int64_t lngrad_word_of_double(double value)
 {

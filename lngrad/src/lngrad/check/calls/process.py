@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
-from lngrad.check.case import NORMS
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError, flattened

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from lngrad.check.calls.process import with_variable
-from lngrad.check.case import PLAIN
 from lngrad.check.certify.bits import batch_invariance, repeatability
 from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.check.certify.properties import accuracy, effects, memory, number_range
 from lngrad.check.certify.sums import column_order, row_order
 from lngrad.check.implementations import Implementation, NotApplicable, find
 from lngrad.core.machine import processor
+from lngrad.core.norms import PLAIN
 from lngrad.errors import BackendUnavailable
 
 COLUMNS = ((300, 64), (1000, 64))  # shapes whose column sums are revealed; the first alone on a simulator

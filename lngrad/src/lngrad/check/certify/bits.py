@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lngrad.check.case import NORMS
 from lngrad.check.certify.measured import (
     Measured,
     bare_sums,
@@ -23,6 +22,7 @@ from lngrad.check.certify.measured import (
     takes,
 )
 from lngrad.check.implementations import Implementation, NotApplicable
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import Grads
 from lngrad.typing import Array
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, CheckCase, Source
+from lngrad.check.case import CheckCase, Source
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
-from lngrad.core.problem import FORWARD, RMS_FORWARD, WITH_RESIDUAL, Grads
+from lngrad.core.norms import NORMS
+from lngrad.core.problem import Grads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import Inputs
@@ -95,10 +96,11 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     """
     dy, x, mean, rstd, scale = given
     M, N = x.shape
-    normalization, residual, _ = NORMS[subject.norm]
+    norm = NORMS[subject.norm]
+    normalization = norm.normalization
     gamma = scale - scale.dtype.type(normalization.offset) if normalization.offset else scale
     mean = mean if normalization.centred else np.zeros_like(mean)
-    nothing = np.zeros_like(x) if residual else None
+    nothing = np.zeros_like(x) if norm.residual else None
     dtype, parameter = x.dtype.name, gamma.dtype.name
     case = CheckCase(
         name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
@@ -134,17 +136,16 @@ def normalized(
 ) -> dict[str, Array]:
     """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
-    normalization, has_residual, _ = NORMS[subject.norm]
-    operator = FORWARD if normalization.centred else RMS_FORWARD
-    residual = x[:, ::-1].copy() if has_residual else None
+    norm = NORMS[subject.norm]
+    operator = norm.forward
+    residual = x[:, ::-1].copy() if norm.residual else None
     out: Any = None
-    operator = WITH_RESIDUAL[operator] if has_residual else operator
     if place is not None:
-        made = {"y": place, "total": np.empty_like(x) if has_residual else None}
+        made = {"y": place, "total": np.empty_like(x) if norm.residual else None}
         out = operator.results(*(made.get(name, np.empty((len(x), 1), np.float32)) for name in operator.outputs))
     given = Arguments(
-        x=x, gamma=gamma, beta=beta if normalization.centred else None, normalized_shape=x.shape[1:], out=out,
-        residual=residual, normalization=normalization,
+        x=x, gamma=gamma, beta=beta if "beta" in operator.inputs else None, normalized_shape=x.shape[1:], out=out,
+        residual=residual, normalization=norm.normalization,
     )  # fmt: skip
     results = subject.forward(given)()
     results = results if isinstance(results, tuple) else (results,)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS
 from lngrad.check.certify.bits import arguments
 from lngrad.check.certify.measured import OWN, Measured, bare_sums, column_names, gradients, takes
 from lngrad.check.implementations import Implementation, NotApplicable, PreparedCall
 from lngrad.core import reference
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import LAYER_NORM, RMS_NORM
 from lngrad.errors import LngradError
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS
 from lngrad.check.certify.measured import OWN, Measured, column_names, different_bits, gradients
 from lngrad.check.certify.trees import Pairs, Tree, Unrevealed, fold, reveal, text_of, words
 from lngrad.check.implementations import Implementation
+from lngrad.core.norms import NORMS
 from lngrad.typing import Array, Dtype
 
 LARGE = 2.0**100  # absorbs ones in any accumulator

@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lngrad.check.case import ADDED, INPUTS, NORMS, OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import ADDED, INPUTS, OUTPUTS, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
+from lngrad.core.norms import NORMS
 from lngrad.errors import FileFormatError, install_command
 from lngrad.files.boundary import as_format_error
 from lngrad.support.dtypes import accumulator_for

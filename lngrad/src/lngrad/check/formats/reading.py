@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import ADDED, NORMS, SHIPPED, CheckCase, Range, Source
+from lngrad.check.case import ADDED, SHIPPED, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own, read_shipped
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
+from lngrad.core.norms import NORMS
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import MAX_TEXT_BYTES, as_format_error, parse_json, read_text
 from lngrad.files.reading import read_tensor, read_tensors

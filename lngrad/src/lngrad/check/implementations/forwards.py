@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngrad.check.case import NORMS
 from lngrad.check.implementations.hub import layer
 from lngrad.check.implementations.implementation import (
     Arguments,
@@ -35,6 +34,7 @@ from lngrad.check.implementations.ours import on_device
 from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
+from lngrad.core.norms import NORMS, norm_with
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
@@ -140,8 +140,11 @@ def _implementation(
         if isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
             takes = (*takes, lambda case, _: "it normalizes one axis" if len(case.normalized) > 1 else None)
         if "weight" in way.roles and not isinstance(_tried(library, way, (2, 3), own=(2, 1)), Exception):
-            of_one = {name: one.normalization._replace(modulated=False) for name, one in NORMS.items()}
-            computes = [name for name, one in NORMS.items() if one._replace(normalization=of_one[name]).name in norms]
+            computes = [
+                name
+                for name, norm in NORMS.items()
+                if norm_with(norm.normalization._replace(modulated=False), norm.residual, norm.gated).name in norms
+            ]
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
     where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
@@ -243,7 +246,7 @@ def _shares(
     drawn |= {"gate": rng.normal(size=(*lead, *shape))} if has_gate else {}
     sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
     x, weight, bias = (sample.get(role) for role in ("x", "weight", "bias"))
-    for norm in (one for one in TRIED if NORMS[one][1:] == (has_residual, has_gate)):
+    for norm in (name for name in TRIED if (NORMS[name].residual, NORMS[name].gated) == (has_residual, has_gate)):
         normalization, gate = NORMS[norm].normalization, sample.get("gate")
         total: Any = normalization.alpha * np.asarray(x, float) + np.asarray(sample.get("residual", 0), float)
         arrays = {role: library.array(one) for role, one in sample.items()}

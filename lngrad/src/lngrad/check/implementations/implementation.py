@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import lngrad
-from lngrad.check.case import OUTPUTS, CheckCase, Norm
+from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs
+from lngrad.core.norms import norm_with
 from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
 from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
@@ -136,7 +137,7 @@ class Arguments:
     @property
     def norm(self) -> str:
         """Its name in NORMS."""
-        return Norm(self.normalization, self.residual is not None, self.gate is not None).name
+        return norm_with(self.normalization, self.residual is not None, self.gate is not None).name
 
     @property
     def weight(self) -> Any:
@@ -156,7 +157,7 @@ class Arguments:
     @property
     def norm_before_gate(self) -> bool:
         """Whether the gate is a factor of y."""
-        return not self.normalization.gates_x
+        return self.normalization.norm_before_gate
 
     @property
     def grads(self) -> type[Grads]:

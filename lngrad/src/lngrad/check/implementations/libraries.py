@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import PLAIN, CheckCase
+from lngrad.check.case import CheckCase
 from lngrad.check.implementations import onednn
 from lngrad.check.implementations.implementation import (
     Arguments,
@@ -20,6 +20,7 @@ from lngrad.check.implementations.implementation import (
     takes_variance,
 )
 from lngrad.check.inputs import DrawnInputs
+from lngrad.core.norms import PLAIN
 from lngrad.core.problem import Forward, Grads
 from lngrad.support.dtypes import to_torch
 from lngrad.typing import Array

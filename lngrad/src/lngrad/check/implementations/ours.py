@@ -14,7 +14,7 @@ import numpy as np
 
 import lngrad
 from lngrad.api import execute
-from lngrad.check.case import NORMS, CheckCase
+from lngrad.check.case import CheckCase
 from lngrad.check.implementations.implementation import (
     Arguments,
     Implementation,
@@ -25,6 +25,7 @@ from lngrad.check.implementations.implementation import (
 )
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.memory import empty_cache
+from lngrad.core.norms import NORMS
 from lngrad.core.problem import Forward, Grads, Problem, RmsGrads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable

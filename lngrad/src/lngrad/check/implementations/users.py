@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import NORMS, OUTPUTS, PLAIN
+from lngrad.check.case import OUTPUTS
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, Signature, unprepared
 from lngrad.check.implementations.ours import NO_DEVICE, on_device, require_triton, where_triton_runs
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
+from lngrad.core.norms import NORMS, PLAIN
 from lngrad.core.problem import Grads
 from lngrad.errors import MISSING, BackendUnavailable, DtypeError, FileFormatError
 from lngrad.files.reading import read_tensor

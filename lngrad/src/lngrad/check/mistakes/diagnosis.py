@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, PLAIN, CheckCase, Norm
+from lngrad.check.case import OUTPUTS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
@@ -23,6 +23,7 @@ from lngrad.check.mistakes.places import MAX_ROWS, in_places, nearest_of, some_r
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
 from lngrad.check.mistakes.terms import Terms, terms_of, wide
 from lngrad.check.result import Formula, Weights
+from lngrad.core.norms import PLAIN, norm_with
 from lngrad.core.problem import Grads
 from lngrad.core.reference import gate_factors
 from lngrad.support.bounded_cache import cached_property
@@ -174,11 +175,11 @@ def diagnose(
 def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]) -> Failure:
     """The failure of a call without a gate whose dx is that one's but for a factor; of one sample, the first of the worst."""
     norm, (of_x, of_y, _) = exact.normalization, gate_factors(exact.gate, exact.normalization)
-    inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, gates_x=False))
+    inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, norm_before_gate=True))
     sums, dx, lead = list(got[1:]) if exact.gate is None else [got[1], None], got.dx, case.lead
     if exact.gate is not None:
         inputs = replace(inputs, dy=wide(exact.dy) * of_y, x=wide(exact.x) * of_x)
-        if norm.gates_x and dx is not None:
+        if not norm.norm_before_gate and dx is not None:
             dx = (wide(dx) / of_x if "dx" in shares else true_grads(inputs).dx).astype(dx.dtype)
     if norm.modulated and lead and exact.gamma is not None:
         shares = {name: one.reshape(lead[0], -1, case.N) for name, one in shares.items()}
@@ -188,7 +189,7 @@ def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]
         sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
         dx, lead = None if dx is None else dx[one], lead[1:]
         shares = {name: share[one] for name, share in shares.items()}
-    plain = replace(case, norm=Norm(inputs.normalization).name, lead=lead)
+    plain = replace(case, norm=norm_with(inputs.normalization).name, lead=lead)
     return Failure(ExactCase(plain, inputs), Grads(dx, *sums), shares)
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from lngrad.check.case import NORMS
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.changes import Family
 from lngrad.check.result import AT_A_PLACE
+from lngrad.core.norms import NORMS
 
 # By the letter of the code.
 WHY = {
@@ -59,7 +59,7 @@ def _explained(text: str) -> str:
 
 def right_lines(norm: str) -> list[str]:
     """The backward of a norm, a line for each of its terms."""
-    one, residual, _ = NORMS[norm]
+    one, residual = NORMS[norm].normalization, NORMS[norm].residual
     x = "total" if residual else "x"
     means = ["dxhat.mean(1, keepdims=True)"] * one.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
     lines = [f"total = {'x' if one.alpha == 1 else 'alpha * x'} + residual"] if residual else []

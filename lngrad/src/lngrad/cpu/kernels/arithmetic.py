@@ -233,7 +233,7 @@ def sigmoid(builder, lanes):
     def constant(value):
         return splat_constant(kind.element, value, kind.count)
 
-    one, magic = constant(1.0), constant(1.5 * 2.0**digits + bias - 1)
+    unit, magic = constant(1.0), constant(1.5 * 2.0**digits + bias - 1)
     is_negative = builder.fcmp_ordered("<", lanes, constant(0.0))
     exponent = builder.select(is_negative, lanes, builder.fneg(lanes))
     least = constant(-1.37 * bias)
@@ -248,14 +248,14 @@ def sigmoid(builder, lanes):
     power = builder.shl(builder.bitcast(shifted, bits), splat_constant(bits.element, digits, kind.count))
     e = builder.bitcast(builder.add(builder.bitcast(e, bits), power), kind)
     e = builder.fmul(e, constant(2.0 ** (1 - bias)))
-    return builder.fdiv(builder.select(is_negative, e, one), builder.fadd(one, e))
+    return builder.fdiv(builder.select(is_negative, e, unit), builder.fadd(unit, e))
 
 
 @lowered(lambda lanes, sigma: lanes)
 def silu_slope(builder, lanes, sigma):
     """The derivative of lanes·sigmoid(lanes), sigma being that sigmoid."""
-    one = splat_constant(lanes.type.element, 1.0, lanes.type.count)
-    return builder.fmul(sigma, _fused(builder, lanes, builder.fsub(one, sigma), one))
+    unit = splat_constant(lanes.type.element, 1.0, lanes.type.count)
+    return builder.fmul(sigma, _fused(builder, lanes, builder.fsub(unit, sigma), unit))
 
 
 @lowered(lambda lanes, first: lanes)

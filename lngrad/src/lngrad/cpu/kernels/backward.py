@@ -6,10 +6,6 @@ binary tree of their index. The row loops (up to sixteen rows at a time, rows sh
 lanes, columns of wide rows, dbeta by itself) share these orders, so a choice among them is a choice of speed only.
 """
 
-import numpy as np
-from numba.core import types
-from numba.extending import overload
-
 from lngrad.core.column_tree import CHUNK
 from lngrad.cpu.jobs import (
     BLOCK_SEGMENTS,
@@ -72,12 +68,12 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Up to BACKWARD_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
     N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
     for i in range(0, count, b.rows_at_once):
-        some, at = min(b.rows_at_once, count - i), i * size_of(acc)
+        together, at = min(b.rows_at_once, count - i), i * size_of(acc)
         dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
         dtotal = rows.dtotal + i * rows.dtotal_stride
         mean, rstd = offset(rows.mean, at), rows.rstd + at
         summed = dy, x, mean, rstd, rows.dy_stride, rows.x_stride
-        means_of_rows(storage, acc, memory, gamma, summed, some, N, mixed, b.ahead, b.completes)
+        means_of_rows(storage, acc, memory, gamma, summed, together, N, mixed, b.ahead, b.completes)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
         mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
         lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (rstd - b.rstd))
@@ -85,8 +81,8 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             dy, x, dtotal, dx, mean, rstd, mean_dxhat, mean_dxhat_xhat, lost,
             rows.dy_stride, rows.x_stride, rows.dtotal_stride, rows.dx_stride,
         )  # fmt: skip
-        to_result = some * b.fetches_result
-        row_pass(storage, acc, gamma, dgamma, dbeta, closed, some, N, mixed, b.ahead, to_result, b.streaming)
+        to_result = together * b.fetches_result
+        row_pass(storage, acc, gamma, dgamma, dbeta, closed, together, N, mixed, b.ahead, to_result, b.streaming)
 
 
 @plain
@@ -111,35 +107,35 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     mean, dy_step, x_step = rows.mean, rows.dy_stride // size, rows.x_stride // size
     dtotal_step, dx_step = rows.dtotal_stride // size, rows.dx_stride // size
     for i in range(0, count, LANES):
-        some = min(LANES, count - i)
+        beside = min(LANES, count - i)
         dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
         dtotal = rows.dtotal + i * rows.dtotal_stride
-        m, r = gather(acc, mean, i, 1, some), gather(acc, rows.rstd, i, 1, some)
+        m, r = gather(acc, mean, i, 1, beside), gather(acc, rows.rstd, i, 1, beside)
         mean_dxhat, mean_dxhat_xhat, lost = zeros(acc), zeros(acc), or_none(mean, splat(scalar(acc, -0.0)))
         if b.lost != 0:
-            lost = or_none(mean, gather(acc, b.lost + (rows.rstd - b.rstd), i, 1, some))
+            lost = or_none(mean, gather(acc, b.lost + (rows.rstd - b.rstd), i, 1, beside))
         if b.completes != 0:
             rests = zeros(acc)
             for j in range(N):
-                rests = rests + subtract_mean(gather(storage, x, j, x_step, some), m)
+                rests = rests + subtract_mean(gather(storage, x, j, x_step, beside), m)
             lost = found_lost(acc, m, rests, r, N)
         if wants & DX:
             for j in range(N):
-                dxhat = gather(storage, dy, j, dy_step, some) * splat(load_scalar(acc, gamma, j))
-                xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, some), m), r, lost)
+                dxhat = gather(storage, dy, j, dy_step, beside) * splat(load_scalar(acc, gamma, j))
+                xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, beside), m), r, lost)
                 if mean is not None:
                     mean_dxhat = mean_dxhat + dxhat
                 mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
             mean_dxhat = mean_dxhat / splat(scalar(acc, N))
             mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
         for j in range(N):
-            d = gather(storage, dy, j, dy_step, some)
-            xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, some), m), r, lost)
+            d = gather(storage, dy, j, dy_step, beside)
+            xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, beside), m), r, lost)
             if wants & DX:
                 result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), r, mean_dxhat, mean_dxhat_xhat)
                 if rows.dtotal != 0:
-                    result = result + gather(storage, dtotal, j, dtotal_step, some)
-                scatter_rows(storage, dx, j, dx_step, some, result)
+                    result = result + gather(storage, dtotal, j, dtotal_step, beside)
+                scatter_rows(storage, dx, j, dx_step, beside, result)
             at = j * LANES
             if wants & (DGAMMA | DBETA):
                 store(acc, dgamma, at, fma(d, xhat, load(acc, dgamma, at)))
@@ -147,42 +143,21 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
                     store(acc, dbeta, at, load(acc, dbeta, at) + d)
 
 
-# A row loop is named by the type of a zero, as storage is: the choice is made when the kernel is compiled.
-IN_BLOCKS, ACROSS, DBETA_ONLY = np.int8(0), np.int32(0), np.int64(0)
-
-
-def run_row_loop(row_loop, *arguments):
-    """Call the row loop that `row_loop` names.
-
-    A loop takes storage, acc; gamma, dgamma, dbeta: addresses, None where dx or the sum is not wanted; Rows; how many; and the
-    job's record.
-    """
-    raise NotImplementedError("compiled code only")
-
-
-@overload(run_row_loop)
-def _run_row_loop(row_loop, *arguments):
-    row_loops = {types.int8: blocks_of_rows, types.int32: tiny_rows, types.int64: sum_dy}
-    chosen = row_loops[row_loop]
-
-    def call(row_loop, *arguments):
-        chosen(*arguments)
-
-    return call
-
-
 @plain
-def gated_rows(storage, acc, row_loop, gamma, dgamma, rows, gate, dgate, count, b, made):
-    """A row loop on rows with a gate: it takes products, from the scratch at `made`, and all else in the accumulator's dtype;
-    what is multiplied after it writes to the scratch."""
+def gated_rows(storage, acc, row_loop, gamma, dgamma, rows, gate, dgate, count, b, products):
+    """A row loop on rows with a gate.
+
+    It takes products from the scratch at `products`, and all else in the accumulator's dtype; what is multiplied after it
+    writes to the scratch.
+    """
     n, dy, x, dx = b.N * size_of(acc), rows.dy, rows.x, rows.dx
-    d, spare = made + b.slot_bytes, made + 2 * b.slot_bytes
+    d, spare = products + b.slot_bytes, products + 2 * b.slot_bytes
     x_stride, dx_stride, dgate_stride = b.x_stride, b.dx_stride * (dx != 0), b.dgate_stride * (dgate != 0)
-    if b.gates_x != 0:
+    if b.norm_before_gate == 0:
         span = Span(count, b.ahead, x_stride, b.gate_stride, n, 0, 0)
-        gate_rows(storage, storage, acc, acc, x, gate, made, None, None, spare, None, None, span, b.N)
-        there = Rows(dy, made, 0, d, rows.mean, rows.rstd, b.dy_stride, n, 0, n)
-        run_row_loop(row_loop, acc, acc, gamma, dgamma, None, there, count, b)
+        gate_rows(storage, storage, acc, acc, x, gate, products, None, None, spare, None, None, span, b.N)
+        ungated = Rows(dy, products, 0, d, rows.mean, rows.rstd, b.dy_stride, n, 0, n)
+        row_loop(acc, acc, gamma, dgamma, None, ungated, count, b)
         span = Span(count, 0, n, b.gate_stride, dx_stride, x_stride, dgate_stride)
         gate_rows(acc, storage, storage, acc, d, gate, dx, x, dgate, spare, None, None, span, b.N)
     else:
@@ -194,16 +169,16 @@ def gated_rows(storage, acc, row_loop, gamma, dgamma, rows, gate, dgate, count, 
         if dx == 0:
             dx, dx_stride = d, n
         span = Span(count, b.ahead, b.dy_stride, b.gate_stride, n, x_stride, dgate_stride)
-        gate_rows(storage, storage, acc, acc, dy, gate, made, x, dgate, None, gamma, rows.rstd, span, b.N)
-        there = Rows(made, x, 0, dx, rows.mean, rows.rstd, n, x_stride, 0, dx_stride)
-        run_row_loop(row_loop, acc, acc, gamma, dgamma, None, there, count, b)
+        gate_rows(storage, storage, acc, acc, dy, gate, products, x, dgate, None, gamma, rows.rstd, span, b.N)
+        ungated = Rows(products, x, 0, dx, rows.mean, rows.rstd, n, x_stride, 0, dx_stride)
+        row_loop(acc, acc, gamma, dgamma, None, ungated, count, b)
 
 
 @plain
 def run_chunk(
-    storage, acc, row_loop, centred, gated, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread
+    storage, acc, row_loop, has_mean, has_gate, gamma, dgamma, dbeta, b, first, stop, task_first, task_stop, thread
 ):
-    """Rows first … stop-1, of a task's; tensors that are not used where they lie pass through this thread's scratch.
+    """Rows first … stop-1 of a task; tensors of other layouts are copied to this thread's scratch first.
 
     There block_rows rows lie at a time, a part of a chunk or several: a column of so many that lie next to each other is one
     stream of memory.
@@ -220,15 +195,15 @@ def run_chunk(
             at = scratch + 2 * slot
             dtotal = packed_rows(b, b.dtotal, b.dtotal_stride, b.dtotal_table, start, block, place, at)
         dx = place_of(b.dx, b.dx_stride, b.dx_table, start, place, scratch + 3 * slot)
-        mean, rstd = or_none(centred, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
-        there = Rows(dy, x, dtotal, dx, mean, rstd, b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride)
+        mean, rstd = or_none(has_mean, b.mean + start * size_of(acc)), b.rstd + start * size_of(acc)
+        chunk = Rows(dy, x, dtotal, dx, mean, rstd, b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride)
         is_filled = filled == b.block_rows or start + rows == task_stop
-        if gated is None:
-            run_row_loop(row_loop, storage, acc, gamma, dgamma, dbeta, there, rows, b)
+        if has_gate is None:
+            row_loop(storage, acc, gamma, dgamma, dbeta, chunk, rows, b)
         else:
             gate = packed_rows(b, b.gate, b.gate_stride, b.gate_table, start, block, place, scratch + 2 * slot)
             dgate = place_of(b.dgate, b.dgate_stride, b.dgate_table, start, place, scratch + 4 * slot)
-            gated_rows(storage, acc, row_loop, gamma, dgamma, there, gate, dgate, rows, b, scratch + 5 * slot)
+            gated_rows(storage, acc, row_loop, gamma, dgamma, chunk, gate, dgate, rows, b, scratch + 5 * slot)
             if b.dgate != 0 and b.dgate_table != 0 and is_filled:
                 scatter = word(copies_of(b.dgate_table, b.N), 1)
                 copy_rows(scatter, b.dgate, b.dgate_table, start - place, filled, b.N, scratch + 4 * slot)
@@ -253,17 +228,17 @@ def add(acc, target, source, n):
 
 
 @inlined
-def sums_of_columns(centred):
-    """How many sums a column has: dgamma, and dbeta where rows are centred."""
-    if centred is None:
+def sums_of_columns(has_dbeta):
+    """How many sums a column has: dgamma, and perhaps dbeta."""
+    if has_dbeta is None:
         return 1
     return 2
 
 
 @inlined
-def slot_elements(centred, N):
+def slot_elements(has_dbeta, N):
     """Elements of a slot: the column sums of a chunk, in lanes where a row is shorter than a vector."""
-    return sums_of_columns(centred) * (N if N >= LANES else N * LANES)
+    return sums_of_columns(has_dbeta) * (N if N >= LANES else N * LANES)
 
 
 @plain
@@ -297,11 +272,15 @@ def merge_after(acc, slots, slot_bytes, at, k, last, n):
 
 
 @plain
-def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, gated, arguments, task, thread):
+def backward_rows(storage, acc, row_loop, has_mean, has_dx, has_dgamma, has_dbeta, has_gate, arguments, task, thread):
     """One task: chunks_per_task chunks (a power of two), their column sums left in the first of the task's slots.
 
-    with_dx, with_sums: None where dx, or dgamma and dbeta, are not wanted, so that their code is not there either. centred:
-    None for rows without a mean, which have no dbeta either. gated: None without a gate.
+    Args:
+        storage, acc: Types of the elements and of the sums.
+        row_loop: blocks_of_rows, sum_dy or tiny_rows, which take storage, acc; gamma, dgamma, dbeta: addresses, None where dx
+            or the sum is not wanted; Rows; how many; and the job's record.
+        has_mean, has_dx, has_dgamma, has_dbeta, has_gate: YES or NO. has_dgamma is YES where either sum is wanted.
+        arguments, task, thread: As for all tasks.
     """
     b = read(Backward, arguments)
     sample, part = task // b.sample_tasks, task % b.sample_tasks
@@ -309,29 +288,42 @@ def backward_rows(storage, acc, row_loop, centred, with_dx, with_sums, gated, ar
     chunks = (b.sample_rows + CHUNK - 1) // CHUNK
     first = part * b.chunks_per_task
     count = min(b.chunks_per_task, chunks - first)
-    elements = slot_elements(centred, b.N)
+    elements = slot_elements(has_dbeta, b.N)
     slot_bytes = elements * size_of(acc)
     slots = b.slots + task * b.slots_per_task * slot_bytes
     for k in range(count):
         slot = slots + bits_set(k) * slot_bytes
-        if with_sums is not None:
+        if has_dgamma is not None:
             clear(acc, slot, elements)
         start, stop = begin + (first + k) * CHUNK, min(end, begin + (first + k + 1) * CHUNK)
         task_first, task_stop = begin + first * CHUNK, min(end, begin + (first + count) * CHUNK)
-        gamma, dgamma = or_none(with_dx, b.gamma + sample * b.N * size_of(acc)), or_none(with_sums, slot)
-        dbeta = or_none(with_sums, or_none(centred, slot + slot_bytes // 2))
+        gamma, dgamma = or_none(has_dx, b.gamma + sample * b.N * size_of(acc)), or_none(has_dgamma, slot)
+        dbeta = or_none(has_dbeta, slot + slot_bytes // 2)
         run_chunk(
-            storage, acc, row_loop, centred, gated, gamma, dgamma, dbeta, b, start, stop, task_first, task_stop, thread
+            storage,
+            acc,
+            row_loop,
+            has_mean,
+            has_gate,
+            gamma,
+            dgamma,
+            dbeta,
+            b,
+            start,
+            stop,
+            task_first,
+            task_stop,
+            thread,
         )
-        if with_sums is not None:
-            sums = sums_of_columns(centred) * b.N
+        if has_dgamma is not None:
+            sums = sums_of_columns(has_dbeta) * b.N
             if b.N < LANES:
                 collapse(acc, slot, sums)
             merge_after(acc, slots, slot_bytes, 0, k, k == count - 1, sums)
 
 
 @plain
-def backward_row_sums(storage, acc, centred, arguments, task, thread):
+def backward_row_sums(storage, acc, has_mean, arguments, task, thread):
     """One task: the sums of one block of one of the rows first_row … stop_row-1, three vectors of lanes.
 
     A block's rows follow each other, so that a thread mostly has the columns in its cache that backward_columns gives it next.
@@ -340,7 +332,7 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     rows = b.stop_row - b.first_row
     i, block = b.first_row + task % rows, task // rows
     start = block * BLOCK_SEGMENTS * SEGMENT
-    m, r = splat_at(acc, None, or_none(centred, b.mean), i), splat(load_scalar(acc, b.rstd, i))
+    m, r = splat_at(acc, None, or_none(has_mean, b.mean), i), splat(load_scalar(acc, b.rstd, i))
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     n = block_columns(b.N, block)
@@ -348,7 +340,7 @@ def backward_row_sums(storage, acc, centred, arguments, task, thread):
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, n, mixed, m, r)
     store(acc, b.row_sums, 3 * task * LANES, sums[0])
     store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
-    rest = rest_lanes(storage, acc, x, or_none(centred, b.mean), b.rstd, i, n, b.completes)
+    rest = rest_lanes(storage, acc, x, or_none(has_mean, b.mean), b.rstd, i, n, b.completes)
     store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
 
 
@@ -374,36 +366,35 @@ def means_of_blocks(acc, b, mean, rstd, memory, first, count):
 
 
 @plain
-def backward_columns(storage, acc, centred, with_sums, arguments, task, thread):
+def backward_columns(storage, acc, has_mean, has_dgamma, has_dbeta, arguments, task, thread):
     """One task: block `task` of the rows first_row … stop_row-1, which lie in one chunk and have their row sums."""
     b = read(Backward, arguments)
     start, n = task * BLOCK_SEGMENTS * SEGMENT, block_columns(b.N, task)
     mixed = mixed_from(mixed_of(storage, b.mixed), start, n)
-    slot_bytes = slot_elements(centred, b.N) * size_of(acc)
+    slot_bytes = slot_elements(has_dbeta, b.N) * size_of(acc)
     k, memory = b.first_row // CHUNK, stack_vectors(acc, MEANS_VECTORS)
     at, at_acc, at_dbeta = start * size_of(storage), start * size_of(acc), (b.N + start) * size_of(acc)
     slot = b.slots + bits_set(k) * slot_bytes
-    dgamma = or_none(with_sums, slot + at_acc)
-    dbeta = or_none(with_sums, or_none(centred, slot + at_dbeta))
-    if with_sums is not None and b.first_row % CHUNK == 0:
+    dgamma, dbeta = or_none(has_dgamma, slot + at_acc), or_none(has_dbeta, slot + at_dbeta)
+    if has_dgamma is not None and b.first_row % CHUNK == 0:
         clear(acc, slot + at_acc, n)
-        if centred is not None:
+        if has_dbeta is not None:
             clear(acc, slot + at_dbeta, n)
     for i in range(b.first_row, b.stop_row, b.rows_at_once):
         count = min(b.rows_at_once, b.stop_row - i)
-        mean, rstd = or_none(centred, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
+        mean, rstd = or_none(has_mean, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
         means_of_blocks(acc, b, mean, rstd, memory, i - b.first_row, count)
         dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
         rows = ClosedRows(
             b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
-            mean, rstd, or_none(centred, memory), vector_at(acc, memory, MEAN_DXHAT_XHAT),
-            or_none(centred, vector_at(acc, memory, LOST)),
+            mean, rstd, or_none(has_mean, memory), vector_at(acc, memory, MEAN_DXHAT_XHAT),
+            or_none(has_mean, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
         row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, mixed, None, 0, b.streaming)
-    if with_sums is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
+    if has_dgamma is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
-        if centred is not None:
+        if has_dbeta is not None:
             merge_after(acc, b.slots, slot_bytes, at_dbeta, k, b.stop_row == b.M, n)
 
 

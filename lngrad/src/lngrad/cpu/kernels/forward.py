@@ -41,7 +41,7 @@ from lngrad.cpu.kernels.forward_rows import (
     write_measured_rows,
     write_rows,
 )
-from lngrad.cpu.kernels.functions import inlined, plain, unless_none
+from lngrad.cpu.kernels.functions import NO, YES, inlined, plain, unless_none
 from lngrad.cpu.kernels.gated import Span, gate_rows
 from lngrad.cpu.kernels.pool import copies_of, copy_rows, packed_rows, place_of, read, word
 from lngrad.cpu.kernels.row_sums import lanes_of_rows, vector_at
@@ -137,10 +137,10 @@ def single_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rs
         m, s, lost = statistics_of_row(storage, acc, f, x, ahead, offset(mean, at), rstd + at)
         row = Row(x, y, m, s, lost)
         if f.streaming:
-            write_rows(storage, acc, row, None, None, None, ahead, 0, gamma, beta, N, mixed, 0, 1)
+            write_rows(storage, acc, row, None, None, None, ahead, 0, gamma, beta, N, mixed, 0, YES)
         else:
             skipped = columns_to_line(storage, x, y, N, mixed, None)
-            write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, None)
+            write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, NO)
         x, y = x + x_stride, y + y_stride
 
 
@@ -154,12 +154,12 @@ def some_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd
     measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
-    some = Outputs(x, y, means, rstds, losts, x_stride, y_stride)
+    outputs = Outputs(x, y, means, rstds, losts, x_stride, y_stride)
     mixed = mixed_of(storage, f.mixed)
     if f.streaming:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 0, gamma, beta, f.N, mixed, 1)
+        write_measured_rows(storage, acc, outputs, rows, f.ahead, 0, gamma, beta, f.N, mixed, YES)
     else:
-        write_measured_rows(storage, acc, some, rows, f.ahead, 4 * f.fetches_result, gamma, beta, f.N, mixed, None)
+        write_measured_rows(storage, acc, outputs, rows, f.ahead, 4 * f.fetches_result, gamma, beta, f.N, mixed, NO)
 
 
 @plain
@@ -247,11 +247,13 @@ def add_rows(storage, acc, f, x, x_stride, residual, residual_stride, total, tot
 
 
 @plain
-def forward_rows(storage, acc, centred, gated, arguments, task, thread):
-    """One task: rows_per_task rows; tensors that are not used where they lie pass through this thread's scratch. gated: None
-    without a gate; else rows are normalized in the accumulator's dtype: x, or with gates_x a product, which has y so."""
+def forward_rows(storage, acc, has_mean, has_beta, has_gate, arguments, task, thread):
+    """One task: rows_per_task rows; tensors of other layouts are copied to this thread's scratch first.
+
+    With a gate rows are normalized in the accumulator's dtype: x, or its product with the gate, and y has it too.
+    """
     f = read(Forward, arguments)
-    if gated is None:
+    if has_gate is None:
         inner = storage
     else:
         inner = acc
@@ -261,20 +263,24 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
     for start in range(task * f.rows_per_task, stop, step):
         rows = min(step, stop - start)
         x, x_stride = packed_rows(f, f.x, f.x_stride, f.x_table, start, rows, 0, scratch), f.x_stride
-        y, made, made_bytes = place_of(f.y, f.y_stride, f.y_table, start, 0, scratch + slot), 0, f.N * size_of(acc)
-        if gated is not None:
-            made = scratch + 3 * slot
+        y, products, product_stride = (
+            place_of(f.y, f.y_stride, f.y_table, start, 0, scratch + slot),
+            0,
+            f.N * size_of(acc),
+        )
+        if has_gate is not None:
+            products = scratch + 3 * slot
             gate = packed_rows(f, f.gate, f.gate_stride, f.gate_table, start, rows, 0, scratch + 2 * slot)
-            if f.gates_x != 0:
-                span = Span(rows, f.ahead, x_stride, f.gate_stride, made_bytes, 0, 0)
-                gate_rows(storage, storage, acc, acc, x, gate, made, None, None, None, None, None, span, f.N)
-                x, x_stride, made = made, made_bytes, 0
+            if f.norm_before_gate == 0:
+                span = Span(rows, f.ahead, x_stride, f.gate_stride, product_stride, 0, 0)
+                gate_rows(storage, storage, acc, acc, x, gate, products, None, None, None, None, None, span, f.N)
+                x, x_stride, products = products, product_stride, 0
         residual, total = 0, 0
         if f.residual != 0:
             at, to = scratch + 2 * slot, scratch + 3 * slot
             residual = packed_rows(f, f.residual, f.residual_stride, f.residual_table, start, rows, 0, at)
             total = place_of(f.total, f.total_stride, f.total_table, start, 0, to)
-        mean, rstd = or_none(centred, f.mean + start * size_of(acc)), f.rstd + start * size_of(acc)
+        mean, rstd = or_none(has_mean, f.mean + start * size_of(acc)), f.rstd + start * size_of(acc)
         if f.residual != 0 and f.total_table != 0:  # read again: what is rounded to the caller's dtype is normalized
             add_rows(storage, acc, f, x, x_stride, residual, f.residual_stride, total, f.total_stride, rows)
             copies = copies_of(f.total_table, f.N)
@@ -282,14 +288,14 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
             copy_rows(word(copies, 0), f.total, f.total_table, start, rows, f.N, total)
         single = f.rows_at_once == 1 and f.residual == 0 and f.N >= 2 * LANES
         together = rows if single else f.rows_at_once
-        if made != 0:
+        if products != 0:
             together = min(together, FORWARD_ROWS)  # as many as measure_rows has memory for
         i = 0
         while i < rows:
             sample = (start + i) // f.sample_rows
             count, at = min(together, rows - i, (sample + 1) * f.sample_rows - start - i), i * size_of(acc)
             of_sample = sample * f.N * size_of(acc)
-            gamma, beta = f.gamma + of_sample, or_none(centred, f.beta + of_sample)
+            gamma, beta = f.gamma + of_sample, or_none(has_beta, f.beta + of_sample)
             h, h_stride = x + i * x_stride, x_stride
             if f.residual != 0:
                 to = total + i * f.total_stride
@@ -298,19 +304,19 @@ def forward_rows(storage, acc, centred, gated, arguments, task, thread):
                     add_rows(storage, acc, f, h, x_stride, addend, f.residual_stride, to, f.total_stride, count)
                 h, h_stride = to, f.total_stride
             y_i, y_stride, m, s = y + i * f.y_stride, f.y_stride, offset(mean, at), rstd + at
-            if made != 0:  # tiny and thin rows have y too, but not yet in its place
-                y_i, y_stride = made, made_bytes
+            if products != 0:  # tiny and thin rows have y too, but not yet in its place
+                y_i, y_stride = products, product_stride
             if f.N < LANES:
                 tiny_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             elif f.N < 2 * LANES:
                 thin_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
-            elif made != 0:
+            elif products != 0:
                 measure_rows(inner, acc, f, stack_vectors(acc, SCRATCH_VECTORS), h, h_stride, m, s, count)
             elif single or count == 1:
                 single_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             else:
                 some_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
-            if gated is not None and made != 0:
+            if has_gate is not None and products != 0:
                 span = Span(count, f.ahead, h_stride, f.gate_stride, f.y_stride, 0, 0)
                 z, to = gate + i * f.gate_stride, y + i * f.y_stride
                 gate_rows(acc, storage, storage, acc, h, z, to, None, None, None, gamma, s, span, f.N)

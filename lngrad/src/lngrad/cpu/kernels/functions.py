@@ -73,6 +73,9 @@ else:
 
 _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _Short}
 
+# A choice of a task, which is made when it is compiled: what NO stands for has no code.
+YES, NO = 1, None
+
 plain = njit(**_OPTIONS)
 inlined = njit(forceinline=True, **_OPTIONS)
 

@@ -9,7 +9,7 @@ from lngrad.cpu.jobs import GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_at, subtract_mean, xhat_of, zeros_columns
 from lngrad.cpu.kernels.forward import close_rows, or_zeros
 from lngrad.cpu.kernels.forward_rows import scaled
-from lngrad.cpu.kernels.functions import inlined, plain
+from lngrad.cpu.kernels.functions import NO, YES, inlined, plain
 from lngrad.cpu.kernels.pool import read, word
 from lngrad.cpu.kernels.row_sums import add_both
 from lngrad.cpu.kernels.simd import (
@@ -152,7 +152,7 @@ def turn_rows(storage, tile, width, places, y, y_stride, rows, streaming):
 
 
 @plain
-def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, streaming):
+def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, beta, y, rows, following, streaming):
     """y of packed rows whose statistics are in memory, a tile of columns at a time.
 
     Meanwhile later rows are fetched, whose first column has its last bytes at `following`: the processor by itself does not
@@ -166,7 +166,7 @@ def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y,
         first = min(column, N - wide)
         for j in range(first, first + wide):
             xhat = xhat_of(subtract_mean(load_columns(acc, kind, packed, j * width), m), s, lost)
-            g, b = splat_at(acc, kind, f.gamma, j), splat_at(acc, kind, or_none(mean, f.beta), j)
+            g, b = splat_at(acc, kind, f.gamma, j), splat_at(acc, kind, beta, j)
             store(storage, tile, (j - first) * width, scaled(xhat, g, b))
             for back in range(0, width * size_of(storage), LINE_BYTES):
                 fetch_line(following + word(columns, j) - back)
@@ -174,7 +174,7 @@ def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y,
 
 
 @plain
-def forward_in_lanes(storage, acc, centred, arguments, task, thread):
+def forward_in_lanes(storage, acc, has_mean, has_beta, arguments, task, thread):
     """One task: rows_per_task rows, a vector of them at a time. y has one row after the other."""
     f, kind = read(Forward, arguments), rows_of_line(storage)
     width, wide = step_of(acc, kind), tile_columns(storage, storage, LONG)
@@ -188,11 +188,11 @@ def forward_in_lanes(storage, acc, centred, arguments, task, thread):
     stop = min(f.M, (task + 1) * f.rows_per_task)
     for start in range(task * f.rows_per_task, stop, width):
         rows, at = min(width, stop - start), start * size_of(acc)
-        mean, y = or_none(centred, f.mean + at), f.y + start * f.y_stride
+        mean, beta, y = or_none(has_mean, f.mean + at), or_none(has_beta, f.beta), f.y + start * f.y_stride
         following = f.x + row_offset(f.x_table, min(start + 2 * width, f.M - 1)) + width * size_of(storage) - 1
         pack_rows(storage, acc, kind, f, start, packed, spare)
         measure_in_lanes(acc, kind, f, memory, packed, mean, f.rstd + at, rows)
         if f.streaming and wide * size_of(storage) >= LINE_BYTES and f.N % wide == 0:
-            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, 1)
+            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, beta, y, rows, following, YES)
         else:
-            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, y, rows, following, None)
+            write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, beta, y, rows, following, NO)

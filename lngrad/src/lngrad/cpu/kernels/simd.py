@@ -196,7 +196,7 @@ def _narrow_by_instruction(builder, value):
     parts = [shuffle(builder, value, value, range(k, k + width)) for k in range(0, count, width)]
     mask, name = ir.IntType(width), f"llvm.x86.avx512.fpclass.ps.{32 * width}"
     classify = _declared(builder, name, ir.VectorType(ir.IntType(1), width), parts[0].type, I32)
-    masks = [builder.bitcast(builder.call(classify, [one, ir.Constant(I32, _UNLIKE)]), mask) for one in parts]
+    masks = [builder.bitcast(builder.call(classify, [part, ir.Constant(I32, _UNLIKE)]), mask) for part in parts]
     unlike = builder.icmp_unsigned("!=", reduce(builder.or_, masks), ir.Constant(mask, 0))
     before = builder.block
     with builder.if_then(unlike, likely=False):

@@ -58,12 +58,12 @@ def _turned(builder, vectors):
             vectors = [shuffle(builder, vectors[k], vectors[k + 4], mask) for k in range(4) for mask in _ZIP]
         return vectors
     for apart, low, high in _STEPS[len(vectors)]:
-        made = [None] * len(vectors)
+        turned = [None] * len(vectors)
         for k in range(len(vectors)):
             if not k & apart:
-                made[k] = shuffle(builder, vectors[k], vectors[k + apart], low)
-                made[k + apart] = shuffle(builder, vectors[k], vectors[k + apart], high)
-        vectors = made
+                turned[k] = shuffle(builder, vectors[k], vectors[k + apart], low)
+                turned[k + apart] = shuffle(builder, vectors[k], vectors[k + apart], high)
+        vectors = turned
     return [vectors[k & ~3 | (k & 1) << 1 | (k & 2) >> 1] for k in range(len(vectors))]
 
 

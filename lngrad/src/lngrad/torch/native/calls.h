@@ -82,10 +82,11 @@ inline int64_t bits_of(double number) {
 inline Prepared& find(Kind kind, const Call& call, const std::array<int64_t, 2>& places) {
   const Tensor& x = call.x;
   const Switches& switches = call.switches;
-  const int64_t dims = static_cast<int64_t>(call.shape.size()), wanted = call.mask[0] | call.mask[1] << 1 | call.mask[2] << 2;
-  Key key{kind | x.dim() << 2 | dims << 6 | wanted << 10 | int64_t(switches.centred) << 13 | switches.gate << 14,
+  const auto& [dx, dgamma, dbeta, dgate] = call.wanted;
+  const int64_t dims = static_cast<int64_t>(call.shape.size()), wanted = dx | dgamma << 1 | dbeta << 2 | dgate << 3;
+  Key key{kind | x.dim() << 2 | dims << 6 | wanted << 10 | switches.centred << 14 | switches.norm_before_gate << 15,
           dtype_of(x) | dtype_of(call.gamma) << 8 | dtype_of(call.beta) << 16 | dtype_of(call.rstd) << 24 |
-              dtype_of(call.second) << 32 | dtype_of(call.dy) << 40,
+              dtype_of(call.dy) << 32 | dtype_of(call.residual) << 40 | dtype_of(call.dtotal) << 48 | dtype_of(call.gate) << 56,
           x.is_cpu() ? threads() : -1 - x.device().index(), bits_of(switches.offset), places[0], places[1]};
   std::copy(x.sizes().begin(), x.sizes().end(), key.end() - 8);
   auto& table = prepared();
@@ -94,15 +95,16 @@ inline Prepared& find(Kind kind, const Call& call, const std::array<int64_t, 2>&
 
   py::gil_scoped_acquire gil;
   const auto prepare = [&](const auto&... arrays) {
-    return ask(python.prepare[kind], arrays..., wrap(call.second), wrap(switches.centred), wrap(switches.offset),
-               switches.gate ? wrap(switches.gate == GATES_X) : py::none());
+    return ask(python.prepare[kind], arrays..., wrap(call.gate), wrap(switches.centred), wrap(switches.offset),
+               wrap(switches.norm_before_gate));
   };
-  const py::object made = kind % 2 == 0 ? prepare(wrap(x), wrap(call.shape), wrap(call.gamma), wrap(call.beta))
-                                        : prepare(wrap(call.dy), wrap(x), wrap(call.shape), wrap(call.mean), wrap(call.rstd),
-                                                  wrap(call.gamma), wrap(call.beta), wrap(call.mask));
+  const py::object packed = kind % 2 == 0
+      ? prepare(wrap(x), wrap(call.shape), wrap(call.gamma), wrap(call.beta), wrap(call.residual))
+      : prepare(wrap(call.dy), wrap(x), wrap(call.shape), wrap(call.mean), wrap(call.rstd), wrap(call.gamma), wrap(call.beta),
+                wrap(call.mask()), wrap(call.dtotal));
   if (table.size() >= MOST) table.clear();  // as support/bounded_cache.py does: many shapes mean shapes that do not come back
-  if (made.is_none()) return table[key] = Prepared();
-  const py::tuple parts(made);
+  if (packed.is_none()) return table[key] = Prepared();
+  const py::tuple parts(packed);
   return table[key] = Prepared(unwrap(parts[0].ptr()).scalar_type(), unwrap(parts[1].ptr()).const_data_ptr<int64_t>());
 }
 
@@ -131,24 +133,25 @@ inline void run(Prepared& prepared, const Addresses& addresses, const Tensor& x)
   prepared.run(addresses.data(), x.device(), address_of(workspace));
 }
 
-// y, mean, rstd and the total; mean is undefined where the normalization is not centred, the total without a residual.
-inline optional<Four> forward(Kind kind, const Call& call) {
-  const Tensor &x = call.x, &second = call.second;
+// The results of a forward; nothing where it is Python's.
+inline optional<Forward> forward(Kind kind, const Call& call) {
+  const Tensor &x = call.x, &residual = call.residual, &gate = call.gate;
   std::array<int64_t, 2> places;
   if (!x_fits(call) || !parameter_fits(call.gamma, call, places[0]) || !parameter_fits(call.beta, call, places[1])) return {};
-  if (second.defined() && !has_layout_of(second, x)) return {};
-  const bool centred = call.switches.centred, has_total = second.defined() && !call.switches.gate;
+  if ((residual.defined() && !has_layout_of(residual, x)) || (gate.defined() && !has_layout_of(gate, x))) return {};
+  const bool centred = call.switches.centred;
   Addresses addresses{address_of(x), address_of(call.gamma)};
   if (centred) addresses.push_back(address_of(call.beta));
-  if (second.defined()) addresses.push_back(address_of(second));
+  for (const Tensor* tensor : {&residual, &gate})
+    if (tensor->defined()) addresses.push_back(address_of(*tensor));
   Prepared* found = &find(kind, call, places);
   if (!found->takes(addresses)) return {};
   c10::SmallVector<int64_t, 8> rows(x.sizes().begin(), x.sizes().end());
   std::fill(rows.end() - call.shape.size(), rows.end(), 1);
   const at::ScalarType small = found->small;
-  Four results{make_like(x), centred ? make(x, rows, small) : Tensor(), make(x, rows, small),
-               has_total ? make_like(second) : Tensor()};
-  if (is_pooled(second.defined() ? second : x)) {  // Python ran, which may have come here
+  Forward results{make_like(x), centred ? make(x, rows, small) : Tensor(), make(x, rows, small),
+                  residual.defined() ? make_like(residual) : Tensor()};
+  if (is_pooled(residual.defined() ? residual : x)) {  // Python ran, which may have come here
     found = &find(kind, call, places);
     if (!found->takes(addresses)) return {};
   }
@@ -156,44 +159,45 @@ inline optional<Four> forward(Kind kind, const Call& call) {
   addresses.push_back(address_of(y));
   if (centred) addresses.push_back(address_of(mean));
   addresses.push_back(address_of(rstd));
-  if (has_total || !centred) addresses.push_back(address_of(total));  // RmsForward has its place
+  if (residual.defined() || !centred) addresses.push_back(address_of(total));  // an output of RmsForward in any case
   addresses.push_back(bits_of(call.eps));
   run(*found, addresses, x);
   return results;
 }
 
-// dx, dgamma, and dbeta or dgate.
-inline optional<Three> backward(Kind kind, const Call& call) {
-  const auto& [dy, x, mean, rstd, gamma, beta, second, shape, eps, mask, switches] = call;
+// The results of a backward; nothing where it is Python's.
+inline optional<Gradients> backward(Kind kind, const Call& call) {
+  const auto& [dy, x, mean, rstd, gamma, beta, residual, dtotal, gate, shape, eps, wanted, switches] = call;
   std::array<int64_t, 2> places{};  // beta is not read
   if (!x_fits(call) || !parameter_fits(gamma, call, places[0])) return {};
   if (beta.defined() && beta.sizes() != shape) return {};  // an error of aten's
-  if (!has_layout_of(dy, x) || (second.defined() && !has_layout_of(second, x))) return {};
+  if (!has_layout_of(dy, x) || (dtotal.defined() && !has_layout_of(dtotal, x)) || (gate.defined() && !has_layout_of(gate, x)))
+    return {};
   const bool centred = switches.centred;
   const int64_t M = x.numel() / c10::multiply_integers(shape);
-  if (rstd.numel() != M || !lies_plain(rstd, x.device()) || !(mask[0] || mask[1] || mask[2])) return {};
+  if (rstd.numel() != M || !lies_plain(rstd, x.device()) || !(wanted.dx || wanted.dgamma || wanted.dbeta || wanted.dgate))
+    return {};
   if (centred && (mean.numel() != M || mean.scalar_type() != rstd.scalar_type() || !lies_plain(mean, x.device()))) return {};
   Addresses addresses{address_of(dy), address_of(x)};
   if (centred) addresses.push_back(address_of(mean));
   addresses.push_back(address_of(rstd));
   addresses.push_back(address_of(gamma));
-  if (second.defined()) addresses.push_back(address_of(second));
+  for (const Tensor* tensor : {&dtotal, &gate})
+    if (tensor->defined()) addresses.push_back(address_of(*tensor));
   Prepared* found = &find(kind, call, places);
   if (!found->takes(addresses)) return {};
   const at::ScalarType small = found->small;
   const at::IntArrayRef sums = gamma.defined() ? gamma.sizes() : at::IntArrayRef(shape);
-  const bool has_dgate = mask[2] && switches.gate;
-  Three results{mask[0] ? make_like(x) : Tensor(), mask[1] ? make(x, sums, small) : Tensor(),
-                has_dgate   ? make_like(x)
-                    : mask[2] ? make(x, sums, small)
-                              : Tensor()};
-  if ((mask[0] || has_dgate) && is_pooled(x)) {
+  Gradients results{wanted.dx ? make_like(x) : Tensor(), wanted.dgamma ? make(x, sums, small) : Tensor(),
+                    wanted.dbeta ? make(x, sums, small) : Tensor(), wanted.dgate ? make_like(x) : Tensor()};
+  if ((wanted.dx || wanted.dgate) && is_pooled(x)) {
     found = &find(kind, call, places);
     if (!found->takes(addresses)) return {};
   }
-  addresses.push_back(address_of(std::get<0>(results)));
-  addresses.push_back(address_of(std::get<1>(results)));
-  if (centred || switches.gate) addresses.push_back(address_of(std::get<2>(results)));
+  addresses.push_back(address_of(results.dx));
+  addresses.push_back(address_of(results.dgamma));
+  if (centred) addresses.push_back(address_of(results.dbeta));
+  if (gate.defined()) addresses.push_back(address_of(results.dgate));
   run(*found, addresses, x);
   return results;
 }

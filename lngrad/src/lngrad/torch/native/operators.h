@@ -24,7 +24,6 @@ inline bool take(const c10::IValue& value, Maybe maybe) {
 inline bool take(const c10::IValue& value, Tensor& tensor) { return take(value, Maybe{tensor}) && tensor.defined(); }
 inline bool take(const c10::IValue& value, double& number) { return number = value.toDouble(), true; }
 inline bool take(const c10::IValue& value, bool& flag) { return flag = value.toBool(), true; }
-inline bool take(const c10::IValue& value, Gate& gate) { return gate = value.toBool() ? GATES_X : GATES_Y, true; }
 inline bool take(const c10::IValue& value, Mask& mask) {
   const auto wanted = value.toBoolList();
   for (size_t k = 0; k < mask.size(); k++) mask[k] = wanted[k];
@@ -48,8 +47,9 @@ inline constexpr std::array<Row, 6> ROWS{{{"lngrad::layer_norm", 5}, {"lngrad::l
 
 // The operator that a call is; its backward follows it.
 inline Which row_of(const Call& call) {
-  const auto& [centred, offset, gate, takes_samples] = call.switches;
-  return gate ? GATED_NORM : centred && offset == 0.0 && !call.second.defined() ? LAYER_NORM : NORM;
+  if (call.gate.defined()) return GATED_NORM;
+  const bool plain = call.switches.centred && call.switches.offset == 0.0;
+  return plain && !call.residual.defined() && !call.dtotal.defined() ? LAYER_NORM : NORM;
 }
 
 // The arguments of an operator in their order, of torch's stack or of Python's; false where the call is not ours.
@@ -59,17 +59,18 @@ bool read(size_t which, const Arguments& given, Call& call) {
     size_t k = 0;
     return (take(given[k++], places) && ...);
   };
-  auto& [dy, x, mean, rstd, gamma, beta, second, shape, eps, mask, switches] = call;
-  auto& [centred, offset, gate, takes_samples] = switches;
+  auto& [dy, x, mean, rstd, gamma, beta, residual, dtotal, gate, shape, eps, wanted, switches] = call;
+  auto& [centred, offset, norm_before_gate, takes_samples] = switches;
+  Mask mask;
   takes_samples = which >= NORM;
   if (which >= GATED_NORM) centred = false;
   const bool ours = which == LAYER_NORM ? all(x, shape, Maybe{gamma}, Maybe{beta}, eps)
       : which == LAYER_NORM_BACKWARD    ? all(dy, x, shape, Maybe{mean}, rstd, Maybe{gamma}, mask)
-      : which == NORM                   ? all(x, shape, Maybe{gamma}, Maybe{beta}, eps, Maybe{second}, centred, offset)
-      : which == NORM_BACKWARD ? all(dy, x, shape, Maybe{mean}, rstd, Maybe{gamma}, mask, Maybe{second}, centred, offset)
-      : which == GATED_NORM    ? all(x, shape, Maybe{gamma}, second, eps, offset, gate)
-                               : all(dy, x, shape, rstd, Maybe{gamma}, second, mask, offset, gate);
-  if (which % 2) mask[2] = mask[2] && (centred || gate);  // beta is a centred normalization's
+      : which == NORM                   ? all(x, shape, Maybe{gamma}, Maybe{beta}, eps, Maybe{residual}, centred, offset)
+      : which == NORM_BACKWARD ? all(dy, x, shape, Maybe{mean}, rstd, Maybe{gamma}, mask, Maybe{dtotal}, centred, offset)
+      : which == GATED_NORM    ? all(x, shape, Maybe{gamma}, gate, eps, offset, norm_before_gate)
+                               : all(dy, x, shape, rstd, Maybe{gamma}, gate, mask, offset, norm_before_gate);
+  if (ours && which % 2) call.want(mask);
   return ours;
 }
 
@@ -78,8 +79,8 @@ inline optional<Results> run(size_t which, const Call& call) {
   if (which % 2) {
     auto done = backward(BACKWARD, call);
     if (!done) return {};
-    auto& [dx, dgamma, dbeta] = *done;
-    return Results{std::move(dx), std::move(dgamma), std::move(dbeta)};
+    auto& [dx, dgamma, dbeta, dgate] = *done;
+    return Results{std::move(dx), std::move(dgamma), std::move(which == GATED_NORM_BACKWARD ? dgate : dbeta)};
   }
   auto done = forward(FORWARD, call);
   if (!done) return {};
@@ -127,11 +128,13 @@ void operator_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
 
 template <size_t key, size_t... which>
 void serve(torch::Library& library, std::index_sequence<which...>) {
-  const auto one = [&](const char* name, auto& pythons_own, torch::CppFunction&& ours) {
+  const auto stand_before = [&](const char* name, auto& pythons_own, torch::CppFunction&& ours) {
     pythons_own.emplace(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").getComputedKernelForDispatchKey(KEYS[key]));
     library.impl(name, torch::dispatch(KEYS[key], std::move(ours)));
   };
-  (one(ROWS[which].name, pythons[which][key], torch::CppFunction::makeFromBoxedFunction<&operator_kernel<which, key>>()), ...);
+  (stand_before(ROWS[which].name, pythons[which][key],
+                torch::CppFunction::makeFromBoxedFunction<&operator_kernel<which, key>>()),
+   ...);
 }
 
 // Registers them, for as long as the library is there.
@@ -156,8 +159,9 @@ auto run_directly(const Tensor& x, Work work) {
 
 inline bool wants_derivative(const Call& call) {
   if (!at::GradMode::is_enabled()) return false;
-  for (const Tensor* one : {&call.dy, &call.x, &call.mean, &call.rstd, &call.gamma, &call.beta, &call.second})
-    if (one->defined() && one->requires_grad()) return true;
+  for (const Tensor* tensor : {&call.dy, &call.x, &call.mean, &call.rstd, &call.gamma, &call.beta, &call.residual,
+                               &call.dtotal, &call.gate})
+    if (tensor->defined() && tensor->requires_grad()) return true;
   return false;
 }
 

@@ -49,12 +49,6 @@ inline bool take(PyObject* object, bool& flag) {
   return PyBool_Check(object);
 }
 
-// Of which tensor a gate is a factor, as a bool: of x.
-inline bool take(PyObject* object, Gate& gate) {
-  gate = object == Py_True ? GATES_X : GATES_Y;
-  return PyBool_Check(object);
-}
-
 inline bool take(PyObject* object, Mask& mask) {
   if (!PyList_CheckExact(object) || PyList_Size(object) != static_cast<Py_ssize_t>(mask.size())) return false;
   for (size_t k = 0; k < mask.size(); k++)

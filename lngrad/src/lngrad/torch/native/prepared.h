@@ -2,7 +2,7 @@
 // into the arguments of kernels, which CUDA's driver launches.
 //
 // Nothing is decided here. What a call needs follows from its facts (dtypes, sizes, what is wanted, threads, device); Python
-// plans it once and hands it over as numbers, in the order that cpu/run.py and gpu/run.py say.
+// plans it once and hands it over as a Packed of core/plan.py.
 #pragma once
 
 #include <array>
@@ -56,71 +56,84 @@ struct Free {
 };
 using Memory = std::unique_ptr<int64_t, Free>;
 
-// A run of a plan. One that is not `ours` is left to Python.
+enum class PackedKind : int64_t { NONE, JOBS, LAUNCHES };
+
+// A plan as numbers: the fields of core/plan.py's Packed, which says what they mean, in its order. NONE is left to Python.
+struct Packed {
+  PackedKind kind = PackedKind::NONE;
+  Share share = nullptr;
+  Begin begin = nullptr;
+  int64_t words = 0, workspace_word = 0, workspace_bytes = 0, streaming_word = 0, streamed = 0;
+  std::vector<int64_t> image, places, regions, jobs, launches;
+
+  Packed() = default;
+  explicit Packed(const int64_t* numbers)
+      : kind(static_cast<PackedKind>(*numbers++)), share(reinterpret_cast<Share>(*numbers++)),
+        begin(reinterpret_cast<Begin>(*numbers++)) {
+    for (int64_t* number : {&words, &workspace_word, &workspace_bytes, &streaming_word, &streamed}) *number = *numbers++;
+    for (auto* list : {&image, &places, &regions, &jobs, &launches}) {
+      const int64_t length = *numbers++;
+      list->assign(numbers, numbers + length);
+      numbers += length;
+    }
+  }
+};
+
+// A run of a plan.
 class Prepared {
  public:
-  bool ours = false;
   c10::ScalarType small = c10::ScalarType::Undefined;  // dtype of mean and rstd, or of dgamma and dbeta
 
   Prepared() = default;
-
-  Prepared(c10::ScalarType small, const int64_t* numbers) : ours(true), small(small) {
-    std::vector<int64_t> begin;
-    share_ = reinterpret_cast<Share>(read(numbers, begin));
-    if (share_) begin_ = reinterpret_cast<Begin>(begin.at(0));
-    workspace_ = read(numbers, image_);
-    words_ = read(numbers, places_);
-    streams_ = read(numbers, jobs_);
-    streamed_ = read(numbers, regions_);
-  }
+  Prepared(c10::ScalarType small, const int64_t* numbers) : small(small), packed_(numbers) {}
 
   // Whether arguments with these addresses are what it was prepared for.
   template <class Addresses>
   bool takes(const Addresses& inputs) const {
     int64_t all = 0;
     for (int64_t address : inputs) all |= address;
-    return ours && (share_ || all % POINTER_BYTES == 0);
+    return packed_.kind == PackedKind::JOBS || (packed_.kind == PackedKind::LAUNCHES && all % POINTER_BYTES == 0);
   }
 
   // Bytes of memory of the device that it works in.
-  int64_t workspace_bytes() const { return share_ ? 0 : workspace_; }
+  int64_t workspace_bytes() const { return packed_.workspace_bytes; }
 
   // Run it with the address of each argument, in the order of the problem's inputs and then its outputs, 0 for one that is
   // absent or not wanted; the bits of eps last, for a forward. A thread's calls do not overlap: memory is taken when all else is there.
   void run(const int64_t* arguments, c10::Device device, int64_t workspace) {
-    if (!share_) return launch(arguments, device, workspace);
+    if (packed_.kind == PackedKind::LAUNCHES) return launch(arguments, device, workspace);
     Memory fresh;
     if (!kept_) fresh = make();
     int64_t* chain = kept_ ? kept_.get() : fresh.get();
-    for (size_t k = 0; k < places_.size(); k++)
-      if (places_[k] >= 0) chain[places_[k]] = arguments[k];
-    if (streams_) chain[streams_] = arguments[streamed_] % static_cast<int64_t>(LINE) == 0;
-    for (size_t k = 0; k < jobs_.size(); k += 2) {
-      const int64_t job = reinterpret_cast<int64_t>(chain + jobs_[k]);
-      const int64_t threads = jobs_[k + 1];
-      begin_(job, threads);
+    place(arguments, chain);
+    if (packed_.streaming_word)
+      chain[packed_.streaming_word] = arguments[packed_.streamed] % static_cast<int64_t>(LINE) == 0;
+    for (size_t k = 0; k < packed_.jobs.size(); k += 2) {
+      const int64_t job = reinterpret_cast<int64_t>(chain + packed_.jobs[k]);
+      const int64_t threads = packed_.jobs[k + 1];
+      packed_.begin(job, threads);
       if (threads > 1 && parallel_for) {
-        Shared shared{share_, job};
+        Shared shared{packed_.share, job};
         parallel_for(0, threads, 1, &Shared::part, &shared);
       } else {
-        share_(0, 1, job);
+        packed_.share(0, 1, job);
       }
     }
-    if (fresh && words_ * 8 <= KEPT_BYTES) kept_ = std::move(fresh);
+    if (fresh && packed_.words * 8 <= KEPT_BYTES) kept_ = std::move(fresh);
   }
 
  private:
   // On the current stream of the device. Every parameter of a kernel lies in a word, whatever its size.
   void launch(const int64_t* arguments, c10::Device device, int64_t workspace) const {
-    c10::SmallVector<int64_t, 64> words(image_.begin(), image_.end());
-    for (size_t k = 0; k < places_.size(); k++)
-      if (places_[k] >= 0) words[places_[k]] = arguments[k];
-    for (size_t k = 0; k < regions_.size(); k += 2) words[regions_[k]] = workspace + regions_[k + 1];
+    c10::SmallVector<int64_t, 64> words(packed_.image.begin(), packed_.image.end());
+    place(arguments, words.data());
+    const auto& regions = packed_.regions;
+    for (size_t k = 0; k < regions.size(); k += 2) words[regions[k]] = workspace + regions[k + 1];
     const c10::DeviceGuard guard(device);
     void* stream = nullptr;
     TORCH_CHECK(current_stream(device.index(), &stream) == 0, "lngrad: torch has no current stream on ", device);
-    const int64_t* at = jobs_.data();
-    while (at < jobs_.data() + jobs_.size()) {
+    const int64_t* at = packed_.launches.data();
+    while (at < packed_.launches.data() + packed_.launches.size()) {
       const int64_t *launch = at, number = at[4];
       c10::SmallVector<void*, 32> parameters;
       for (at += 5; at < launch + 5 + number; at++) parameters.push_back(&words[*at]);
@@ -128,6 +141,13 @@ class Prepared {
                                       parameters.data(), nullptr);
       TORCH_CHECK(error == 0, "lngrad: cuLaunchKernel: expected 0, got CUDA's error ", error);
     }
+  }
+
+  // The arguments into the words that tasks or kernels read them from.
+  void place(const int64_t* arguments, int64_t* words) const {
+    const auto& places = packed_.places;
+    for (size_t k = 0; k < places.size(); k++)
+      if (places[k] >= 0) words[places[k]] = arguments[k];
   }
 
   struct Shared {
@@ -138,35 +158,18 @@ class Prepared {
     }
   };
 
-  static int64_t read(const int64_t*& numbers, std::vector<int64_t>& list) {
-    const int64_t extra = *numbers++, length = *numbers++;
-    list.assign(numbers, numbers + length);
-    numbers += length;
-    return extra;
-  }
-
   Memory make() const {
-    const size_t nbytes = (words_ * 8 + LINE - 1) / LINE * LINE;
+    const auto& regions = packed_.regions;
+    const size_t nbytes = (packed_.words * 8 + LINE - 1) / LINE * LINE;
     int64_t* memory = static_cast<int64_t*>(std::aligned_alloc(LINE, nbytes));
     if (!memory) throw std::bad_alloc();
-    std::memcpy(memory, image_.data(), image_.size() * 8);
-    for (size_t k = 0; k < regions_.size(); k += 2)
-      memory[regions_[k]] = reinterpret_cast<int64_t>(memory + workspace_) + regions_[k + 1];
+    std::memcpy(memory, packed_.image.data(), packed_.image.size() * 8);
+    const int64_t workspace = reinterpret_cast<int64_t>(memory + packed_.workspace_word);
+    for (size_t k = 0; k < regions.size(); k += 2) memory[regions[k]] = workspace + regions[k + 1];
     return Memory(memory);
   }
 
-  Share share_ = nullptr;  // none: it is launched
-  Begin begin_ = nullptr;
-  int64_t workspace_ = 0;         // the word of the memory that the workspace begins at; for launches its bytes
-  int64_t words_ = 0;             // of the jobs and the workspace behind them
-  int64_t streams_ = 0;           // the word that says whether a result goes past the caches, 0 if none may
-  int64_t streamed_ = 0;          // that result among the arguments, which has to begin on a line
-  std::vector<int64_t> image_;    // their first words, with all that is the same for every call; for launches the words that
-                                  // parameters lie in
-  std::vector<int64_t> places_;   // for each argument the word that its address goes to, or -1
-  std::vector<int64_t> jobs_;     // pairs: the word that a job begins at, and how many threads go through it; for launches the
-                                  // function, programs, threads, shared bytes, how many parameters, and the word of each
-  std::vector<int64_t> regions_;  // pairs: a word, and the offset in the workspace whose address it takes
+  Packed packed_;
   Memory kept_;
 };
 

@@ -19,28 +19,42 @@ namespace lngrad {
 using at::Tensor;
 using std::optional;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
-using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Mask = std::array<bool, 3>;
+using Mask = std::array<bool, 3>;  // of the three gradients that an operator has, in its order
 using Sizes = c10::SmallVector<int64_t, 8>;
-
-enum Gate : int64_t { NO_GATE, GATES_Y, GATES_X };
 
 // Which normalization: core/problem.py, Normalization, without alpha, which torch's functions do not have.
 struct Switches {
   bool centred = true;
   double offset = 0.0;
-  Gate gate = NO_GATE;
+  bool norm_before_gate = true;
   bool takes_samples = false;  // whether gamma and beta may be one for each sample
+};
+
+// Results; one that is not wanted, or that the normalization does not have, is undefined.
+struct Forward {
+  Tensor y, mean, rstd, total;
+};
+struct Gradients {
+  Tensor dx, dgamma, dbeta, dgate;
+};
+struct Wanted {
+  bool dx = true, dgamma = true, dbeta = true, dgate = false;
 };
 
 // The arguments of a call, forward or backward; a tensor that is not there is undefined.
 struct Call {
-  Tensor dy, x, mean, rstd, gamma, beta;
-  Tensor second;  // the residual or the gate; in a backward the gradient of the total, or the gate
+  Tensor dy, x, mean, rstd, gamma, beta, residual, dtotal, gate;
   Sizes shape;
   double eps = 0.0;
-  Mask mask{true, true, true};
+  Wanted wanted;
   Switches switches;
+
+  // Of the operator that computes it: a gate's gradient comes in the place of beta's.
+  Mask mask() const { return {wanted.dx, wanted.dgamma, gate.defined() ? wanted.dgate : wanted.dbeta}; }
+  void want(const Mask& mask) {
+    const bool gated = gate.defined();
+    wanted = {mask[0], mask[1], mask[2] && !gated && switches.centred, mask[2] && gated};
+  }
 };
 
 enum Kind : int64_t { ATEN_FORWARD, ATEN_BACKWARD, FORWARD, BACKWARD };
@@ -53,7 +67,8 @@ struct Python {
   PyObject* aten_rms_norm = nullptr;
   PyObject* derivative = nullptr;  // (centred, offset, shape, beta's dtype, mask, x or the total, mean, rstd, gamma, gradients of
                                    // y, mean, rstd and the total) -> dx, dgamma, dbeta
-  PyObject* gated_derivative = nullptr;  // (shape, mask, x, rstd, gamma, gate, dy, eps, offset, gates_x) -> dx, dgamma, dgate
+  PyObject* gated_derivative = nullptr;  // (shape, mask, x, rstd, gamma, gate, dy, eps, offset, norm_before_gate)
+                                         // -> dx, dgamma, dgate
   std::array<PyObject*, 6> operators{};  // torch.ops.lngrad, in the order of ROWS in operators.h
   PyObject* empty = nullptr;       // (shape, a tensor of its dtype) -> a large tensor, from memory that is used again
   const int64_t* chosen = nullptr;  // how many threads lngrad may use, 0: as many as are granted

@@ -20,10 +20,7 @@ Three aten_forward(const Tensor& x, at::IntArrayRef shape, const optional<Tensor
                    double eps) {
   const Call call{.x = x, .gamma = gamma.value_or(Tensor()), .beta = beta.value_or(Tensor()),
                   .shape = Sizes(shape.begin(), shape.end()), .eps = eps};
-  if (auto done = forward(ATEN_FORWARD, call)) {
-    auto& [y, mean, rstd, total] = *done;
-    return {std::move(y), std::move(mean), std::move(rstd)};
-  }
+  if (auto done = forward(ATEN_FORWARD, call)) return {std::move(done->y), std::move(done->mean), std::move(done->rstd)};
   py::gil_scoped_acquire gil;
   return unwrap_three(ask(python.aten_forward, wrap(x), wrap(shape), wrap(call.gamma), wrap(call.beta), wrap(eps)));
 }
@@ -31,8 +28,9 @@ Three aten_forward(const Tensor& x, at::IntArrayRef shape, const optional<Tensor
 Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, const Tensor& mean, const Tensor& rstd,
                     const optional<Tensor>& gamma, const optional<Tensor>& beta, Mask mask) {
   const Call call{.dy = dy, .x = x, .mean = mean, .rstd = rstd, .gamma = gamma.value_or(Tensor()),
-                  .beta = beta.value_or(Tensor()), .shape = Sizes(shape.begin(), shape.end()), .mask = mask};
-  if (auto done = backward(ATEN_BACKWARD, call)) return std::move(*done);
+                  .beta = beta.value_or(Tensor()), .shape = Sizes(shape.begin(), shape.end()),
+                  .wanted = {mask[0], mask[1], mask[2]}};
+  if (auto done = backward(ATEN_BACKWARD, call)) return {std::move(done->dx), std::move(done->dgamma), std::move(done->dbeta)};
   py::gil_scoped_acquire gil;
   return unwrap_three(ask(python.aten_backward, wrap(dy), wrap(x), wrap(shape), wrap(mean), wrap(rstd), wrap(call.gamma),
                           wrap(call.beta), wrap(mask)));
@@ -42,18 +40,21 @@ Three aten_backward(const Tensor& dy, const Tensor& x, at::IntArrayRef shape, co
 
 using List = torch::autograd::variable_list;
 
-// The derivative of a forward that has been done, with a gradient for each edge, in their order: x, gamma, beta and the second.
+// The derivative of a forward that has been done, with a gradient for each edge, in their order: x, gamma, beta, the residual, the
+// gate; an absent tensor has none.
 // All results are results of its node, since the derivative of the backward goes through mean and rstd.
 struct Differentiable : torch::autograd::Function<Differentiable> {
   using Context = torch::autograd::AutogradContext;
 
-  // What is kept beside the tensors: how many dimensions are normalized, the dtypes of x and of beta, whether there is a second
-  // tensor, which gate it is, gamma's offset, eps.
+  // What is kept beside the tensors: how many dimensions are normalized, the dtypes of x and of beta, whether there is a
+  // residual, norm_before_gate, gamma's offset, eps.
   struct Facts {
-    int64_t dims, x, beta, has_second, gate;
+    int64_t dims, x, beta, has_residual, norm_before_gate;
     double offset, eps;
 
-    c10::IValue packed() const { return std::vector<int64_t>{dims, x, beta, has_second, gate, bits_of(offset), bits_of(eps)}; }
+    c10::IValue packed() const {
+      return std::vector<int64_t>{dims, x, beta, has_residual, norm_before_gate, bits_of(offset), bits_of(eps)};
+    }
     static Facts of(const c10::IValue& value) {
       Facts facts;
       static_assert(sizeof facts == 7 * 8);
@@ -70,43 +71,51 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 
   template <class Needed>
   static List derive(const Facts& facts, const List& saved, const List& grads, Needed needed) {
-    const Tensor &x = saved[0], &mean = saved[1], &gamma = saved[3];
+    const Tensor &x = saved[0], &mean = saved[1], &gamma = saved[3], &gate = saved[4];
     const auto shape = x.sizes().slice(x.dim() - facts.dims);
-    Call call{.dy = grads[0], .x = x, .mean = mean, .rstd = saved[2], .gamma = gamma, .second = saved[4],
+    Call call{.dy = grads[0], .x = x, .mean = mean, .rstd = saved[2], .gamma = gamma, .gate = gate,
               .shape = Sizes(shape.begin(), shape.end()), .eps = facts.eps,
-              .switches = {mean.defined(), facts.offset, static_cast<Gate>(facts.gate), true}};
-    size_t edge = 0;  // an absent parameter has none
+              .switches = {mean.defined(), facts.offset, facts.norm_before_gate != 0, true}};
+    size_t edge = 0;
     const bool wants_x = needed(edge++), wants_gamma = gamma.defined() && needed(edge++);
-    const bool wants_beta = facts.beta != ABSENT && needed(edge++), wants_second = facts.has_second && needed(edge++);
-    call.mask = {wants_x || (wants_second && !facts.gate), wants_gamma, facts.gate ? wants_second : wants_beta};
-    if (facts.has_second && !facts.gate && call.mask[0]) call.second = grads.back();
+    const bool wants_beta = facts.beta != ABSENT && needed(edge++), wants_residual = facts.has_residual && needed(edge++);
+    const bool wants_gate = gate.defined() && needed(edge++);
+    call.wanted = {wants_x || wants_residual, wants_gamma, wants_beta, wants_gate};
+    if (facts.has_residual && call.wanted.dx) call.dtotal = grads.back();
 
-    auto [dx, dgamma, dthird] = gradients(call, mean.defined() ? grads[2] : Tensor(), grads[1], facts.beta);
+    auto [dx, dgamma, dbeta, dgate] = gradients(call, mean.defined() ? grads[2] : Tensor(), grads[1], facts.beta);
     const auto dtype = static_cast<at::ScalarType>(facts.x);  // a total may be wider
     List all{wants_x && dx.defined() && dx.scalar_type() != dtype ? dx.to(dtype) : wants_x ? dx : Tensor()};
     if (gamma.defined()) all.push_back(std::move(dgamma));
-    if (facts.beta != ABSENT) all.push_back(dthird);
-    if (facts.has_second) all.push_back(!wants_second ? Tensor() : facts.gate ? std::move(dthird) : std::move(dx));
+    if (facts.beta != ABSENT) all.push_back(std::move(dbeta));
+    if (facts.has_residual) all.push_back(wants_residual ? std::move(dx) : Tensor());
+    if (gate.defined()) all.push_back(std::move(dgate));
     return all;
   }
 
-  static Three gradients(const Call& call, const Tensor& dmean, const Tensor& drstd, int64_t beta) {
-    const auto& [dy, x, mean, rstd, gamma, none, second, shape, eps, mask, switches] = call;
+  static Gradients gradients(const Call& call, const Tensor& dmean, const Tensor& drstd, int64_t beta) {
+    const auto& [dy, x, mean, rstd, gamma, no_beta, residual, dtotal, gate, shape, eps, wanted, switches] = call;
     const bool alone = dy.defined() && !dmean.defined() && !drstd.defined();
     const bool one_dtype = beta == ABSENT || beta == dtype_of(gamma.defined() ? gamma : x);
-    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && is_plain(dy) && is_plain_or_absent(second)) {
+    const bool plain = is_plain_or_absent(dy) && is_plain_or_absent(dtotal) && is_plain_or_absent(gate);
+    if (alone && one_dtype && !at::GradMode::is_enabled() && nobody_listens() && plain) {
       RECORD_FUNCTION(ROWS[row_of(call) + 1].name, std::vector<c10::IValue>({dy, x}));
       if (auto done = lngrad::backward(BACKWARD, call)) return std::move(*done);
     }
     py::gil_scoped_acquire gil;
-    if (switches.gate)
-      return unwrap_three(ask(python.gated_derivative, wrap(shape), wrap(mask), wrap(x), wrap(rstd), wrap(gamma), wrap(second),
-                              wrap(dy), wrap(eps), wrap(switches.offset), wrap(switches.gate == GATES_X)));
+    if (gate.defined()) {
+      auto [dx, dgamma, dgate] = unwrap_three(ask(python.gated_derivative, wrap(shape), wrap(call.mask()), wrap(x), wrap(rstd),
+                                                  wrap(gamma), wrap(gate), wrap(dy), wrap(eps), wrap(switches.offset),
+                                                  wrap(switches.norm_before_gate)));
+      return {std::move(dx), std::move(dgamma), {}, std::move(dgate)};
+    }
     const auto dtype = beta == ABSENT
         ? py::none()
         : py::borrow(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(beta))));
-    return unwrap_three(ask(python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(mask),
-                            wrap(x), wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(second)));
+    auto [dx, dgamma, dbeta] = unwrap_three(ask(
+        python.derivative, wrap(switches.centred), wrap(switches.offset), wrap(shape), dtype, wrap(call.mask()), wrap(x),
+        wrap(mean), wrap(rstd), wrap(gamma), wrap(dy), wrap(dmean), wrap(drstd), wrap(dtotal)));
+    return {std::move(dx), std::move(dgamma), std::move(dbeta), {}};
   }
 };
 
@@ -114,21 +123,20 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 struct Node final : torch::autograd::CppNode<Differentiable> {
   explicit Node(Differentiable::Facts facts) : facts(facts) {}
 
-  static void follow(const Four& results, const Call& call, Differentiable::Facts facts) {
+  static void follow(const Forward& results, const Call& call, Differentiable::Facts facts) {
     const auto& [y, mean, rstd, total] = results;
     auto* node = new Node(facts);
     decltype(torch::autograd::Edge::function) pointer;
     own(pointer, node);
     torch::autograd::edge_list edges;
-    edges.reserve(4);
-    for (const Tensor* input : {&call.x, &call.gamma, &call.beta, &call.second})
+    edges.reserve(4);  // x, gamma and at most two more
+    for (const Tensor* input : {&call.x, &call.gamma, &call.beta, &call.residual, &call.gate})
       if (input->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*input));
     node->set_next_edges(std::move(edges));
     for (const Tensor* result : {&y, &rstd, &mean, &total})
       if (result->defined()) torch::autograd::set_history(*result, pointer);
     node->set_ctx_grad_fn(pointer);
-    const Tensor &h = total.defined() ? total : call.x, gate = facts.gate ? call.second : Tensor();
-    node->ctx_.save_for_backward({h, mean, rstd, call.gamma, gate});
+    node->ctx_.save_for_backward({total.defined() ? total : call.x, mean, rstd, call.gamma, call.gate});
     node->ctx_.set_materialize_grads(false);
     node->save_variables_to_ctx();
   }
@@ -152,7 +160,7 @@ struct Node final : torch::autograd::CppNode<Differentiable> {
   // Older releases of torch count a node's owners beside it, newer ones in it.
   template <class Base>
   static void own(std::shared_ptr<Base>& pointer, Node* node) {
-    pointer = {node, [](auto* one) { deleteNode(one); }};
+    pointer = {node, [](auto* owned) { deleteNode(owned); }};
   }
   template <class Counted>
   static void own(Counted& pointer, Node* node) {
@@ -163,20 +171,19 @@ struct Node final : torch::autograd::CppNode<Differentiable> {
 // As autocast on a GPU has a normalization: in float32, and the casts are differentiated too.
 void cast_as_autocast(Call& call) {
   if (!call.x.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return;
-  for (Tensor* one : {&call.x, &call.gamma, &call.beta, &call.second})
-    if (one->defined() && one->scalar_type() != at::kDouble) *one = one->to(at::kFloat);
+  for (Tensor* tensor : {&call.x, &call.gamma, &call.beta, &call.residual, &call.gate})
+    if (tensor->defined() && tensor->scalar_type() != at::kDouble) *tensor = tensor->to(at::kFloat);
 }
 
-// y and the total of plain tensors, with their derivative; nothing where the call is to go through Python.
-optional<std::pair<Tensor, Tensor>> norm_of(const Call& call) {
+// The results of plain tensors, with their derivative; nothing where the call is to go through Python.
+optional<Forward> norm_of(const Call& call) {
   RECORD_FUNCTION(ROWS[row_of(call)].name, std::vector<c10::IValue>({call.x}));
   auto done = forward(FORWARD, call);
   if (!done) return {};
-  const auto& [centred, offset, gate, takes_samples] = call.switches;
   if (wants_derivative(call))
     Node::follow(*done, call, {static_cast<int64_t>(call.shape.size()), dtype_of(call.x), dtype_of(call.beta),
-                               call.second.defined(), gate, offset, call.eps});
-  return std::pair(std::get<0>(*done), std::get<3>(*done));
+                               call.residual.defined(), call.switches.norm_before_gate, call.switches.offset, call.eps});
+  return done;
 }
 
 // norm, with the arguments of layer_norm, norm or gated_norm in ROWS -> y, or (y, total) with a residual; NotImplemented for
@@ -192,8 +199,8 @@ PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t number) {
     return norm_of(call);
   });
   if (!done) Py_RETURN_NOTIMPLEMENTED;
-  const auto& [y, total] = *done;
-  return (total.defined() ? py::make_tuple(wrap(y), wrap(total)) : wrap(y)).release().ptr();
+  py::object y = wrap(done->y);
+  return (done->total.defined() ? py::make_tuple(y, wrap(done->total)) : y).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -209,7 +216,7 @@ Tensor aten_rms_norm(const Tensor& x, c10::SymIntArrayRef shape, const optional<
                                                            : std::numeric_limits<float>::epsilon();
     const Call call{.x = x, .gamma = gamma, .shape = Sizes(sizes->begin(), sizes->end()), .eps = eps.value_or(epsilon),
                     .switches = {.centred = false}};
-    if (auto done = norm_of(call)) return done->first;
+    if (auto done = norm_of(call)) return done->y;
   }
   py::gil_scoped_acquire gil;
   return unwrap(ask(python.aten_rms_norm, wrap(x), wrap(shape), wrap(gamma), eps ? wrap(*eps) : py::none()).ptr());

@@ -68,7 +68,7 @@ def _forward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """y, mean, rstd and total as DTensors; tensors without elements for what there is not."""
     mesh = _mesh({"x": x, "gamma": gamma, "beta": beta, "residual": residual})
-    call = operators.norm_call(x, normalized_shape, gamma, beta, residual, centred, offset)
+    call = operators.norm_call(x, normalized_shape, gamma, beta, residual, None, centred, offset)
     outputs = _outputs(call)
     split = x.dim() - len(normalized_shape)
     layout = Layout.of(x.placements, x.dim(), split)
@@ -114,7 +114,7 @@ def _backward(
     """dx, dgamma and dbeta as DTensors; tensors without elements for those that are not wanted."""
     mean = mean if centred else None
     mesh = _mesh({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal})
-    switches = dtotal, centred, offset
+    switches = dtotal, None, centred, offset
     call = operators.norm_backward_call(dy, x, normalized_shape, mean, rstd, gamma, output_mask, *switches)
     outputs = _outputs(call)
     split = x.dim() - len(normalized_shape)

@@ -58,7 +58,7 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
         "suite.wild": ["crashed", "crashed"],
         "suite.wrong": ["failed", "failed"],
     }
-    told = " ".join(result.output.split())
+    output = " ".join(result.output.split())
     for text in (
         "LeakFault",
         "SIGSEGV",
@@ -67,7 +67,7 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
         "µs by the model",
         "busy: S ",
     ):
-        assert text in told
+        assert text in output
     assert {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()} == before
 
 

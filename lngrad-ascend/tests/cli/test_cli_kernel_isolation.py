@@ -143,8 +143,8 @@ def test_a_program_whose_kernel_takes_it_down(folder, capfd):
     compile_program(source, program, [*cflags(toolkit), f"-I{folder}"], libs(toolkit))
     for key, code in ((4, -signal.SIGSEGV), (6, 1), (7, 3), (0, 0)):
         done = subprocess.run([str(program), str(key)], capture_output=True, text=True, check=False)
-        told = {7: ("caught: too far\n", ""), 0: ("", "")}.get(key, ("", f"lngrad: {ENDS.get(key)}\n"))
-        assert (done.returncode, done.stdout, done.stderr) == (code, *told)
+        output = {7: ("caught: too far\n", ""), 0: ("", "")}.get(key, ("", f"lngrad: {ENDS.get(key)}\n"))
+        assert (done.returncode, done.stdout, done.stderr) == (code, *output)
     output, code = _interrupted([str(program), "1"], folder)
     assert (code, output) == (-signal.SIGINT, f"lngrad: k: it was interrupted{AT}\n")
     assert run_program(source, ["1"], toolkit, Settings(), time_limit=2) == 124

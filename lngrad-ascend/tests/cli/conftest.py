@@ -113,10 +113,18 @@ def gtest(tmp_path_factory):
         (gtest / path).write_text(text)
     (gtest / "lib").mkdir()
     for name, source in (("gtest_main", "main"), ("gtest", "none")):
-        made = gtest / f"{source}.o"
-        compile_ = ["c++", "-std=c++17", f"-I{gtest / 'include'}", "-c", str(gtest / f"{source}.cpp"), "-o", str(made)]
-        subprocess.run(compile_, check=True)
-        subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(made)], check=True)
+        compiled = gtest / f"{source}.o"
+        command = [
+            "c++",
+            "-std=c++17",
+            f"-I{gtest / 'include'}",
+            "-c",
+            str(gtest / f"{source}.cpp"),
+            "-o",
+            str(compiled),
+        ]
+        subprocess.run(command, check=True)
+        subprocess.run(["ar", "rc", str(gtest / "lib" / f"lib{name}.a"), str(compiled)], check=True)
     return gtest
 
 

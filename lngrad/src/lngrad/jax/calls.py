@@ -38,6 +38,7 @@ from lngrad.core.problem import (
 )
 from lngrad.core.threads import chosen
 from lngrad.cpu.xla import Calls
+from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import bytes_of, contiguous_strides
 from lngrad.typing import Address, Mask, Shape
 
@@ -305,4 +306,9 @@ def wait_until_idle() -> None:
 _TEXT = ctypes.create_string_buffer(b"lngrad: interrupted")
 _INTERRUPTED = _ErrorArgs(_ErrorArgs.errc.offset + _ErrorArgs.errc.size, None, ctypes.addressof(_TEXT), CANCELLED)
 
-handler = Calls(_answer, ctypes.addressof(_INTERRUPTED))
+handler: Calls
+why_not: BackendUnavailable | None = None  # there is no handler
+try:
+    handler = Calls(_answer, ctypes.addressof(_INTERRUPTED))
+except BackendUnavailable as reason:
+    why_not = reason

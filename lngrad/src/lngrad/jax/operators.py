@@ -92,7 +92,7 @@ def forward_formula(
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
-for target in (TARGET, meshes.TARGET):
+for target in (TARGET, meshes.TARGET) if calls.why_not is None else ():
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls.handler.function), platform="cpu")
 
 
@@ -113,6 +113,8 @@ def _finish() -> None:
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:
     """Our handler on some arrays, all of which vary over the same axes of a mesh; `like` is one of them."""
+    if calls.why_not is not None:
+        raise calls.why_not
     _lowered.add(TARGET)
     results = [result(like, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]

@@ -3,19 +3,22 @@
     python scripts/fit_cycles.py          the fit, and a table of every figure with its error
     python scripts/fit_cycles.py --table  the table alone, by the figures of the package
 
-A figure is a tile or an instruction whose cycles somebody has published for an Atlas A2 (910B), and the program that gives it
-here, at the same addresses. Sources: "pto": profiles of single tiles in the tests of pto-isa's cost model, and lines that were
-fitted to such profiles there (here one point of each, at 64 rows or at 128 repeats), numbers alone, no table; "add": the
-tuned Add example of asc-devkit, µs of a unit at 1.85 GHz through the number of its instructions. Every second figure, by
-name, is set aside: the fit does not see it. Whoever chose what the model has, and how figures are grouped, had read them all.
-Left out are figures that beat Huawei's own table of theoretical performance, figures of a tile that contradict the line for the
-same tile, and tiles whose instructions are not known (selections, transposes, gathers, sorts).
+A figure is a row of benchmarks/results/published-cycles.csv: a tile or an instruction whose cycles somebody has published for
+an Atlas A2 (910B), and the program that gives it here, with its arguments, at the same addresses. Sources: "pto": profiles of
+single tiles in the tests of pto-isa's cost model, and lines that were fitted to such profiles there (here one point of each,
+at 64 rows or at 128 repeats), numbers alone, no table; "add": the tuned Add example of asc-devkit, µs of a unit at 1.85 GHz
+through the number of its instructions. Every second figure, by name, is set aside: the fit does not see it. Whoever chose
+what the model has, and how figures are grouped, had read them all. Left out are figures that beat Huawei's own table of
+theoretical performance, figures of a tile that contradict the line for the same tile, and tiles whose instructions are not
+known (selections, transposes, gathers, sorts).
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -29,8 +32,13 @@ from lngrad_ascend.device.cycles import Share, Trace, run_cores
 from lngrad_ascend.device.local_tensor import memory_at
 from lngrad_ascend.device.pipes import VECTOR, S
 
-F32, F16, I32, I16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32), np.dtype(np.int16)
-WORDS = {F32: "f32", F16: "f16", I32: "i32", I16: "i16"}
+FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "published-cycles.csv"
+DTYPES = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+}
 SOC = socs.get("Ascend910B3")
 Program = Callable[[Core], None]
 A, B, C, FAR = 0, 0x4000, 0x8000, 0x28000  # where the tiles of the profiles lie
@@ -152,11 +160,11 @@ def row_expand(dtype: Any, rows: int, columns: int) -> Program:
     return run
 
 
-def copies(times: int, blocks: int, nbytes: int, inward: bool = True) -> Program:
+def copies(times: int, blocks: int, nbytes: int, direction: str = "in") -> Program:
     """Copies of so many blocks, one behind the other."""
 
     def run(core: Core) -> None:
-        place = c.TPosition.VECIN if inward else c.TPosition.VECOUT
+        place = c.TPosition.VECIN if direction == "in" else c.TPosition.VECOUT
         step = -(-nbytes // 32) * 32
         whole = memory_at(core, place, np.dtype(np.uint8), 0, times * blocks * step)
         core.ub.poison[: whole.nbytes] = 0
@@ -164,7 +172,7 @@ def copies(times: int, blocks: int, nbytes: int, inward: bool = True) -> Program
         remote.SetGlobalBuffer(GM)
         for turn in range(times):
             local = whole[turn * blocks * step :]
-            if inward:
+            if direction == "in":
                 c.DataCopyPad(local, remote, c.DataCopyExtParams(blocks, nbytes), c.DataCopyPadExtParams())
             else:
                 c.DataCopyPad(remote, local, c.DataCopyExtParams(blocks, nbytes))
@@ -176,101 +184,31 @@ def local_copy(dtype: Any, count: int) -> Program:
     return lambda core: c.DataCopy(at(core, dtype, 0x22000, count), at(core, dtype, A, count), count)
 
 
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        binary, unary, with_scalar, division_by_scalar, cast, row_sum, column_sum, row_expand, copies, local_copy,
+    )
+}  # fmt: skip
+
+
+def _argument(word: str) -> Any:
+    """The value of a word: an element type, a number, places in the Unified Buffer, or the name of an instruction."""
+    if word in DTYPES:
+        return DTYPES[word]
+    if "/" in word:
+        return tuple(int(place, 0) for place in word.split("/"))
+    return int(word, 0) if word[0].isdigit() else word
+
+
 def _figures() -> Iterator[Figure]:
-    tile = 64 * 64
-    for name, op, f32, i32, f16, i16 in (
-        ("TADD", "Add", 160, 151, 92, 167), ("TSUB", "Sub", 153, 132, 68, 170), ("TMUL", "Mul", 168, 152, 96, 168),
-    ):  # fmt: skip
-        yield Figure(f"pto {name} f32 64x64", f32, binary(op, F32, tile))
-        yield Figure(f"pto {name} i32 64x64", i32, binary(op, I32, tile))
-        yield Figure(f"pto {name} f16 16x256", f16, binary(op, F16, tile))
-        yield Figure(f"pto {name} i16 64x64", i16, binary(op, I16, tile, 64))
-    yield Figure("pto TDIV f32 64x64", 288, binary("Div", F32, tile))
-    yield Figure("pto TDIV f16 64x64", 304, binary("Div", F16, tile))
-    for name, op, small in (("TADDS", "Adds", 57), ("TMULS", "Muls", 58)):
-        yield Figure(f"pto {name} f32 32x64", small, with_scalar(op, F32, 2048))
-        yield Figure(f"pto {name} f16 63x64", 69, with_scalar(op, F16, 63 * 64))
-        yield Figure(f"pto {name} i32 31x128", 70, with_scalar(op, I32, 31 * 128))
-        yield Figure(f"pto {name} i16 15x192", 40, with_scalar(op, I16, 15 * 192))
-        yield Figure(f"pto {name} f32 7x448", 77, with_scalar(op, F32, 7 * 448))
-        yield Figure(f"pto {name} f32 256x16", 266, with_scalar(op, F32, tile, 256))
-    for dtype, shape, cycles in ((F32, "64x64", 87), (I32, "64x64", 68), (F16, "64x64", 55), (F16, "16x256", 40)):
-        yield Figure(f"pto TMINS {WORDS[dtype]} {shape}", cycles, with_scalar("Mins", dtype, tile))
-    yield Figure("pto TMINS i16 64x64", 70, with_scalar("Mins", I16, tile, 64))
-    yield Figure("pto TABS f32 64x64", 68, unary("Abs", F32, tile, 0, C))
-    yield Figure("pto TABS f16 16x256", 36, unary("Abs", F16, tile, 0, C))
-    for shape, dtype, count, cycles in (
-        ("64x64", F32, 4096, 159), ("64x64", F16, 4096, 95), ("32x32", F16, 1024, 47), ("32x32", F32, 1024, 63),
-        ("32x16", F32, 512, 30),
-    ):  # fmt: skip
-        yield Figure(f"pto TEXP {WORDS[dtype]} {shape}", cycles, unary("Exp", dtype, count, 0, 0x11000))
-    for where, dst, f32, f16 in (("", 0x20000, 160, 160), (" in place", A, 198, 102)):
-        yield Figure(f"pto TSQRT f32 64x64{where}", f32, unary("Sqrt", F32, tile, 0, dst))
-        yield Figure(f"pto TSQRT f16 64x64{where}", f16, unary("Sqrt", F16, tile, 0, dst))
-    yield Figure("pto TRSQRT f16 64x64", 58, unary("Rsqrt", F16, tile))
-    yield Figure("pto TCVT f32 f16 4x64", 33, cast(F16, F32, 256))
-    yield Figure("pto TCVT f16 f32 4x64", 33, cast(F32, F16, 256))
-    yield Figure("pto TDIVS f32 32x64", 205, division_by_scalar(F32, 2048))
-    yield Figure("pto TDIVS f16 63x64", 328, division_by_scalar(F16, 63 * 64))
-    yield Figure("pto TDIVS f32 line 64x64", 365, division_by_scalar(F32, tile))
-    yield Figure("pto TDIVS f16 line 64x128", 621, division_by_scalar(F16, 2 * tile))
-    for name, op, profiles, lines in (
-        ("TROWSUM", "WholeReduceSum", (492, 495), (573, 507, 505)), ("TROWMAX", "WholeReduceMax", (480, 481), (560, 495, 491)),
-    ):  # fmt: skip
-        yield Figure(f"pto {name} f32 64x64", profiles[0], row_sum(op, F32, 64, 64))
-        yield Figure(f"pto {name} f16 64x128", profiles[1], row_sum(op, F16, 64, 128))
-        yield Figure(f"pto {name} f32 line 64x128", lines[0], row_sum(op, F32, 64, 128))
-        yield Figure(f"pto {name} f32 line 64x32", lines[1], row_sum(op, F32, 64, 32))
-        yield Figure(f"pto {name} f16 line 64x64", lines[2], row_sum(op, F16, 64, 64))
-    for dtype, columns, cycles in (
-        (F32, 64, 1263),
-        (F32, 128, 1424),
-        (F16, 128, 1263),
-        (F32, 336, 1825),
-        (F16, 656, 1844),
-    ):
-        yield Figure(f"pto TCOLSUM {WORDS[dtype]} line 64x{columns}", cycles, column_sum(dtype, 64, columns))
-    yield Figure("pto TCOLSUM f32 1x3072", 390, local_copy(F32, 3072))
-    yield Figure("pto TCOLMAX f32 1x3072", 390, local_copy(F32, 3072))
-    for dtype, columns, cycles in ((F32, 64, 933), (F16, 64, 933), (F32, 128, 998), (F16, 192, 997)):
-        yield Figure(f"pto TROWEXPAND {WORDS[dtype]} 64x{columns}", cycles, row_expand(dtype, 64, columns))
-    for name, op, f32, f16 in (("TADDS", "Adds", 89, 89), ("TMULS", "Muls", 90, 90), ("TMINS", "Mins", 87, 87)):
-        yield Figure(f"pto {name} f32 line 64x64", f32, with_scalar(op, F32, tile))
-        yield Figure(f"pto {name} f16 line 64x128", f16, with_scalar(op, F16, 2 * tile))
-    for name, op, f32, f16 in (("TMUL", "Mul", 154, 154), ("TSUB", "Sub", 153, 153)):
-        yield Figure(f"pto {name} f32 line 64x64", f32, binary(op, F32, tile))
-        yield Figure(f"pto {name} f16 line 64x128", f16, binary(op, F16, 2 * tile))
-    apart = (0x10000, 0, 0x8000)
-    for op, name, cycles, dtype in (
-        ("vadd", "Add", 294.08, F32), ("vmul", "Mul", 319.4, F32), ("vmax", "Max", 280.28, F32),
-        ("vdiv", "Div", 546.84, F32), ("vand", "And", 279.84, I16),
-    ):  # fmt: skip
-        program = binary(name, dtype, 32768 // dtype.itemsize, 0, apart)
-        yield Figure(f"pto {op} line 128 repeats", cycles, program)
-    for op, cycles, program in (
-        ("vln", 289, unary("Ln", F32, 8192)), ("vexp", 287, unary("Exp", F32, 8192)),
-        ("vrelu", 151, unary("Relu", F32, 8192)), ("vrsqrt", 160.96, unary("Rsqrt", F32, 8192)),
-        ("vmaxs", 151, with_scalar("Maxs", F32, 8192)), ("vlrelu", 157.84, with_scalar("LeakyRelu", F32, 8192)),
-    ):  # fmt: skip
-        yield Figure(f"pto {op} line 128 repeats", cycles, program)
-    for name, cycles, times, blocks, nbytes in (
-        ("f32 128x128", 776, 1, 128, 512), ("f32 256x64", 2624, 8, 32, 256), ("f32 128x127", 773, 1, 128, 508),
-        ("i16 128x127", 519, 1, 128, 254),
-        ("u8 128x127", 392, 1, 128, 127), ("i16 64x128", 8576, 32, 2, 256), ("f32 256x60", 2497, 8, 32, 240),
-    ):  # fmt: skip
-        yield Figure(f"pto TLOAD {name}", cycles, copies(times, blocks, nbytes))
-    for name, cycles, count, places in (
-        ("case 1 Add", 86.0, 4096, (0x10000, 0, 0x8000)), ("case 2 Add", 86.1, 4096, (0x10000, 0, 0x8000)),
-        ("case 3 Add", 278.5, 16384, (0x10000, 0, 0x8000)), ("case 6 Add", 149.6, 16256, (0x20000, 0, 32512)),
-    ):  # fmt: skip
-        yield Figure(f"add {name}", cycles, binary("Add", F16, count, 0, places))
-    yield Figure("add case 0 MTE2", 334, copies(1, 1, 8192))
-    yield Figure("add case 1 MTE2", 350, copies(1, 1, 8192))
-    yield Figure("add case 0 MTE3", 281, copies(1, 1, 8192, False))
-    yield Figure("add case 1 MTE3", 295, copies(1, 1, 8192, False))
+    with FILE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            program = PROGRAMS[row["program"]](*map(_argument, row["arguments"].split()))
+            yield Figure(row["figure"], float(row["cycles"]), program)
 
 
-FIGURES = sorted(_figures())
+FIGURES = list(_figures())
 TURNS = 3
 FITTED, SET_ASIDE = FIGURES[::2], FIGURES[1::2]
 GROUPS = (

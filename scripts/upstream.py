@@ -42,98 +42,17 @@ from lngrad_ascend.sdk.toolkit import cflags, libs, write_toolkit
 from lngrad_ascend.soc import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, RECORDS = ROOT / "docs" / "upstream.md", ROOT / "benchmarks" / "results" / "upstream.csv"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE, RECORDS = ROOT / "docs" / "upstream.md", RESULTS / "upstream.csv"
+# What a person has found behind a test that does not pass, by operator (empty for any) and words of its text; the first row
+# that fits counts. "ours": the simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts
+# itself or its kernel.
+JUDGEMENTS = RESULTS / "upstream-judgements.csv"
 COLUMNS = ("part", "name", "checked", "device", "remarks", "note")
 ROOMS = ("norm", "experimental/norm")
 NO_VECTOR = re.compile(r"\b(conv|matmul|examples|scripts)\b")  # rooms of the cube, or of no operators
 EXAMPLE_S = 300  # for a host example
 FEW = 3  # a reason of more tests than this has a line of its own on the page
-
-# What a person has found behind a test that does not pass, by operator ("" for any) and words of its text. "ours": the
-# simulator is too strict or lacks something; "upstream": a true fault; "test": it contradicts itself or its kernel.
-_CUT = "test: its tiling covers 2 of 20 columns (ubLoop 2, ubFormer 1, ubTail 1)"
-_UNWRITTEN = "upstream: what nothing has written is copied out or read as a number"
-JUDGEMENTS: dict[tuple[str, str], str] = {
-    ("moe_gating_top_k_softmax", "was not written since AllocTensor"): _UNWRITTEN,  # left out under __CCE_KT_TEST__
-    ("index_fill", "nothing orders the two"): "upstream: a block reads in a loop what others write, until all have",
-    (
-        "ge_glu_grad_v2",
-        "was not written since AllocTensor",
-    ): "test: it runs bfloat16 of a kernel built for another type",
-    ("moe_token_permute_with_routing_map", "was not written since AllocTensor"): (
-        "upstream: under __CCE_KT_TEST__ the kernel leaves out its copies"
-    ),
-    ("lin_space", "must be a multiple of 32 bytes"): "upstream: DataCopy of 16 bytes, of which a device copies none",
-    ("", "overlap inside a repeat"): "upstream: Copy between overlapping places",
-    ("", "mask must be 1 to 64, got 128"): "upstream: a mask of 128 for float, which a device wraps",
-    ("moe_token_permute_with_routing_map_grad", "assertion failed"): "test: its tiling has a capacity of 0",
-    ("hardtanh_grad", "Actual: false"): "test: its tiling has no tiles",
-    ("", "global memory at 0x0 "): "test: it passes a null pointer",
-    ("", "block_num: expected"): "test: its tiling has 0 blocks",
-    ("cholesky", "ends at byte 0"): "upstream: past the end of a buffer of 0 bytes",
-    ("", "framework's temporary buffer"): "ours: InitOutput behind InitOutput, which write equal values",
-    ("", "InitOutput: the GmAlloc memory"): (
-        "test: memory that it passes (a workspace of 32 bytes) is smaller than what the kernel clears"
-    ),
-    ("", "is allocated, the vector unit must not use it"): (
-        "ours: a VECIN buffer used as plain memory, which the hardware takes and CANN's checker reports"
-    ),
-    ("", "overlap 0 bytes apart"): (
-        "upstream: a widening Cast in place, which CANN's checker refuses; a device reads a repeat before it writes it"
-    ),
-    ("", "must be at VECIN or VECCALC, it is at VECOUT"): (
-        "upstream: DataCopy from global memory to VECOUT, which is not in its table; a device knows no such places"
-    ),
-    ("", "was freed and must not be used"): (
-        "upstream: a tensor is used behind FreeTensor, which CANN's checker reports and a device runs"
-    ),
-    ("", "was not written since AllocTensor"): (
-        "upstream: what a buffer held before AllocTensor is used, which CANN's checker reports"
-    ),
-    (
-        "",
-        "tensors were not freed",
-    ): "upstream: a tensor is never freed, which CANN's checker reports",
-    ("group_norm_grad", "DataCopyPad at group_norm_grad.h:8"): (
-        "upstream: InitOutput's copies read memory that InitBuffer hands out next, with no MTE3_MTE2 flag between"
-    ),
-    ("add_layer_norm_quant", "add_layer_norm_dynamic_quant_normal_kernel.h:150"): (
-        "upstream: in float without a bias Add reads the bias's buffer, which nothing has filled"
-    ),
-    ("group_norm_swish_grad", "blocks 0 and 1"): ("upstream: under __CCE_KT_TEST__ the kernel leaves out its SyncAll"),
-    (
-        "group_norm_grad",
-        "Mul at group_norm_grad.h:513",
-    ): "upstream: no V_MTE2 flag before DataCopyPad fills the buffer again",
-    ("group_norm_grad", "has 90 elements from here on"): "upstream: reads behind the size that it gave SetGlobalBuffer",
-    (
-        "layer_norm_grad_v3",
-        "18253611096",
-    ): "test: colAlignV is 1 for 20 columns, so that a gap of DataCopyPad wraps below 0",
-    ("layer_norm_grad_v3", "was never written"): _CUT,
-    ("layer_norm_grad_v3", "has 0 elements from here on"): _CUT,
-    ("layer_normalization_grad", "that Add reads"): "upstream: no V_MTE2 flag before DataCopy reuses the buffer",
-    # By their words alone.
-    ("", "the cube is not simulated"): "ours: the cube is not simulated",
-    ("", "not done within"): "ours: not done in the time given",
-    ("", "in the counter mode"): "ours: the counter mode is not simulated for such repeats",
-    ("", "compare_data.py"): "test: its script that compares is missing",
-    ("", "do not fit, the Unified Buffer"): "test: its tiling takes more than the 192 KiB of A2's Unified Buffer",
-    ("", "a whole number was divided by zero"): "test: its tiling leaves a divisor at 0",
-    ("", "must have no bytes in common"): "upstream: in place, which the function's page forbids",
-    (
-        "",
-        " bytes apart",
-    ): "upstream: DataCopy between overlapping places, which a device runs",
-    ("", "SetSize: "): "upstream: SetSize beyond the tensor's buffer",
-    ("", "nothing orders the two"): "upstream: no flag or barrier between two accesses",
-    ("", "GmAlloc memory at"): "upstream: past the end of the memory that the test gives",
-    ("", "belong to no array of the launch"): "upstream: past the end of the memory that the test gives",
-    ("", " too far"): "upstream: past the end of a buffer",
-    ("", "on reach byte"): "upstream: past the end of a buffer",
-    ("", "was never written"): _UNWRITTEN,
-    ("", "DtypeError: "): "upstream: a type that the function's page does not have",
-}
 
 
 class Row(NamedTuple):
@@ -184,10 +103,7 @@ class Kept:
 
     def add_row(self, row: Row, compiled_only: bool) -> None:
         """Add an operator's."""
-        files = [
-            {"path": str(file.path), "error": file.error, "cases": file.cases, "remarks": list(file.remarks)}
-            for file in row.files
-        ]
+        files = [vars(file) | {"path": str(file.path)} for file in row.files]
         found = {"files": files, "refused": row.refused, "compiled only": compiled_only}
         self.add(f"{row.room}/{row.operator}", found)
 
@@ -197,12 +113,7 @@ class Kept:
         if found is None:
             return None
         files = [
-            TestFile(
-                Path(file["path"]),
-                file["error"],
-                [Outcome(*case) for case in file["cases"]],
-                dict.fromkeys(file["remarks"]),
-            )
+            TestFile(**{**file, "path": Path(file["path"]), "cases": [Outcome(*case) for case in file["cases"]]})
             for file in found["files"]
         ]
         return Row(room, operator, files, found["refused"])
@@ -224,8 +135,8 @@ def _example(source: Path, toolkit: Path) -> str:
 
 
 def _judgement(operator: str, why: str) -> str:
-    found = [text for (name, word), text in JUDGEMENTS.items() if name in (operator, "") and word in why]
-    return found[0] if found else "not judged"
+    rows = (row for row in read(JUDGEMENTS) if row["operator"] in (operator, "") and row["words"] in why)
+    return next((row["judgement"] for row in rows), "not judged")
 
 
 def _cell(text: str) -> str:
@@ -237,18 +148,28 @@ def _record(*values: object) -> dict[str, str]:
     return dict(zip(COLUMNS, map(str, [*values, *[""] * (len(COLUMNS) - len(values))]), strict=True))
 
 
-def _operators(rows: list[Row]) -> list[dict[str, str]]:
-    """A record an operator, and one a test that does not pass."""
-    records = []
-    for row in rows:
-        name = row.room.removesuffix("norm") + row.operator
-        if row.refused or row.late:
-            records.append(_record("not run" if row.late else "left out", name))
-            continue
-        cells = _counts(row.files)
-        error = next((file.error for file in row.files if file.error), "")
-        records.append(_record("operator", name, *cells, sum(len(file.remarks) for file in row.files), _cell(error)))
-    return records + _tests(rows, "test")
+def _records(row: Row, prefix: str = "", room: str = "") -> list[dict[str, str]]:
+    """A record of an operator, with the compiler's first error, and of each test that does not pass, with its judgement.
+
+    Args:
+        row: The operator's.
+        prefix: Of the records' parts: of operators that are no norms.
+        room: What stands before the operator's name.
+    """
+    name = room + row.operator
+    if row.refused or row.late:
+        return [_record(prefix + ("not run" if row.late else "left out"), name)]
+    error = next((file.error for file in row.files if file.error), "")
+    note = _cell(f"does not compile: {error}" if error and prefix else error)
+    compiled_only = prefix and not error and not any(file.cases for file in row.files)
+    counts = ["", ""] if compiled_only else _counts(row.files)
+    records = [_record(f"{prefix}operator", name, *counts, sum(len(file.remarks) for file in row.files), note)]
+    for case in (case for file in row.files for case in file.cases if case.state != "passed"):
+        reason = f"{case.state}: {_cell(case.why)}"
+        where = [reason if case.mode == mode else "" for mode in MODES]
+        test = f"{room if prefix else ''}{row.operator}/{case.name.partition('.')[2]}"
+        records.append(_record(f"{prefix}test", test, *where, "", _judgement(row.operator, case.why)))
+    return records
 
 
 def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
@@ -266,30 +187,6 @@ def _others(checkouts: list[Path]) -> list[tuple[str, Path]]:
 def _counts(files: list[TestFile]) -> list[str]:
     pairs = [[file.count(mode) for file in files] for mode in MODES]
     return [f"{sum(passed for passed, _ in pair)} of {sum(count for _, count in pair)}" for pair in pairs]
-
-
-def _other(row: Row) -> list[dict[str, str]]:
-    """The records of an operator that is no norm: the compiler's first error, and its tests that do not pass."""
-    name = f"{row.room}/{row.operator}"
-    if row.refused or row.late:
-        return [_record("other not run" if row.late else "other left out", name)]
-    error = next((f"does not compile: {file.error}" for file in row.files if file.error), "")
-    remarks = sum(len(file.remarks) for file in row.files)
-    counts = _counts(row.files) if error or any(file.cases for file in row.files) else ["", ""]  # compiled alone
-    tests = _tests([row], "other test", row.room + "/")
-    return [_record("other operator", name, *counts, remarks, _cell(error)), *tests]
-
-
-def _tests(rows: list[Row], part: str, room: str = "") -> list[dict[str, str]]:
-    """A record a test that does not pass, with its judgement."""
-    records = []
-    for row in rows:
-        for case in (case for file in row.files for case in file.cases if case.state != "passed"):
-            reason = f"{case.state}: {_cell(case.why)}"
-            where = [reason if case.mode == mode else "" for mode in MODES]
-            name = f"{room}{row.operator}/{case.name.partition('.')[2]}"
-            records.append(_record(part, name, *where, "", _judgement(row.operator, case.why)))
-    return records
 
 
 def _others_table(records: list[dict[str, str]]) -> str:
@@ -409,9 +306,9 @@ From asc-devkit {source.get("asc-devkit", "(not run)")}, built and run as their 
 """
 
 
-def read() -> list[dict[str, str]]:
-    """The records that are kept."""
-    with RECORDS.open(encoding="utf-8", newline="") as file:
+def read(path: Path = RECORDS) -> list[dict[str, str]]:
+    """The rows of a file that is kept."""
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -468,18 +365,19 @@ def main(
             every = _others(others or [])
             ordered = sorted(every, key=lambda pair: pair[1].name not in (first or ()))
             rows = dict(zip(ordered, pool.map(run, ordered), strict=True))
-            beside = [record for pair in every for record in _other(rows[pair])]
+            beside = [record for pair in every for record in _records(rows[pair], "other ", f"{pair[0]}/")]
     if not kit and RECORDS.is_file():
         vectors = [record for record in read() if record["part"].startswith("kit") or record["name"] == "asc-devkit"]
     if not others and RECORDS.is_file():
         beside = [record for record in read() if record["part"].startswith("other ")]
     waiting = [Row(room, folder.name, [], late=True) for room, folder in folders if (room, folder) not in wanted]
+    ran = [record for row in (*tried, *waiting) for record in _records(row, "", row.room.removesuffix("norm"))]
     norms = ("operator", "test", "not run", "left out", "host example")
     records = [
         *(record for record in (read() if others_only else ()) if record["part"] in norms),
         _record("source", "ops-nn", "", "", "", _commit(library)),
         _record("source", "lngrad", "", "", "", f"{__version__} on {date.today()}"),
-        *_operators([*tried, *waiting]),
+        *sorted(ran, key=lambda record: record["part"] == "test"),
         *(_record("host example", name, "", _cell(why) or "right") for name, why in results.items()),
         *vectors,
         *beside,

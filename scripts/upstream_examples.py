@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lngrad.support.compilers import cxx_compiler
-from lngrad_ascend.cpp.compiling import without_chevrons
 from lngrad_ascend.sdk.operator_tests import MODES
+from lngrad_ascend.sdk.program import plain_source
 from lngrad_ascend.sdk.toolkit import cflags, libs, write_toolkit
 from lngrad_ascend.soc import Settings
 
@@ -83,7 +83,7 @@ def run_example(source: Path, toolkits: Path) -> Example:
         build.mkdir(exist_ok=True)
         macros = [f"-D{name}" for name in _macros(source, settings)]
         flags = ["-std=c++17", "-O1", "-w", *macros, *cflags(toolkit), f"-I{folder}"]
-        plain = [_plain(folder / path.name) for path in together]
+        plain = [plain_source(folder / path.name, folder) for path in together]
         program = next((step.split()[0] for step in steps if step.startswith("./")), "./demo")
         command = [*cxx_compiler(), *flags, *map(str, plain), "-o", str(build / program), *libs(toolkit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -172,16 +172,6 @@ def _macros(source: Path, settings: dict[str, str]) -> list[str]:
     inside = " ".join(re.findall(r"(?:compile_definitions\(\s*\w+\s+\w+|add_definitions\()([^)]*)\)", "\n".join(kept)))
     inside = re.sub(r"\$\{(\w+)\}", lambda found: settings.get(found[1], number if "ARCH" in found[1] else "1"), inside)
     return [word.removeprefix("-D") for word in inside.split()]
-
-
-def _plain(source: Path) -> Path:
-    """The file in plain C++, where it is an .asc file: its launches by macro, its lines as they were."""
-    if source.suffix != ".asc":
-        return source
-    plain = source.with_name(f"{source.stem}_asc.cpp")
-    text = without_chevrons(source.read_text(encoding="utf-8"))
-    plain.write_text(f'#include "tikicpulib.h"\n#line 1 "{source}"\n{text}', encoding="utf-8")
-    return plain
 
 
 def section(results: dict[str, Example], cell: Callable[[str], str]) -> tuple[str, list[tuple[str, ...]]]:

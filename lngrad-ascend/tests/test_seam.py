@@ -21,21 +21,11 @@ ABSENT = ("numba", "llvmlite", "torch", "jax", "triton")
 NEEDED = ("numpy", "ml_dtypes", "typer", "rich")
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "examples" / "cpp" / "rows_backward.cpp"
+BLOCKER = Path(__file__).with_name("cpp") / "programs" / "blocked_imports.py"
 PROGRAM = Path(__file__).with_name("cpp") / "programs" / "kernel_without_frameworks.py"
 METADATA = next(Path(str(file.locate())).parent for file in files("lngrad-ascend") if file.name == "METADATA")
 SOURCES = [str(ROOT / package / "src") for package in ("lngrad", "lngrad-ascend")]
 M, N, BLOCKS = 20, 64, 4
-
-BLOCKER = f"""
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {ABSENT}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}: a test has blocked it", name=name)
-
-sys.meta_path.insert(0, Blocked())
-"""
 
 
 def _with_requirements(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
@@ -54,7 +44,8 @@ def python(request, tmp_path, monkeypatch):
     """A Python that finds none of them: an import hook refuses, or an environment lacks them."""
     if request.param == "blocked":
         (tmp_path / "hook").mkdir()
-        (tmp_path / "hook" / "sitecustomize.py").write_text(BLOCKER)
+        (tmp_path / "hook" / "sitecustomize.py").write_text(BLOCKER.read_text())
+        monkeypatch.setenv("BLOCKED", ",".join(ABSENT))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hook"), prepend=os.pathsep)
         return sys.executable
     venv.create(tmp_path / "env", symlinks=True, with_pip=False)

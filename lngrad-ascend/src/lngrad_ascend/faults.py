@@ -1,4 +1,4 @@
-"""What the simulated NPU raises, one class per rule that a kernel can break, and the class of its warnings.
+"""The faults of the simulated NPU, a class for each rule that a kernel can break, and the class of its warnings.
 
 On a device most of these rules are not checked: the kernel hangs, stops with a vector-core exception that names no
 line, or writes wrong numbers. Every text here names the object, the rule with its numbers, and what came.

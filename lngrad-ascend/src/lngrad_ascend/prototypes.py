@@ -46,7 +46,7 @@ DEVICE_SIZES = {"devPtr": "maxCount", "tensorData": "storageDims", "tensorDataAd
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter.
+    """A parameter.
 
     Attributes:
         type: its C type, without the name.
@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """One function: its prototype as in the C header, without the semicolon; its name, C type, and parameters in C's order."""
+    """A function: its prototype as in the C header, without the semicolon; its name, C type, and parameters in C's order."""
 
     prototype: str
     name: str
@@ -81,7 +81,7 @@ class Function:
         return self.result in STATUSES
 
     def size_of(self, sizes: dict[str, str], parameter: str) -> str | None:
-        """What gives the bytes behind a pointer of this function, by HOST_SIZES or DEVICE_SIZES; None: nothing does."""
+        """Return the parameter that counts the bytes behind a pointer, by HOST_SIZES or DEVICE_SIZES; None: none does."""
         size = sizes.get(parameter)
         return size if any(parameter.name == size for parameter in self.parameters) else None
 

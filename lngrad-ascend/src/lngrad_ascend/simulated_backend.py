@@ -60,7 +60,8 @@ class StepTiling(TilingStruct):
 
 @dataclass
 class BackwardTiling(TilingStruct):
-    """What the host hands to the kernels. ``tail`` is a block's last step, ``last_tail`` the last block's: perhaps no rows."""
+    """The tiling that the host hands to the kernels. ``tail`` is a block's last step, ``last_tail`` the last block's: perhaps
+    no rows."""
 
     M: int = 0
     H: int = 0

@@ -69,7 +69,7 @@ class Soc:
 
 @dataclass(frozen=True)
 class Target:
-    """What a thread simulates: a SoC, a CANN release, and how faithfully.
+    """The target that a thread simulates: a SoC, a CANN release, its documents or its code, and its rounding.
 
     Attributes:
         soc: the facts of the SoC.
@@ -85,7 +85,7 @@ class Target:
 
     @property
     def documents(self) -> Documents:
-        """Which of the documents that are known apply: those of the first release, the later ones, or the newest."""
+        """The documents that apply: those of the first release, the later ones, or the newest."""
         if self.cann.startswith("8.0.RC1"):
             return "8.0.RC1"
         return "master" if self.cann == "master" else "8.3"
@@ -213,7 +213,7 @@ def names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a folder is written with: options of ``lngrad sdk``.
+    """The settings that a folder is written with: options of ``lngrad sdk``.
 
     Attributes:
         soc: a SoC of ``names()``.

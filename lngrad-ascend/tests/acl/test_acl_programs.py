@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -337,60 +338,9 @@ def test_what_is_not_supported_says_so():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_streams_of_a_forked_child_run():
-    """In a process of its own. The parent forks while one stream runs a task, and another one's thread sleeps."""
-    program = """
-import os, threading, time, warnings
-warnings.simplefilter("ignore")
-from lngrad_ascend import acl
-from lngrad_ascend.acl.streams import submit
-acl.aclInit(None); acl.aclrtSetDevice(0)
-(busy, _), (used, _) = acl.aclrtCreateStream(), acl.aclrtCreateStream()
-gate, begun, first = threading.Event(), threading.Event(), threading.Event()
-submit(busy, lambda: begun.set() or gate.wait(60))
-submit(used, first.set)
-assert begun.wait(60) and first.wait(60)
-child = os.fork()
-if child == 0:
-    for stream in (busy, used, None):
-        done = threading.Event()
-        submit(stream, done.set)
-        if not done.wait(30) or acl.aclrtSynchronizeStreamWithTimeout(stream, 30000) != 0:
-            os._exit(1)
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-gate.set()
-assert acl.aclFinalize() == 0
-print("ok")
-"""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert result.stdout == "ok\n", result.stderr
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_finds_the_locks_free():
-    """The parent forks while another thread is inside aclInit, and inside an allocation."""
-    program = """
-import os, signal, threading, time, warnings
-warnings.simplefilter("ignore")
-from lngrad_ascend import acl
-from lngrad_ascend.acl import device, memory
-acl.aclInit(None); acl.aclrtSetDevice(0)
-begun = threading.Event()
-
-def busy():
-    with device._state.lock, memory.heap._lock:
-        begun.set()
-        time.sleep(0.2)
-
-threading.Thread(target=busy).start()
-assert begun.wait(60)
-child = os.fork()
-if child == 0:
-    signal.alarm(30)
-    os._exit(acl.aclrtMalloc(64, 0)[1] + acl.aclrtSetDevice(0))
-assert os.waitpid(child, 0)[1] == 0
-print("ok")
-"""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("program", ["fork_beside_streams.py", "fork_beside_locks.py"])
+def test_a_forked_child(program):
+    """In a process of its own."""
+    command = [sys.executable, Path(__file__).parent / "programs" / program]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.stdout == "ok\n", result.stderr

@@ -104,6 +104,18 @@ TEST_F(suite, wrong) { ASSERT_EQ(second(0), 5.0f); }
 """
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The test's folder, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def gtest(tmp_path_factory):
     """A folder of gtest as it is installed: its headers and libraries."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from kernel_command import kernel, needs_cxx, refuses
 
-from lngrad.cli.commands import app
 from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 from lngrad_ascend.cli.kernel import kernel_run
 
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+pytestmark = needs_cxx
 SAME_PATHS = True
 KERNEL = Path(__file__).parents[3] / "examples" / "cpp" / "rows_backward.cpp"
 M, N = 50, 64
@@ -37,7 +35,7 @@ def words(tmp_path):
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["kernel", "run", *map(str, words)])
+    return kernel("run", *words)
 
 
 def test_a_kernel_runs_on_files(words, tmp_path):
@@ -48,8 +46,7 @@ def test_a_kernel_runs_on_files(words, tmp_path):
     check_grads(Grads(*(np.load(tmp_path / f"{name}.npy") for name in ("dx", "dgamma", "dbeta"))), inputs)
 
 
-def test_cycles_are_printed_and_written(words, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_cycles_are_printed_and_written(words, tmp_path):
     inputs, options = words
     files = ["--cycles-json", tmp_path / "cycles.json", "--timeline", tmp_path / "timeline.svg"]
     result = run(KERNEL, *options, "--cycles", *files)
@@ -65,9 +62,8 @@ def test_cycles_are_printed_and_written(words, tmp_path, monkeypatch):
     assert (again.exit_code, "--force" in again.output) == (2, True)
 
 
-def test_the_example_of_its_help_runs(tmp_path, monkeypatch):
+def test_the_example_of_its_help_runs(here):
     (example,) = re.findall(r"(?ms)^ *Example: lngrad kernel run (.*?)\n\n", kernel_run.__doc__)
-    monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.arange(64, dtype=np.float32))
     Path("k.cpp").write_text(
         '#include "kernel_operator.h"\nusing namespace AscendC;\n'
@@ -82,8 +78,7 @@ def test_the_example_of_its_help_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
-def test_arrays_of_whole_numbers_come_in_and_go_out(dtype, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_arrays_of_whole_numbers_come_in_and_go_out(dtype, here):
     Path("k.cpp").write_text(
         '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {}\n'
     )
@@ -118,13 +113,9 @@ def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):
     ],
 )
 def test_wrong_words_end_with_2(words_, text):
-    result = run(KERNEL, "--kernel", "rows_backward", *words_)
-    assert result.exit_code == 2
-    assert text in " ".join(result.output.split())
+    refuses(text, "run", KERNEL, "--kernel", "rows_backward", *words_)
 
 
 def test_a_damaged_tiling_file_ends_with_2(words, tmp_path):
     (tmp_path / "tiling.json").write_text('{"rows": "many"}')
-    result = run(KERNEL, *words[1])
-    assert result.exit_code == 2
-    assert "rows: expected a number, [type, number] or an object, got 'many'" in " ".join(result.output.split())
+    refuses("rows: expected a number, [type, number] or an object, got 'many'", "run", KERNEL, *words[1])

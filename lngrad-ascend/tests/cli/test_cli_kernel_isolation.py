@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +9,12 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from kernel_command import kernel, needs_cxx
 
-from lngrad.cli.commands import app
 from lngrad_ascend.sdk import Settings, cflags, libs, write_toolkit
 from lngrad_ascend.sdk.program import compile_program, run_program
 
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+pytestmark = needs_cxx
 SAME_PATHS = True
 
 KERNEL = r"""
@@ -75,25 +73,25 @@ def folder(tmp_path_factory):
 
 def words(folder, key, *more):
     saved = ["--arg", f"x={folder / 'x.npy'}", "--arg", "y=empty:float32:64", "--save", f"y={folder / 'y.npy'}"]
-    return ["kernel", "run", str(folder / "k.cpp"), "--kernel", "k", *saved, "--tiling-key", str(key), *more]
+    return ["run", str(folder / "k.cpp"), "--kernel", "k", *saved, "--tiling-key", str(key), *more]
 
 
 @pytest.mark.parametrize("key", ENDS)
 def test_a_kernel_that_takes_its_process_down(folder, key):
-    result = CliRunner().invoke(app, words(folder, key, "--time-limit", "1"))
+    result = kernel(*words(folder, key, "--time-limit", "1"))
     assert (result.exit_code, result.output) == (1, f"lngrad: {ENDS[key]}\n")
     assert not (folder / "y.npy").exists()
 
 
 def test_a_file_is_replaced_only_if_asked_for(folder):
-    assert CliRunner().invoke(app, words(folder, 0)).exit_code == 0
+    assert kernel(*words(folder, 0)).exit_code == 0
     (folder / "y.npy").write_bytes(b"mine")
-    result = CliRunner().invoke(app, words(folder, 0))
+    result = kernel(*words(folder, 0))
     assert (result.exit_code, (folder / "y.npy").read_bytes()) == (2, b"mine")
     assert "exists already; another name, or --force to replace it" in result.output
-    result = CliRunner().invoke(app, [*words(folder, 0, "--force")[:-1], "--timeline", str(folder / "k.cpp")])
+    result = kernel(*words(folder, 0, "--timeline", folder / "k.cpp"))
     assert (result.exit_code, (folder / "k.cpp").read_text()) == (2, KERNEL)
-    assert CliRunner().invoke(app, words(folder, 0, "--force")).exit_code == 0
+    assert kernel(*words(folder, 0, "--force")).exit_code == 0
     assert np.load(folder / "y.npy")[0] == 3
     (folder / "y.npy").unlink()
 
@@ -111,7 +109,7 @@ def _interrupted(command, folder):
 
 
 def test_ctrl_c_ends_an_endless_kernel(folder):
-    code = f"import sys; sys.argv[1:] = {words(folder, 1)!r}; from lngrad.cli.main import main; main()"
+    code = f"import sys; sys.argv[1:] = {['kernel', *words(folder, 1)]!r}; from lngrad.cli.main import main; main()"
     output, code = _interrupted([sys.executable, "-c", code], folder)
     assert (code, output) == (130, "lngrad: interrupted\n")
 

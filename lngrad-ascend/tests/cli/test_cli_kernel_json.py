@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from kernel_command import kernel, needs_cxx
 
-from lngrad.cli.commands import app
-
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+pytestmark = needs_cxx
 SAME_PATHS = True
 
 KERNEL = r"""
@@ -46,48 +43,47 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y, GM_ADDR mode)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(here):
     Path("k.cpp").write_text(KERNEL)
     np.save("x.npy", np.ones(64, np.float32))
     np.save("y.npy", np.zeros(64, np.float32))
 
-    def kernel(mode, *words):
+    def run(mode, *words):
         np.save("mode.npy", np.uint8([mode] * 32))
         arrays = [word for name in ("x", "y", "mode") for word in ("--arg", f"{name}={name}.npy")]
-        return CliRunner().invoke(app, ["kernel", "run", "k.cpp", "--kernel", "k", *arrays, *words])
+        return kernel("run", "k.cpp", "--kernel", "k", *arrays, *words)
 
-    return kernel
+    return run
 
 
-def told(result):
+def verdict(result):
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def test_a_kernel_that_is_right(run):
     result = run(4, "--json")
     assert result.exit_code == 0, result.output
-    assert told(result) == {
+    assert verdict(result) == {
         "verdict": "passed", "fault": None, "kind": None, "line": None, "missing": None, "warnings": [], "remarks": []
     }  # fmt: skip
 
 
 def test_what_only_the_compiler_orders_is_a_remark(run):
-    found = told(run(0, "--json", "--save", "y=out.npy"))
+    found = verdict(run(0, "--json", "--save", "y=out.npy"))
     assert (found["verdict"], len(found["remarks"])) == ("passed", 1)
     assert found["remarks"][0].startswith("needs auto-sync: ")
     assert "Missing between them: PipeBarrier<PIPE_V>()" in found["remarks"][0]
     np.testing.assert_array_equal(
         np.load("out.npy"), np.full(64, 3, np.float32)
     )  # what the second run wrote stays there
-    assert not told(run(0, "--json", "--no-ordering"))["remarks"]
+    assert not verdict(run(0, "--json", "--no-ordering"))["remarks"]
     plain = run(0)
     assert (plain.exit_code, plain.stderr.splitlines()[-1]) == (0, "remarks: 1 (--remarks prints them)")
 
 
 def test_a_fault(run):
     result = run(1, "--json")
-    found = told(result)
+    found = verdict(result)
     assert result.exit_code == 1
     assert (found["verdict"], found["kind"], found["line"]) == ("fault", "RaceFault", "k.cpp:15")
     assert found["missing"] == "SetFlag<HardEvent::MTE2_V> and WaitFlag<HardEvent::MTE2_V> (or EnQue and DeQue)"
@@ -96,7 +92,7 @@ def test_a_fault(run):
 
 
 def test_a_warning(run):
-    found = told(run(2, "--json"))
+    found = verdict(run(2, "--json"))
     assert (found["verdict"], found["fault"]) == ("warned", None)
     assert "SetAtomicNone is missing" in found["warnings"][0]
     assert "warning: k.cpp:21: SetAtomicAdd" in run(2).stderr
@@ -104,13 +100,13 @@ def test_a_warning(run):
 
 def test_a_kernel_that_hangs(run):
     result = run(3, "--json", "--time-limit", "1")
-    found = told(result)
+    found = verdict(result)
     assert (result.exit_code, found["verdict"], found["kind"]) == (1, "crashed", None)
     assert found["line"] == "k.cpp:20"
 
 
 def test_a_call_that_is_not_there(run):
     result = run(0, "--json", "-D", "UNKNOWN")
-    found = told(result)
+    found = verdict(result)
     assert (result.exit_code, found["verdict"]) == (2, "does not compile")
     assert (found["line"].rpartition("/")[2], found["missing"]) == ("k.cpp:24", "NoSuchCall")

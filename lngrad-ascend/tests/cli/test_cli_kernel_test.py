@@ -6,9 +6,8 @@ import re
 import shutil
 
 import pytest
-from typer.testing import CliRunner
+from kernel_command import kernel
 
-from lngrad.cli.commands import app
 from lngrad_ascend.sdk import Settings, operator_tests, write_toolkit
 
 pytestmark = pytest.mark.skipif(
@@ -44,11 +43,10 @@ def only(folder, *names):
     test.write_text(text)
 
 
-def test_an_operator_s_own_tests(operator, monkeypatch):
+def test_an_operator_s_own_tests(operator):
     folder, gtest = operator
-    monkeypatch.setenv("COLUMNS", "200")
     before = {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()}
-    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--cycles"])
+    result = kernel("test", folder, "--gtest", gtest, "--cycles")
     assert result.exit_code == 1, result.output
     rows = {line.split("│")[1].strip(): line.split("│")[2:] for line in result.output.splitlines() if "suite." in line}
     states = {name: [cell.strip() for cell in cells[:2]] for name, cells in rows.items()}
@@ -74,10 +72,10 @@ def test_an_operator_s_own_tests(operator, monkeypatch):
 def test_what_does_not_compile_and_what_is_no_operator(operator, one_toolkit):
     folder, gtest = operator
     (folder / "op_kernel" / "twice.cpp").write_text("int twice = Nothing;\n")
-    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"])
+    result = kernel("test", folder, "--gtest", gtest, "--mode", "device")
     assert result.exit_code == 1
     assert "does not compile" in result.output
-    result = CliRunner().invoke(app, ["kernel", "test", str(gtest)])
+    result = kernel("test", gtest)
     assert (result.exit_code, result.output) == (
         2, f"lngrad: {gtest}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none\n"
     )  # fmt: skip
@@ -99,26 +97,20 @@ REGISTER_TILING_DATA_CLASS(Twice_7, Part)
 """
 
 
-def test_the_tiling_header_is_made_of_what_op_host_registers(operator, one_toolkit, monkeypatch):
+def test_the_tiling_header_is_made_of_what_op_host_registers(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right", "wild")
-    monkeypatch.setenv("COLUMNS", "200")
     (folder / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h").unlink()
     host = folder.parent / "doubled" / "op_host" / "doubled_tiling.h"  # of the operator beside it
     host.parent.mkdir()
     host.write_text(HOST_TILING)
-    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"])
-    rows = {
-        line.split("│")[1].strip(): line.split("│")[2].strip()
-        for line in result.output.splitlines()
-        if "suite." in line
-    }
-    assert (rows["suite.right"], rows["suite.wild"]) == ("passed", "crashed"), result.output
+    found, output = states(folder, gtest)
+    assert (found["suite.right"], found["suite.wild"]) == ("passed", "crashed"), output
 
 
 def states(folder, gtest):
-    words = ["kernel", "test", str(folder), "--gtest", str(gtest), "--mode", "device"]
-    result = CliRunner().invoke(app, words)
+    """The tests' states in device mode, and the command's output."""
+    result = kernel("test", folder, "--gtest", gtest, "--mode", "device")
     rows = [line.split("│") for line in result.output.splitlines() if "suite." in line]
     return {row[1].strip(): row[2].strip() for row in rows}, result.output
 
@@ -144,12 +136,9 @@ OF_ANOTHER = {  # the struct of a header of the test, and what makes it op_host'
 
 
 @pytest.mark.parametrize("own", ["", "test", "header", *OF_ANOTHER, "kernel", "copies"])
-def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(
-    operator, one_toolkit, monkeypatch, own
-):
+def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(operator, one_toolkit, own):
     folder, gtest = operator
     only(folder, "right", "wild")
-    monkeypatch.setenv("COLUMNS", "200")
     tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
     (tests / "twice_tiling_def.h").unlink()
     host = folder / "op_host" / "twice_tiling.h"
@@ -179,19 +168,17 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
     assert (found.get("suite.right"), found.get("suite.wild")) == ("passed", "crashed"), output
 
 
-def test_a_header_beside_a_test_is_no_second_test(operator, one_toolkit, monkeypatch):
+def test_a_header_beside_a_test_is_no_second_test(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right")
-    monkeypatch.setenv("COLUMNS", "200")
     test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
     test.with_suffix(".h").write_text("#pragma once\n")
     test.write_text('#include "test_twice.h"\nint once = 1;\n' + test.read_text())
     assert states(folder, gtest)[0]["suite.right"] == "passed"
 
 
-def test_the_first_true_error_is_told_not_the_linker_s_last_word(operator, one_toolkit, monkeypatch):
+def test_the_first_true_error_is_told_not_the_linker_s_last_word(operator, one_toolkit):
     folder, gtest = operator
-    monkeypatch.setenv("COLUMNS", "200")
     test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
     kernel = folder / "op_kernel" / "twice.cpp"
     kernel.write_text(kernel.read_text() + "int shared_by_two = 1;\n")
@@ -201,10 +188,9 @@ def test_the_first_true_error_is_told_not_the_linker_s_last_word(operator, one_t
     assert "ld returned" not in output
 
 
-def test_an_operator_may_have_the_name_of_a_function_of_c(operator, one_toolkit, monkeypatch):
+def test_an_operator_may_have_the_name_of_a_function_of_c(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right")
-    monkeypatch.setenv("COLUMNS", "200")
     renamed = folder.parent / "fmax"
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         to = renamed / str(path.relative_to(folder)).replace("twice", "fmax")
@@ -213,10 +199,9 @@ def test_an_operator_may_have_the_name_of_a_function_of_c(operator, one_toolkit,
     assert states(renamed, gtest)[0]["suite.right"] == "passed"
 
 
-def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operator, one_toolkit, monkeypatch):
+def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right")
-    monkeypatch.setenv("COLUMNS", "200")
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
     cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=int32_t")\n')
     kernel = folder / "op_kernel" / "twice.cpp"
@@ -229,10 +214,9 @@ def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operato
     assert states(folder, gtest)[0]["suite.right"] == "passed"
 
 
-def test_a_definition_s_types_in_the_column_that_the_cmake_file_names(operator, one_toolkit, monkeypatch):
+def test_a_definition_s_types_in_the_column_that_the_cmake_file_names(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right")
-    monkeypatch.setenv("COLUMNS", "200")
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
     cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=half")\n')
     (folder / "op_host").mkdir()
@@ -314,10 +298,9 @@ struct Value { enum { VT_STRING = 1, VT_FLOAT, VT_BOOL, VT_INT }; int type_; std
 """
 
 
-def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, one_toolkit, monkeypatch):
+def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, one_toolkit):
     folder, gtest = operator
     only(folder, "right")
-    monkeypatch.setenv("COLUMNS", "200")
     tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
     (tests / "CMakeLists.txt").write_text(
         'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DTWICE_DIR=${CMAKE_CURRENT_SOURCE_DIR}")\n'
@@ -338,7 +321,7 @@ def test_tests_that_are_built_for_950_alone(operator, one_toolkit):
     folder, gtest = operator
     cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
     cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
-    result = CliRunner().invoke(app, ["kernel", "test", str(folder), "--gtest", str(gtest)])
+    result = kernel("test", folder, "--gtest", gtest)
     assert (result.exit_code, result.output) == (
         2, f"lngrad: {cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
     )  # fmt: skip

@@ -11,25 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_harness import E, F, bind, buffers, flag
 from lngrad_ascend import ascendc
 from lngrad_ascend.ascendc import (
     Adds,
     BlockReduceSum,
     DataCopy,
     GetBlockIdx,
-    GlobalTensor,
-    HardEvent,
-    SetFlag,
-    TBuf,
-    TPipe,
     UnaryRepeatParams,
-    WaitFlag,
     WholeReduceSum,
     launch,
 )
 from lngrad_ascend.device.report import Cycles
 
-F = np.dtype(np.float32)
 N = 128 * 64  # floats of a block
 Body = Callable[[Any, Any], None]
 
@@ -38,25 +32,16 @@ def on_a_tile(body: Body, rows: Callable[[int], int] = lambda block: 1, blocks: 
     """Copy N floats in, run ``body`` on them (dst, src), copy N out: so often as ``rows`` says of the block."""
 
     def kernel(x, y):
-        pipe, (source_buffer, target) = TPipe(), (TBuf(), TBuf())
-        pipe.InitBuffer(source_buffer, N * 4)
-        pipe.InitBuffer(target, N * 4)
-        src, dst = source_buffer.Get(F), target.Get(F)
-        source, target = GlobalTensor(F), GlobalTensor(F)
-        source.SetGlobalBuffer(x)
-        target.SetGlobalBuffer(y + GetBlockIdx() * N)
+        src, dst = buffers(2, N * 4)
+        source, target = bind(x), bind(y + GetBlockIdx() * N)
         for _ in range(rows(GetBlockIdx())):
             DataCopy(src, source, N)
-            SetFlag(HardEvent.MTE2_V, 0)
-            WaitFlag(HardEvent.MTE2_V, 0)
+            flag(E.MTE2_V)
             body(dst, src)
-            SetFlag(HardEvent.V_MTE3, 0)
-            WaitFlag(HardEvent.V_MTE3, 0)
+            flag(E.V_MTE3)
             DataCopy(target, dst, N)
-            SetFlag(HardEvent.MTE3_MTE2, 0)
-            WaitFlag(HardEvent.MTE3_MTE2, 0)
-            SetFlag(HardEvent.MTE3_V, 0)
-            WaitFlag(HardEvent.MTE3_V, 0)
+            flag(E.MTE3_MTE2)
+            flag(E.MTE3_V)
 
     x, y = np.arange(N, dtype=F) % 7, np.zeros(N * blocks, F)
     cycles = launch(kernel, blocks, x, y, cycles=True).cycles
@@ -114,48 +99,15 @@ def test_a_block_with_more_work():
     assert 0.7 * advice.cycles <= before.cycles - after.cycles <= advice.cycles
 
 
-MASKS = """
-#include "kernel_operator.h"
-using namespace AscendC;
-
-extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y)
-{
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> here, there;
-    pipe.InitBuffer(here, 4 * COUNT * 64);
-    pipe.InitBuffer(there, 4 * COUNT * 64);
-    LocalTensor<float> src = here.Get<float>(), dst = there.Get<float>();
-    GlobalTensor<float> source, target;
-    source.SetGlobalBuffer((__gm__ float*)x);
-    target.SetGlobalBuffer((__gm__ float*)y);
-    DataCopy(src, source, COUNT * 64);
-    PipeBarrier<PIPE_ALL>();  // the scalar unit does not run ahead
-    UnaryRepeatParams strides;
-#if ONCE
-    SetVectorMask<float, MaskMode::NORMAL>(0, 0xffffffffffffffff);
-#endif
-    for (int i = 0; i < COUNT; ++i) {
-#if ONCE
-        Adds<float, false>(dst[i * 64], src[i * 64], 1.0f, MASK_PLACEHOLDER, 1, strides);
-#else
-        Adds(dst[i * 64], src[i * 64], 1.0f, 64, 1, strides);
-#endif
-    }
-    SetFlag<HardEvent::V_MTE3>(0);
-    WaitFlag<HardEvent::V_MTE3>(0);
-    DataCopy(target, dst, COUNT * 64);
-}
-"""
-
-
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_masks(tmp_path):
+def test_masks():
     count, found = 180, []  # as in the manual's example: 4 cycles each, 720 in all
-    (tmp_path / "k.cpp").write_text(MASKS)
     x = np.arange(count * 64, dtype=F)
     for once in (0, 1):
         y = np.zeros_like(x)
-        kernel = ascendc.compile(tmp_path / "k.cpp", "k", define={"COUNT": count, "ONCE": once})
+        kernel = ascendc.compile(
+            Path(__file__).parent / "programs" / "masks.cpp", "k", define={"COUNT": count, "ONCE": once}
+        )
         found.append(launch(kernel, 1, x, y, cycles=True).cycles)
         np.testing.assert_array_equal(y, x + 1)
     check_advice("masks", *found)

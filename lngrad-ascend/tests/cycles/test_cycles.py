@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from published import ADD_STAGES, CORES, add
 
+from device_harness import E, F, bind, buffer, buffers, flag
 from lngrad_ascend.ascendc import (
     Add,
     Adds,
@@ -19,15 +20,9 @@ from lngrad_ascend.ascendc import (
     DataCopy,
     Duplicate,
     GetBlockIdx,
-    GlobalTensor,
-    HardEvent,
     Mul,
     PipeBarrier,
-    SetFlag,
     SyncAll,
-    TBuf,
-    TPipe,
-    WaitFlag,
     launch,
     pipe_t,
 )
@@ -39,25 +34,17 @@ from lngrad_ascend.device.local_tensor import memory_at
 from lngrad_ascend.device.operations import OPERATIONS
 from lngrad_ascend.device.unified_buffer import TPosition
 
-F = np.dtype(np.float32)
-
 
 def cycles_of(body, count=4096, blocks=1, **options):
     """The cycles of copying ``count`` floats in, ``body(dst, src, work)``, copying them out; dst is y in the end."""
 
     def kernel(x, y):
-        pipe, buffers = TPipe(), [TBuf() for _ in range(3)]
-        for buffer in buffers:
-            pipe.InitBuffer(buffer, count * 4)
-        src, dst, work = (buffer.Get(F) for buffer in buffers)
-        source, target = GlobalTensor(F), GlobalTensor(F)
-        source.SetGlobalBuffer(x)
-        target.SetGlobalBuffer(y + GetBlockIdx() * count)
-        DataCopy(src, source, count)
+        src, dst, work = buffers(3, count * 4)
+        DataCopy(src, bind(x), count)
         PipeBarrier(pipe_t.PIPE_ALL)
         body(dst, src, work)
         PipeBarrier(pipe_t.PIPE_ALL)
-        DataCopy(target, dst, count)
+        DataCopy(bind(y + GetBlockIdx() * count), dst, count)
 
     x, y = np.arange(count, dtype=F), np.zeros(count * blocks, F)
     report = launch(kernel, blocks, x, y, cycles=options.pop("cycles", True), **options)
@@ -96,16 +83,15 @@ class TestSchedule:
         def run(place):
             def kernel(x, y):
                 core = running("kernel")
-                src, other, dst = (memory_at(core, TPosition.VECCALC, F, at, 16384) for at in (0, place, 0x20000))
-                source, target = GlobalTensor(F), GlobalTensor(F)
-                source.SetGlobalBuffer(x)
-                target.SetGlobalBuffer(y)
-                DataCopy(src, source, 4096)
-                DataCopy(other, source, 4096)
+                src, other, dst = (
+                    memory_at(core, TPosition.VECCALC, np.dtype(F), at, 16384) for at in (0, place, 0x20000)
+                )
+                DataCopy(src, bind(x), 4096)
+                DataCopy(other, bind(x), 4096)
                 PipeBarrier(pipe_t.PIPE_ALL)
                 Add(dst, src, other, 4096)
                 PipeBarrier(pipe_t.PIPE_ALL)
-                DataCopy(target, dst, 4096)
+                DataCopy(bind(y), dst, 4096)
 
             return launch(kernel, 1, np.zeros(4096, F), np.zeros(4096, F), cycles=True).cycles
 
@@ -142,23 +128,16 @@ class TestSchedule:
     @pytest.mark.parametrize("waits", [True, False])
     def test_turns_of_a_loop_that_are_left_out_change_nothing(self, waits, monkeypatch):
         def kernel(x, y):
-            pipe, (source_buffer, target) = TPipe(), (TBuf(), TBuf())
-            pipe.InitBuffer(source_buffer, 4096)
-            pipe.InitBuffer(target, 4096)
-            src, dst, source = source_buffer.Get(F), target.Get(F), GlobalTensor(F)
-            source.SetGlobalBuffer(x)
+            (src, dst), source = buffers(2, 4096), bind(x)
             DataCopy(src, source, 1024)
-            SetFlag(HardEvent.MTE2_V, 0)
-            WaitFlag(HardEvent.MTE2_V, 0)
+            flag(E.MTE2_V)
             for turn in range(300):
                 Adds(dst, src, 1.0, 1024)
                 Add(dst, dst, src, 64 if turn < 150 else 512)
                 if waits:
-                    SetFlag(HardEvent.V_MTE2, 1)
-                    WaitFlag(HardEvent.V_MTE2, 1)
+                    flag(E.V_MTE2, 1)
                     DataCopy(src, source, 1024)
-                    SetFlag(HardEvent.MTE2_V, turn % 2)
-                    WaitFlag(HardEvent.MTE2_V, turn % 2)
+                    flag(E.MTE2_V, turn % 2)
                     Mul(dst, dst, src, 1024)
 
         found = []
@@ -214,10 +193,9 @@ class TestReport:
 
     def test_the_timeline_has_every_turn_of_a_loop(self):
         def kernel(x):
-            pipe, buffer = TPipe(), TBuf()
-            pipe.InitBuffer(buffer, 4096)
+            local = buffer(4096)
             for _ in range(200):
-                Duplicate(buffer.Get(F), 1.0, 1024)
+                Duplicate(local, 1.0, 1024)
 
         picture = launch(kernel, 1, np.zeros(8, F), cycles=True, timeline=True).timeline_svg()
         begins = re.findall(r"cycles ([\d,]+) to", picture)
@@ -225,13 +203,9 @@ class TestReport:
 
     def test_the_timeline_is_to_scale(self):
         def kernel(x, y):
-            pipe, buffer = TPipe(), TBuf()
-            pipe.InitBuffer(buffer, 65536)
-            tensor, source = buffer.Get(F), GlobalTensor(F)
-            source.SetGlobalBuffer(x)
-            DataCopy(tensor, source, 16384)
-            SetFlag(HardEvent.MTE2_V, 0)
-            WaitFlag(HardEvent.MTE2_V, 0)
+            tensor = buffer(65536)
+            DataCopy(tensor, bind(x), 16384)
+            flag(E.MTE2_V)
             Adds(tensor, tensor, 1.0, 16384)
 
         report = launch(kernel, 2, np.zeros(16384, F), np.zeros(8, F), cycles=True, timeline=True)

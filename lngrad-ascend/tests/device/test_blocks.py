@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from device_harness import E, F, bind, buffer, flag
 from lngrad.errors import DtypeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend import soc as socs
@@ -16,27 +17,7 @@ from lngrad_ascend.device.system import SetAtomicMax, SetAtomicMin, SetPadValue
 from lngrad_ascend.faults import DeadlockFault, RaceFault, SyncFault
 from tile_harness import check_same_bits
 
-F = np.float32
 N = 8
-E = asc.HardEvent
-
-
-def bind(address, dtype=F):
-    memory = asc.GlobalTensor(dtype)
-    memory.SetGlobalBuffer(address)
-    return memory
-
-
-def local(nbytes=4 * N, name="buf"):
-    pipe = asc.TPipe()
-    buf = asc.TBuf(name=name)
-    pipe.InitBuffer(buf, nbytes)
-    return buf.Get(F)
-
-
-def flag(event):
-    asc.SetFlag(event, 0)
-    asc.WaitFlag(event, 0)
 
 
 def put(memory, tensor, value):
@@ -48,7 +29,7 @@ def put(memory, tensor, value):
 
 def sum_by_workspace(result, workspace, barrier="all"):
     """Every block leaves its number; block 0 adds them up."""
-    tensor, index = local(), asc.GetBlockIdx()
+    tensor, index = buffer(), asc.GetBlockIdx()
     put(bind(workspace)[index * N], tensor, index + 1.0)
     if barrier == "all":
         asc.SyncAll()
@@ -57,7 +38,7 @@ def sum_by_workspace(result, workspace, barrier="all"):
         asc.CrossCoreWaitFlag(3)
     if index:
         return
-    other = local(name="other")
+    other = buffer(name="other")
     asc.PipeBarrier(asc.PIPE_ALL)
     asc.Duplicate(tensor, 0.0, N)
     for block in range(asc.GetBlockNum()):
@@ -84,7 +65,7 @@ def test_without_a_barrier_it_is_a_race():
 
 def sum_without(result, workspace):
     """Block 1 reads what block 0 wrote."""
-    tensor, index = local(), asc.GetBlockIdx()
+    tensor, index = buffer(), asc.GetBlockIdx()
     if index == 0:
         put(bind(workspace), tensor, 1.0)
     else:
@@ -93,7 +74,7 @@ def sum_without(result, workspace):
 
 def test_a_barrier_covers_its_pipe_only():
     def kernel(workspace):
-        tensor = local()
+        tensor = buffer()
         put(bind(workspace)[asc.GetBlockIdx() * N], tensor, 1.0)
         asc.CrossCoreSetFlag(0, 0, asc.PIPE_V)  # not the copy
         asc.CrossCoreWaitFlag(0)
@@ -106,7 +87,7 @@ def test_a_barrier_covers_its_pipe_only():
 
 def test_blocks_may_write_one_place_in_turn():
     def kernel(memory, ordered):
-        tensor = local()
+        tensor = buffer()
         for turn in range(asc.GetBlockNum()):
             if turn == asc.GetBlockIdx():
                 put(bind(memory), tensor, turn)
@@ -123,7 +104,7 @@ def test_blocks_may_write_one_place_in_turn():
 class TestAtomics:
     @staticmethod
     def kernel(total, barrier=True, atomic=True):
-        tensor, memory = local(), bind(total)
+        tensor, memory = buffer(), bind(total)
         if asc.GetBlockIdx() == 0:
             asc.InitOutput(memory, N, 0.5)
         asc.CrossCoreSetFlag(1)
@@ -160,7 +141,7 @@ class TestAtomics:
 
     def test_types(self):
         def kernel(total):
-            tensor = local()
+            tensor = buffer()
             asc.Duplicate(tensor, 1.0, N)
             flag(E.V_MTE3)
             asc.SetAtomicAdd(asc.half)
@@ -232,7 +213,7 @@ def test_threads_see_the_soc_of_the_caller():
 
 def test_many_barriers_in_a_row():
     def kernel(memory):
-        tensor = local()
+        tensor = buffer()
         for turn in range(20):
             if turn % asc.GetBlockNum() == asc.GetBlockIdx():
                 asc.DataCopy(tensor, bind(memory), N)
@@ -257,7 +238,7 @@ def test_what_cross_core_flags_refuse():
 
 def handed_on(rows, waits):
     """Each block adds 1 to what the block before it has written; block 2 knows of block 0 by way of block 1."""
-    memory, tensor, index = bind(rows), local(), asc.GetBlockIdx()
+    memory, tensor, index = bind(rows), buffer(), asc.GetBlockIdx()
     if index and waits:
         IBWait(index - 1, 5)
     asc.DataCopy(tensor, memory[max(index - 1, 0) * N], N)
@@ -284,7 +265,7 @@ def test_a_signal_orders_two_blocks_and_what_the_first_one_knew():
 @pytest.mark.parametrize(("start", "wanted"), [(SetAtomicMax, 3.0), (SetAtomicMin, 1.0)])
 def test_atomic_extremes(start, wanted):
     def kernel(result):
-        tensor = local()
+        tensor = buffer()
         start(F)
         put(bind(result), tensor, asc.GetBlockIdx() + 1.0)
         asc.SetAtomicNone()
@@ -296,7 +277,7 @@ def test_atomic_extremes(start, wanted):
 
 def test_the_pad_value_fills_what_no_padding_value_does():
     def kernel(x, y):
-        tensor = local(64)
+        tensor = buffer(64)
         SetPadValue(9.0)
         asc.DataCopyPad(tensor, bind(x), asc.DataCopyExtParams(1, 12), asc.DataCopyPadExtParams(False, 0, 5, 1.0))
         flag(E.MTE2_MTE3)
@@ -310,7 +291,7 @@ def test_the_pad_value_fills_what_no_padding_value_does():
 @pytest.mark.parametrize("scalar", [False, True])
 def test_a_block_may_read_until_another_one_has_written(scalar):
     def kernel(result, flags):
-        tensor, index = local(), asc.GetBlockIdx()
+        tensor, index = buffer(), asc.GetBlockIdx()
         memory = bind(flags)
         if index == 0:
             while (memory.GetValue(N) if scalar else loaded(memory[N], tensor)) != 7:
@@ -336,7 +317,7 @@ def test_a_block_may_read_until_another_one_has_written(scalar):
 @pytest.mark.parametrize("places", [2, 7, 40])
 def test_a_block_may_wait_for_several_others_by_turns(places):
     def kernel(flags):
-        tensor, index, memory = local(), asc.GetBlockIdx(), bind(flags)
+        tensor, index, memory = buffer(), asc.GetBlockIdx(), bind(flags)
         if index:
             put(memory[N * index], tensor, 7.0)
         for _ in range(1000 if index == 0 else 0):
@@ -354,7 +335,7 @@ def test_a_block_that_has_read_much_before_gives_way_too():
         for place in range(200 if index == 0 else 0):
             flags.GetValue(place)
         if index:
-            put(flags[N * index], local(), 7.0)
+            put(flags[N * index], buffer(), 7.0)
         for _ in range(200 if index == 0 else 0):
             if flags.GetValue(N) == flags.GetValue(2 * N) == 7:
                 return
@@ -389,7 +370,7 @@ class TestPollingForEver:
         def kernel(flags):
             memory, index = bind(flags), asc.GetBlockIdx()
             if index == asc.GetBlockNum() - 1:
-                put(memory, local(), 7.0)
+                put(memory, buffer(), 7.0)
             while index < asc.GetBlockNum() - 1 and memory.GetValue(0) != 7:
                 pass
 
@@ -413,7 +394,7 @@ class TestPollingForEver:
 
     def test_an_exchange_that_never_succeeds(self):
         def kernel(lock):
-            while asc.AtomicCas(bind(lock, np.int32), 0, 1) != 0:
+            while asc.AtomicCas(bind(lock, dtype=np.int32), 0, 1) != 0:
                 pass
 
         with pytest.raises(DeadlockFault, match="block 1 waits in a loop"):
@@ -424,7 +405,7 @@ class TestPollingForEver:
         turns = schedule.STILL // 8
 
         def kernel(memory):
-            flags, index = bind(memory, np.int32), asc.GetBlockIdx()
+            flags, index = bind(memory, dtype=np.int32), asc.GetBlockIdx()
             for turn in range(turns if index == 0 else 0):
                 flags.SetValue(0, turn + 1)
                 asc.DataCacheCleanAndInvalid(flags)

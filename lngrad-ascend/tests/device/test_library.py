@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_vector import content, tensor
 
+from device_harness import content, fill, tensor
 from lngrad.errors import DtypeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend import soc as socs
@@ -273,8 +273,7 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
     whole = np.lexsort((-scores, ~np.isnan(scores)))
     assert content(merged).view(np.uint32)[1::2].tolist() == whole.tolist()
     # Numbers of 10 on are not written: each keeps that, wherever its score takes it.
-    few = tensor(pipe, count=64, dtype=np.uint32)
-    few.write("test", "dst", 10)[...] = np.arange(10)
+    few = fill(tensor(pipe, count=64, dtype=np.uint32), np.arange(10))
     call_library("Sort32", [listed, tensor(pipe, scores), few], (2, 32), 0)
     assert (holes(listed)[1::2] == (order >= 10)).all()
     assert not holes(listed)[::2].any()
@@ -292,8 +291,7 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
     with pytest.raises(PoisonFault, match=r"GetValue: this .* was never written"):
         numbers.GetValue(1)
     # A score without a value may stand anywhere among those of its repeat.
-    rest = tensor(pipe, count=64)
-    rest.write("test", "dst", 40)[...] = scores[:40]
+    rest = fill(tensor(pipe, count=64), scores[:40])
     call_library("Sort32", [listed, rest, tensor(pipe, np.arange(64), dtype=np.uint32)], (2, 32), 0)
     assert holes(listed).tolist() == [False] * 64 + [True] * 64
     with pytest.raises(PoisonFault, match=r"MrgSort: src2 .* was never written"):
@@ -307,15 +305,13 @@ def test_sorting_takes_what_has_no_number_and_carries_what_has_no_value():
 
 def test_what_moves_elements_carries_what_has_no_value():
     pipe = asc.TPipe()
-    partial, out = tensor(pipe, count=64), tensor(pipe, count=64)
-    partial.write("test", "dst", 40)[...] = np.arange(40)
+    partial, out = fill(tensor(pipe, count=64), np.arange(40)), tensor(pipe, count=64)
     offsets = np.array([7, 0, 5, 1, 4, 2, 3, 6], np.uint32)
     call_library("Gatherb", [out, partial, tensor(pipe, offsets * 32, dtype=np.uint32)], (1, 1, 8), 0)
     assert holes(out).reshape(8, 8)[:, 0].tolist() == (offsets >= 5).tolist()
     call_library("Transpose", [out, partial], (1, 2, 4, 8, 11), 0)
     assert (holes(out) == (np.arange(64).reshape(2, 32).T.reshape(-1) >= 40)).all()
-    column = tensor(pipe, count=16)
-    column.write("test", "dst", 1)[...] = 5
+    column = fill(tensor(pipe, count=16), [5])
     asc.BroadCast(out, column, (2, 8), (2, 1))
     assert holes(out)[:16].tolist() == [False] * 8 + [True] * 8
     assert (content(out, 8) == 5).all()
@@ -324,8 +320,7 @@ def test_what_moves_elements_carries_what_has_no_value():
 def test_a_pattern_needs_only_the_bits_that_take_part():
     pipe = asc.TPipe()
     x, out, pattern = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
-    partial = tensor(pipe, count=64)
-    partial.write("test", "dst", 12)[...] = np.arange(12) % 3
+    partial = fill(tensor(pipe, count=64), np.arange(12) % 3)
     asc.CompareScalar(pattern, partial, 1.0, CMPMODE.EQ, 64)
     words = pattern.ReinterpretCast(np.uint32)
     assert asc.GatherMask(out, x, words, True, 12, (1, 1, 8, 1)) == 4
@@ -336,8 +331,7 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
     copied, other, both = (tensor(pipe, count=32, dtype=np.uint8) for _ in range(3))
     asc.DataCopy(copied, pattern, 32)
     assert asc.GatherMask(out, x, copied.ReinterpretCast(np.uint32), True, 12, (1, 1, 8, 1)) == 4
-    few = tensor(pipe, count=64)
-    few.write("test", "dst", 10)[...] = np.arange(10) % 3
+    few = fill(tensor(pipe, count=64), np.arange(10) % 3)
     asc.CompareScalar(other, few, 1.0, CMPMODE.EQ, 64)
     halves = [local.ReinterpretCast(np.uint16) for local in (both, pattern, other)]
     signed = [local.ReinterpretCast(np.int16) for local in halves]
@@ -360,8 +354,8 @@ def test_a_pattern_needs_only_the_bits_that_take_part():
 def test_bytes_that_choose_know_no_bits():
     """Byte 1 of a comparison has bits 8 to 11: as a byte of a mask it has no value, nor has what it chooses, as bits or not."""
     pipe = asc.TPipe()
-    x, partial, mask = tensor(pipe, np.arange(64)), tensor(pipe, count=64), tensor(pipe, count=32, dtype=np.uint8)
-    partial.write("test", "dst", 12)[...] = np.arange(12) % 3
+    x, mask = tensor(pipe, np.arange(64)), tensor(pipe, count=32, dtype=np.uint8)
+    partial = fill(tensor(pipe, count=64), np.arange(12) % 3)
     asc.CompareScalar(mask, partial, 1.0, CMPMODE.EQ, 64)
     chosen = tensor(pipe, count=8, dtype=np.uint32)
     call_library("Select", [chosen, x.ReinterpretCast(np.uint32), mask], (1, 8, 8, 1), 9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_harness import F, bind, buffer, queue
 from lngrad.errors import DtypeError, ShapeError
 from lngrad_ascend import soc
 from lngrad_ascend.ascendc import (
@@ -45,7 +46,9 @@ from lngrad_ascend.faults import (
     RaceFault,
 )
 
-F = np.float32
+
+def global_tensor(count=64, dtype=F):
+    return bind(np.arange(count).astype(dtype), dtype=dtype)
 
 
 @pytest.fixture
@@ -53,27 +56,9 @@ def pipe():
     return TPipe()
 
 
-def queue(pipe, position=TPosition.VECIN, num=1, nbytes=256, depth=1, name="q"):
-    que = TQue(position, depth, name=name)
-    pipe.InitBuffer(que, num, nbytes)
-    return que
-
-
-def buffer(pipe, nbytes=256, name="buf", dtype=F):
-    buf = TBuf(name=name)
-    pipe.InitBuffer(buf, nbytes)
-    return buf.Get(dtype)
-
-
-def global_tensor(count=64, dtype=F):
-    tensor = GlobalTensor(dtype)
-    tensor.SetGlobalBuffer(np.arange(count).astype(dtype))
-    return tensor
-
-
 def arrived(pipe, que=None):
     """Return a VECIN tensor of 64 floats that was copied, put in and taken out, and its queue."""
-    que = que or queue(pipe)
+    que = que or queue(pipe=pipe)
     local = que.AllocTensor(F)
     DataCopy(local, global_tensor(), 64)
     que.EnQue(local)
@@ -83,26 +68,26 @@ def arrived(pipe, que=None):
 class TestCapacity:
     def test_the_unified_buffer_is_as_large_as_the_soc_s(self, pipe):
         size = soc.current().soc.ub_bytes
-        buffer(pipe, size - 64, "first")
+        buffer(size - 64, "first", pipe=pipe)
         with pytest.raises(
             CapacityFault, match=rf"second: 96 bytes do not fit.*has {size} bytes and {size - 64} .*first {size - 64}"
         ):
-            buffer(pipe, 65, "second")
+            buffer(65, "second", pipe=pipe)
 
     def test_lengths_are_rounded_up_to_blocks(self, pipe):
-        assert buffer(pipe, 33).GetSize() == 16
+        assert buffer(33, pipe=pipe).GetSize() == 16
         assert pipe.ub.next_free == 64
 
     def test_a_kernel_has_64_buffers(self, pipe):
-        queue(pipe, num=60, nbytes=32)
+        queue(num=60, nbytes=32, pipe=pipe)
         with pytest.raises(CapacityFault, match="may have 64 buffers in all, q would be number 65"):
-            queue(pipe, num=5, nbytes=32)
+            queue(num=5, nbytes=32, pipe=pipe)
 
     @pytest.mark.parametrize(("name", "limit"), [("Ascend910B1", 8), ("Ascend910A", 4)])
     def test_a_position_has_so_many_tensors_at_a_time(self, name, limit):
         with soc.use(name):
             pipe = TPipe()
-        que = queue(pipe, num=limit + 1, nbytes=32)
+        que = queue(num=limit + 1, nbytes=32, pipe=pipe)
         for _ in range(limit):
             que.AllocTensor(F)
         with pytest.raises(QueueFault, match=rf"queues of VECIN may have {limit} tensors at a time on {name}"):
@@ -111,20 +96,20 @@ class TestCapacity:
 
 class TestQueues:
     def test_alloc_beyond_num(self, pipe):
-        que = queue(pipe, num=2)
+        que = queue(num=2, pipe=pipe)
         que.AllocTensor(F)
         que.AllocTensor(F)
         with pytest.raises(QueueFault, match="all 2 buffers of q are in use; a device would wait for ever"):
             que.AllocTensor(F)
 
     def test_enque_beyond_depth(self, pipe):
-        que = queue(pipe, num=2, depth=1)
+        que = queue(num=2, depth=1, pipe=pipe)
         que.EnQue(que.AllocTensor(F))
         with pytest.raises(QueueFault, match="q has depth 1, and 1 tensors wait in it already"):
             que.EnQue(que.AllocTensor(F))
 
     def test_tensors_leave_in_the_order_they_came(self, pipe):
-        que = queue(pipe, num=2, depth=2)
+        que = queue(num=2, depth=2, pipe=pipe)
         first, second = que.AllocTensor(F), que.AllocTensor(F)
         que.EnQue(second)
         que.EnQue(first)
@@ -136,22 +121,22 @@ class TestQueues:
 
     def test_deque_of_an_empty_queue(self, pipe):
         with pytest.raises(QueueFault, match="nothing waits in q; EnQue comes first"):
-            queue(pipe).DeQue(F)
+            queue(pipe=pipe).DeQue(F)
 
     def test_enque_twice(self, pipe):
-        que = queue(pipe, depth=2)
+        que = queue(depth=2, pipe=pipe)
         local = que.AllocTensor(F)
         que.EnQue(local)
         with pytest.raises(QueueFault, match="buffer 0 of q at byte 0 waits in its queue already"):
             que.EnQue(local)
 
     def test_enque_into_another_queue(self, pipe):
-        local = queue(pipe, name="one").AllocTensor(F)
+        local = queue(name="one", pipe=pipe).AllocTensor(F)
         with pytest.raises(QueueFault, match="buffer 0 of one at byte 0 does not come from two"):
-            queue(pipe, name="two").EnQue(local)
+            queue(name="two", pipe=pipe).EnQue(local)
 
     def test_free_while_waiting(self, pipe):
-        que = queue(pipe)
+        que = queue(pipe=pipe)
         local = que.AllocTensor(F)
         que.EnQue(local)
         with pytest.raises(QueueFault, match="waits in its queue, DeQue it first"):
@@ -170,7 +155,7 @@ class TestQueues:
             TBuf(name="buf").Get(F)
 
     def test_memory_twice(self, pipe):
-        que = queue(pipe)
+        que = queue(pipe=pipe)
         with pytest.raises(QueueFault, match="q has memory already"):
             pipe.InitBuffer(que, 1, 32)
 
@@ -179,11 +164,10 @@ class TestQueues:
             pipe, none, empty = TPipe(), TQue(TPosition.VECIN, 2, name="none"), TBuf(name="empty")
             pipe.InitBuffer(none, 2, 0)
             pipe.InitBuffer(empty, 0)
-            behind = buffer(pipe)
+            behind = buffer(pipe=pipe)
             local, rest = none.AllocTensor(F), empty.Get(F)
             assert (local.GetSize(), rest.GetSize()) == (0, 0)
-            memory = GlobalTensor(F)
-            memory.SetGlobalBuffer(x)
+            memory = bind(x)
             if use:
                 [lambda: DataCopy(local, memory, 8), lambda: Add(behind, rest, behind, 8), lambda: rest.GetValue(0)][
                     use - 1
@@ -211,26 +195,26 @@ class TestOrder:
     """EnQue and DeQue are what makes one unit wait for another."""
 
     def test_computing_on_a_copy_that_may_still_run(self, pipe):
-        que = queue(pipe)
+        que = queue(pipe=pipe)
         local = que.AllocTensor(F)
         DataCopy(local, global_tensor(), 64)
         with pytest.raises(RaceFault, match=r"Missing between them: SetFlag<HardEvent::MTE2_V> .*or EnQue and DeQue"):
-            Add(buffer(pipe), local, local, 64)
+            Add(buffer(pipe=pipe), local, local, 64)
 
     def test_copying_over_what_may_still_be_read(self, pipe):
         local, _ = arrived(pipe)
-        Add(buffer(pipe), local, local, 64)
+        Add(buffer(pipe=pipe), local, local, 64)
         with pytest.raises(RaceFault, match="SetFlag<HardEvent::V_MTE2>"):
             DataCopy(local, global_tensor(), 64)
 
     def test_copying_out_what_may_still_be_computed(self, pipe):
-        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
+        local = queue(TPosition.VECOUT, pipe=pipe).AllocTensor(F)
         Duplicate(local, 1.0, 64)
         with pytest.raises(RaceFault, match="SetFlag<HardEvent::V_MTE3>"):
             DataCopy(global_tensor(), local, 64)
 
     def test_computing_over_what_may_still_be_copied_out(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         local = que.AllocTensor(F)
         Duplicate(local, 1.0, 64)
         que.EnQue(local)
@@ -248,10 +232,10 @@ class TestOrder:
 
     def test_without_the_search_for_races_the_states_are_the_rule(self):
         pipe = TPipe(Core(soc.get(), rules=Rules(ordering=False)))
-        local = queue(pipe).AllocTensor(F)
+        local = queue(pipe=pipe).AllocTensor(F)
         DataCopy(local, global_tensor(), 64)
         with pytest.raises(QueueFault, match="is allocated, the vector unit must not use it: EnQue and DeQue it"):
-            Add(buffer(pipe), local, local, 64)
+            Add(buffer(pipe=pipe), local, local, 64)
 
 
 class TestLifetime:
@@ -259,17 +243,17 @@ class TestLifetime:
         local, que = arrived(pipe)
         que.FreeTensor(local)
         with pytest.raises(LifetimeFault, match=r"Add: src0 \(buffer 0 of q at byte 0\) was freed"):
-            Add(buffer(pipe), local, local, 64)
+            Add(buffer(pipe=pipe), local, local, 64)
 
     def test_use_of_an_earlier_tensor_of_the_same_buffer(self, pipe):
         local, que = arrived(pipe)
         que.FreeTensor(local)
         arrived(pipe, que)
         with pytest.raises(LifetimeFault, match="was freed"):
-            Add(buffer(pipe), local, local, 64)
+            Add(buffer(pipe=pipe), local, local, 64)
 
     def test_use_while_waiting(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         local = que.AllocTensor(F)
         que.EnQue(local)
         Duplicate(local, 0.0, 8)
@@ -284,8 +268,8 @@ class TestLifetime:
             part.GetValue(0)
 
     def test_leaks_are_named(self, pipe):
-        queue(pipe, name="kept").AllocTensor(F)
-        waiting = queue(pipe, name="waiting")
+        queue(name="kept", pipe=pipe).AllocTensor(F)
+        waiting = queue(name="waiting", pipe=pipe)
         waiting.EnQue(waiting.AllocTensor(F))
         text = r"2 tensors were not freed: buffer 0 of kept \(allocated\), buffer 0 of waiting \(in the queue\)"
         with pytest.raises(LeakFault, match=text):
@@ -294,7 +278,7 @@ class TestLifetime:
             pipe.Reset()
 
     def test_reset_takes_everything_back(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         Duplicate(local, 1.0, 8)
         pipe.Reset()
         assert pipe.ub.next_free == 0
@@ -304,9 +288,9 @@ class TestLifetime:
 
 class TestPoison:
     def test_reading_what_was_never_written(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         Duplicate(local, 1.0, 60)
-        out = buffer(pipe, name="out")
+        out = buffer(name="out", pipe=pipe)
         Add(out, local, local, 64)  # computing with it is no fault
         assert out.GetValue(59) == 2.0
         with pytest.raises(
@@ -316,7 +300,7 @@ class TestPoison:
 
     @pytest.mark.parametrize("by_register", [False, True])
     def test_a_bit_without_a_value_spoils_its_own_element_alone(self, pipe, by_register):
-        x, bits, out, ones = (buffer(pipe, name=name) for name in ("x", "bits", "out", "one"))
+        x, bits, out, ones = (buffer(name=name, pipe=pipe) for name in ("x", "bits", "out", "one"))
         Duplicate(x, 1.0, 60)  # Compare packs elements 56 to 63 into one byte
         Duplicate(ones, 1.0, 64)
         piece = pipe.ub.compared
@@ -334,7 +318,7 @@ class TestPoison:
                 local.GetValue(at)
 
     def test_a_mask_byte_without_a_value_spoils_its_own_element_alone(self, pipe):
-        x, out, mask = buffer(pipe, name="x"), buffer(pipe, name="out"), buffer(pipe, name="mask")
+        x, out, mask = buffer(name="x", pipe=pipe), buffer(name="out", pipe=pipe), buffer(name="mask", pipe=pipe)
         Duplicate(x, 1.0, 64)
         Duplicate(mask.ReinterpretCast(np.uint16), 0, 30)
         call_library("Select", [out, x, mask.ReinterpretCast(np.uint8)], (1, 64, 64, 1), 7.0)
@@ -343,7 +327,7 @@ class TestPoison:
             out.GetValue(60)
 
     def test_a_new_tensor_holds_nothing_of_the_last_one(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         local = que.AllocTensor(F)
         Duplicate(local, 1.0, 64)
         que.FreeTensor(local)
@@ -351,7 +335,7 @@ class TestPoison:
             que.AllocTensor(F).GetValue(0)
 
     def test_copying_out_what_was_never_written(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         que.EnQue(que.AllocTensor(F))
         with pytest.raises(PoisonFault, match="DataCopy: src"):
             DataCopy(global_tensor(), que.DeQue(F), 64)
@@ -360,10 +344,10 @@ class TestPoison:
 class TestBoundsAndAlignment:
     def test_an_instruction_past_the_end(self, pipe):
         with pytest.raises(BoundsFault, match=r"Duplicate: dst \(buf at byte 0\) ends at byte 256, .* 4 too far"):
-            Duplicate(buffer(pipe), 1.0, 65)
+            Duplicate(buffer(pipe=pipe), 1.0, 65)
 
     def test_a_slice_past_the_end(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         for index in (65, slice(0, 65), slice(8, 4), slice(-1, None)):
             with pytest.raises(BoundsFault, match="has 64 elements, got"):
                 local[index]
@@ -371,7 +355,7 @@ class TestBoundsAndAlignment:
             local[0:8:2]
 
     def test_set_size_past_the_end(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         local.SetSize(16)
         assert local.GetSize() == 16
         local.SetSize(64)
@@ -379,27 +363,27 @@ class TestBoundsAndAlignment:
             local.SetSize(65)
 
     def test_an_address_inside_a_block(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         with pytest.raises(AlignmentFault, match="must be a multiple of 32 bytes, this one is 4 past it"):
             Duplicate(local[1:], 1.0, 8)
 
     def test_a_copy_of_part_of_a_block(self, pipe):
-        local = queue(pipe).AllocTensor(F)
+        local = queue(pipe=pipe).AllocTensor(F)
         with pytest.raises(AlignmentFault, match=r"multiple of 32 bytes, got 9 \* 4 = 36; DataCopyPad moves"):
             DataCopy(local, global_tensor(), 9)
 
     def test_a_copy_past_the_end_of_global_memory(self, pipe):
-        local = queue(pipe).AllocTensor(F)
+        local = queue(pipe=pipe).AllocTensor(F)
         with pytest.raises(BoundsFault, match="has 56 elements from here on, the access takes 64"):
             DataCopy(local, global_tensor()[8], 64)
 
     def test_a_copy_past_the_end_of_the_tensor(self, pipe):
-        local = queue(pipe, nbytes=32).AllocTensor(F)
+        local = queue(nbytes=32, pipe=pipe).AllocTensor(F)
         with pytest.raises(BoundsFault, match="DataCopy: dst"):
             DataCopy(local, global_tensor(), 64)
 
     def test_shifted_operands(self, pipe):
-        local = buffer(pipe)
+        local = buffer(pipe=pipe)
         Duplicate(local, 1.0, 64)
         Add(local, local, local, 64)  # the same memory is fine
         with pytest.raises(OverlapFault, match="overlap 32 bytes apart"):
@@ -417,12 +401,10 @@ class TestPositions:
         """CANN's own examples copy out of VECIN: where the order is right, a device runs it."""
 
         def kernel(x, y):
-            source, target = GlobalTensor(F), GlobalTensor(F)
-            source.SetGlobalBuffer(x)
-            target.SetGlobalBuffer(y)
+            source, target = bind(x), bind(y)
             pipe = TPipe()
             for place in (TPosition.VECIN, TPosition.VECOUT):
-                que = queue(pipe, place)
+                que = queue(place, pipe=pipe)
                 local = que.AllocTensor(F)
                 DataCopy(local, source, 64)
                 que.EnQue(local)
@@ -439,7 +421,7 @@ class TestPositions:
 
     def test_copies_at_other_places_are_faults_where_no_races_are_looked_for(self):
         pipe = TPipe(Core(soc.get("Ascend910B1"), rules=Rules(ordering=False)))
-        local = queue(pipe, TPosition.VECOUT).AllocTensor(F)
+        local = queue(TPosition.VECOUT, pipe=pipe).AllocTensor(F)
         with pytest.raises(PositionFault, match="must be at VECIN or VECCALC, it is at VECOUT"):
             DataCopy(local, global_tensor(), 64)
 
@@ -451,38 +433,34 @@ class TestPositions:
 class TestGlobalMemory:
     def test_types_must_agree(self, pipe):
         with pytest.raises(DtypeError, match="one type, got float32 and float16"):
-            DataCopy(queue(pipe).AllocTensor(F), global_tensor(dtype=np.float16), 64)
+            DataCopy(queue(pipe=pipe).AllocTensor(F), global_tensor(dtype=np.float16), 64)
         with pytest.raises(DtypeError, match="holds float16, the GlobalTensor is of float32"):
-            GlobalTensor(F).SetGlobalBuffer(np.zeros(4, np.float16))
+            bind(np.zeros(4, np.float16))
 
     def test_raw_bytes_become_any_type(self):
-        tensor = GlobalTensor(F)
-        tensor.SetGlobalBuffer(GlobalAddress(np.zeros(35, np.uint8), "workspace") + 3, 8)
+        tensor = bind(GlobalAddress(np.zeros(35, np.uint8), "workspace") + 3, 8)
         tensor.SetValue(7, 2.5)
         assert tensor[7].GetValue(0) == 2.5
 
     def test_size_and_strides(self):
         with pytest.raises(BoundsFault, match="has 4 elements from here on, SetGlobalBuffer got 5"):
-            GlobalTensor(F).SetGlobalBuffer(np.zeros(4, F), 5)
-        unsized = GlobalTensor(F)
-        unsized.SetGlobalBuffer(np.zeros(4, F), 0)
-        assert unsized.GetSize() == 4
+            bind(np.zeros(4, F), 5)
+        assert bind(np.zeros(4, F), 0).GetSize() == 4
         with pytest.raises(ShapeError, match="must be contiguous"):
-            GlobalTensor(F).SetGlobalBuffer(np.zeros((4, 4), F).T)
+            bind(np.zeros((4, 4), F).T)
         with pytest.raises(LifetimeFault, match="without SetGlobalBuffer"):
             GlobalTensor(F).GetSize()
         with pytest.raises(BoundsFault, match=r"has 4 elements, got \[5\]"):
             global_tensor(4)[5]
 
     def test_read_only_memory(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         local = que.AllocTensor(F)
         Duplicate(local, 1.0, 64)
         que.EnQue(local)
         frozen = np.zeros(64, F)
         frozen.flags.writeable = False
-        target = GlobalTensor(F)
-        target.SetGlobalBuffer(GlobalAddress(frozen, "frozen"))
+        target = bind(GlobalAddress(frozen, "frozen"))
         local = que.DeQue(F)
         with pytest.raises(BoundsFault, match="frozen is read-only"):
             DataCopy(target, local, 64)
@@ -495,7 +473,7 @@ class TestGlobalMemory:
 
 class TestDataCopyPad:
     def test_rows_that_do_not_fill_blocks(self, pipe):
-        que = queue(pipe, nbytes=3 * 64)
+        que = queue(nbytes=3 * 64, pipe=pipe)
         local = que.AllocTensor(F)
         source = global_tensor(30)
         DataCopyPad(local, source, DataCopyExtParams(3, 40, 0, 0), DataCopyPadExtParams(True, 0, 6, -1.0))
@@ -505,7 +483,7 @@ class TestDataCopyPad:
         assert got == [[10.0 * r + c for c in range(10)] + [-1.0] * 6 for r in range(3)]
 
     def test_without_padding_the_rest_of_a_block_is_its_first_element(self, pipe):
-        que = queue(pipe, nbytes=64)
+        que = queue(nbytes=64, pipe=pipe)
         local = que.AllocTensor(F)
         DataCopyPad(local, global_tensor()[5], DataCopyExtParams(2, 12))
         que.EnQue(local)
@@ -514,7 +492,7 @@ class TestDataCopyPad:
         )
 
     def test_padding_without_is_pad_is_undefined(self, pipe):
-        que = queue(pipe)
+        que = queue(pipe=pipe)
         local = que.AllocTensor(F)
         DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 12), DataCopyPadExtParams(False, 1, 0))
         que.EnQue(local)
@@ -525,18 +503,16 @@ class TestDataCopyPad:
                 local.GetValue(index)
 
     def test_out_again(self, pipe):
-        que = queue(pipe, TPosition.VECOUT)
+        que = queue(TPosition.VECOUT, pipe=pipe)
         local = que.AllocTensor(F)
         Duplicate(local, 7.0, 64)
         que.EnQue(local)
         memory = np.zeros(10, F)
-        target = GlobalTensor(F)
-        target.SetGlobalBuffer(memory)
-        DataCopyPad(target, que.DeQue(F), DataCopyExtParams(2, 12, 0, 8))
+        DataCopyPad(bind(memory), que.DeQue(F), DataCopyExtParams(2, 12, 0, 8))
         assert memory.tolist() == [7, 7, 7, 0, 0, 7, 7, 7, 0, 0]
 
     def test_what_it_refuses(self, pipe):
-        local = queue(pipe).AllocTensor(F)
+        local = queue(pipe=pipe).AllocTensor(F)
         with pytest.raises(AlignmentFault, match="whole elements of 4 bytes"):
             DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 10))
         with pytest.raises(AlignmentFault, match="gap in global memory"):
@@ -546,13 +522,13 @@ class TestDataCopyPad:
         with pytest.raises(PositionFault, match="must be a LocalTensor, both are global"):
             DataCopyPad(global_tensor(), global_tensor(), DataCopyExtParams(1, 12))
         with soc.use("Ascend310P"):
-            old = queue(TPipe()).AllocTensor(F)
+            old = queue(pipe=TPipe()).AllocTensor(F)
         with pytest.raises(DeviceFault, match="Ascend310P does not have it"):
             DataCopyPad(old, global_tensor(), DataCopyExtParams(1, 12))
 
 
 def test_reinterpret_and_scalar_access(pipe):
-    local = buffer(pipe)
+    local = buffer(pipe=pipe)
     local.SetValue(3, 1.5)
     assert local.GetValue(3) == 1.5
     assert local.ReinterpretCast(np.float16).GetSize() == 128

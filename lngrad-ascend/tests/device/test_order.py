@@ -10,36 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from device_harness import E, F, bind, buffers, flag
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend.faults import RaceFault, SyncFault
 
-F = np.float32
 N = 64
-E = asc.HardEvent
-
-
-def bind(address):
-    memory = asc.GlobalTensor(F)
-    memory.SetGlobalBuffer(address)
-    return memory
-
-
-def buffers(count):
-    pipe = asc.TPipe()
-    buffers = [asc.TBuf(name=f"buf{i}") for i in range(count)]
-    for buf in buffers:
-        pipe.InitBuffer(buf, 4 * N)
-    return pipe, [buf.Get(F) for buf in buffers]
-
-
-def flag(event):
-    asc.SetFlag(event, 0)
-    asc.WaitFlag(event, 0)
 
 
 def double_by_flags(source, target, leave_out=None):
     """Copy in, double, copy out through TBufs, so that flags alone order the pipes."""
-    _, (inward, outward) = buffers(2)
+    inward, outward = buffers(2)
     for step in range(2):
         asc.DataCopy(inward, bind(source)[step * N], N)
         if leave_out != "MTE2_V":
@@ -91,7 +71,7 @@ class TestFlags:
 
     def test_the_order_is_transitive(self):
         def kernel(source, target):
-            _, (inward,) = buffers(1)
+            (inward,) = buffers(1)
             asc.DataCopy(inward, bind(source), N)
             flag(E.MTE2_V)
             flag(E.V_MTE3)  # MTE3 waits for V, which waits for MTE2
@@ -154,7 +134,7 @@ class TestBarriers:
     @staticmethod
     def two_adds(barrier):
         def kernel():
-            _, (a, b) = buffers(2)
+            a, b = buffers(2)
             asc.Duplicate(a, 1.0, N)
             if barrier:
                 asc.PipeBarrier(asc.PIPE_V)
@@ -171,7 +151,7 @@ class TestBarriers:
 
     def test_independent_instructions_need_none(self):
         def kernel():
-            _, (a, b, c) = buffers(3)
+            a, b, c = buffers(3)
             for tensor in (a, b, c):
                 asc.Duplicate(tensor, 1.0, N)
             asc.PipeBarrier(asc.PIPE_V)
@@ -188,7 +168,7 @@ class TestBarriers:
     @pytest.mark.parametrize("barrier", [None, asc.PIPE_MTE2, asc.PIPE_ALL])
     def test_copies_into_one_place(self, barrier):
         def kernel(source):
-            _, (a,) = buffers(1)
+            (a,) = buffers(1)
             asc.DataCopy(a, bind(source), N)
             if barrier is not None:
                 asc.PipeBarrier(barrier)
@@ -202,7 +182,7 @@ class TestBarriers:
 
     def test_through_global_memory(self):
         def kernel(memory, ordered):
-            _, (a, b) = buffers(2)
+            a, b = buffers(2)
             asc.Duplicate(a, 1.0, N)
             flag(E.V_MTE3)
             asc.DataCopy(bind(memory), a, N)
@@ -218,7 +198,7 @@ class TestBarriers:
 
     def test_scalar_accesses(self):
         def kernel(ordered):
-            _, (a, b) = buffers(2)
+            a, b = buffers(2)
             asc.Duplicate(a, 1.0, N)
             if ordered:
                 flag(E.V_S)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from device_harness import HALF, E, F, bind, buffer, buffers, content, fill, flag, tensor
 from lngrad.errors import DtypeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend.faults import BoundsFault, DeviceFault, OverlapFault, PoisonFault
 from tile_harness import check_same_bits
 
-F, HALF = np.float32, np.float16
 SIZE = 4096
 BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Max": np.maximum, "Min": np.minimum}
 SCALAR = {"Adds": np.add, "Muls": np.multiply, "Maxs": np.maximum, "Mins": np.minimum}
@@ -28,19 +28,10 @@ UNARY = {
 
 
 def tensors(count, dtype=F, seed=0):
-    """Return tensors of SIZE bytes with random positive values, and copies of those."""
-    rng, pipe, drawn = np.random.default_rng(seed), asc.TPipe(), []
-    for _ in range(count):
-        buf = asc.TBuf()
-        pipe.InitBuffer(buf, SIZE)
-        local = buf.Get(dtype)
-        local.write("test", "dst", local.GetSize())[:] = rng.uniform(0.5, 2, local.GetSize())
-        drawn.append(local)
-    return drawn, [content(local) for local in drawn]
-
-
-def content(local):
-    return local.read("test", "src", local.GetSize()).copy()
+    """Tensors of SIZE bytes with random positive values, and copies of those."""
+    rng, pipe = np.random.default_rng(seed), asc.TPipe()
+    values = [rng.uniform(0.5, 2, SIZE // dtype().itemsize).astype(dtype) for _ in range(count)]
+    return [tensor(pipe, array, dtype=dtype) for array in values], values
 
 
 def places(lanes, repeat, block, step, size):
@@ -153,9 +144,7 @@ def test_other_limits():
 
 
 def test_unmasked_elements_stay_unwritten():
-    pipe, buf = asc.TPipe(), asc.TBuf()
-    pipe.InitBuffer(buf, 512)
-    local = buf.Get(F)
+    local = buffer(512)
     asc.Duplicate(local, 1.0, (0b101, 0), 2, 1, 8)
     assert [local.GetValue(i) for i in (0, 2, 64, 66)] == [1.0] * 4
     with pytest.raises(PoisonFault):
@@ -164,15 +153,10 @@ def test_unmasked_elements_stay_unwritten():
 
 class TestCast:
     def test_repeats_count_in_the_larger_type(self):
-        (wide,), _ = tensors(1, F)
-        (narrow,), (values,) = tensors(1, HALF, seed=5)
-        pipe = asc.TPipe(wide.core)
-        buf = asc.TBuf()
-        pipe.InitBuffer(buf, SIZE)
-        narrow = buf.Get(HALF)
-        narrow.write("test", "dst", values.size)[:] = values
+        (wide, narrow), values = buffers(2, SIZE), np.random.default_rng(5).uniform(0.5, 2, SIZE // 2).astype(HALF)
+        narrow = fill(narrow.ReinterpretCast(HALF), values)
         asc.Cast(wide, narrow, asc.RoundMode.CAST_NONE, 64, 4, asc.UnaryRepeatParams(1, 1, 8, 4))
-        check_same_bits("wide", content(wide)[:256], values[:256].astype(F))
+        check_same_bits("wide", content(wide, 256), values[:256].astype(F))
         asc.Cast(narrow[1024:], wide, asc.RoundMode.CAST_RINT, 64, 4)
         check_same_bits("narrow", content(narrow)[1024:1280], values[:256])
 
@@ -190,17 +174,13 @@ class TestCast:
         """A device reads a repeat before it writes it; CANN's checker refuses it."""
 
         def kernel(x, y):
-            buf, source, target = asc.TBuf(), asc.GlobalTensor(HALF), asc.GlobalTensor(F)
-            asc.TPipe().InitBuffer(buf, 512)
-            source.SetGlobalBuffer(x)
-            target.SetGlobalBuffer(y)
-            asc.DataCopy(buf.Get(HALF), source, 128)
-            asc.SetFlag(asc.HardEvent.MTE2_V, 0)
-            asc.WaitFlag(asc.HardEvent.MTE2_V, 0)
-            asc.Cast(buf.Get(F), buf.Get(HALF), asc.RoundMode.CAST_NONE, count)
-            asc.SetFlag(asc.HardEvent.V_MTE3, 0)
-            asc.WaitFlag(asc.HardEvent.V_MTE3, 0)
-            asc.DataCopy(target, buf.Get(F), 64)
+            wide = buffer(512)
+            narrow = wide.ReinterpretCast(HALF)
+            asc.DataCopy(narrow, bind(x, dtype=HALF), 128)
+            flag(E.MTE2_V)
+            asc.Cast(wide, narrow, asc.RoundMode.CAST_NONE, count)
+            flag(E.V_MTE3)
+            asc.DataCopy(bind(y), wide, 64)
 
         x, y = np.random.default_rng(3).normal(size=128).astype(HALF), np.zeros(64, F)
         for count in (64, 65) if strictness == "device" else (64,):
@@ -217,12 +197,8 @@ class TestCast:
         check_same_bits("narrow", content(local).view(HALF)[:100], values[:100].astype(HALF))
 
     def test_integers(self):
-        (dst,), _ = tensors(1, np.int32)
-        (src,), _ = tensors(1, F)
-        buf = asc.TBuf()
-        asc.TPipe(dst.core).InitBuffer(buf, 32)
-        src = buf.Get(F)
-        src.write("test", "dst", 8)[:] = [2.5, -2.5, 3.5, 1e20, np.nan, 0.5, -0.4, 7]
+        pipe = asc.TPipe()
+        src, dst = tensor(pipe, [2.5, -2.5, 3.5, 1e20, np.nan, 0.5, -0.4, 7]), tensor(pipe, count=8, dtype=np.int32)
         expected = {
             "CAST_RINT": [2, -2, 4, 2**31 - 1, 0, 0, 0, 7],
             "CAST_FLOOR": [2, -3, 3, 2**31 - 1, 0, 0, -1, 7],
@@ -231,7 +207,7 @@ class TestCast:
         }
         for mode, values in expected.items():
             asc.Cast(dst, src, asc.RoundMode[mode], 8)
-            assert content(dst)[:8].tolist() == values
+            assert content(dst).tolist() == values
 
 
 class TestReductions:
@@ -304,15 +280,10 @@ class TestLocalCopies:
         memory, target = np.arange(64, dtype=F), np.zeros(64, F)
 
         def kernel(source, result):
-            pipe, buf = asc.TPipe(), asc.TBuf()
-            pipe.InitBuffer(buf, 256)
-            local = buf.Get(F)
-            source_array, other = asc.GlobalTensor(F), asc.GlobalTensor(F)
-            source_array.SetGlobalBuffer(source)
-            other.SetGlobalBuffer(result)
-            asc.DataCopy(local, source_array, asc.DataCopyParams(2, 1, 3, 1))
+            local = buffer()
+            asc.DataCopy(local, bind(source), asc.DataCopyParams(2, 1, 3, 1))
             asc.PipeBarrier(asc.PIPE_ALL)
-            asc.DataCopy(other, local, asc.DataCopyParams(2, 1, 1, 2))
+            asc.DataCopy(bind(result), local, asc.DataCopyParams(2, 1, 1, 2))
 
         asc.launch(kernel, 1, memory, target)
         assert target[:8].tolist() == memory[:8].tolist()

@@ -6,41 +6,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_harness import E, F, P, bind, buffer, buffers, flag, queue
 from lngrad.errors import DtypeError, ShapeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend.faults import AlignmentFault, AscendWarning, BoundsFault, DeviceFault, RaceFault, TilingError
 
-F = np.float32
 N = 64
 
 
-def bind(address):
-    memory = asc.GlobalTensor(F)
-    memory.SetGlobalBuffer(address)
-    return memory
-
-
-def queue(position, name="q", num=1):
-    pipe = asc.TPipe()
-    que = asc.TQue(position, 1, name=name)
-    pipe.InitBuffer(que, num, 4 * N)
-    return que
-
-
 def use_after_free(source):
-    que = queue(asc.TPosition.VECIN)
-    out = asc.TBuf()
-    asc.GetTPipePtr().InitBuffer(out, 4 * N)
-    local = que.AllocTensor(F)
+    que = queue()
+    out, local = buffer(pipe=asc.GetTPipePtr()), que.AllocTensor(F)
     asc.DataCopy(local, bind(source), N)
     que.EnQue(local)
     local = que.DeQue()
     que.FreeTensor(local)
-    asc.Add(out.Get(F), local, local, N)
+    asc.Add(out, local, local, N)
 
 
 def content_survives(source):
-    que = queue(asc.TPosition.VECOUT)
+    que = queue(P.VECOUT)
     local = que.AllocTensor(F)
     asc.Duplicate(local, 3.0, N)
     que.FreeTensor(local)
@@ -52,17 +37,15 @@ def content_survives(source):
 
 
 def never_freed(source):
-    queue(asc.TPosition.VECIN).AllocTensor(F)
+    queue().AllocTensor(F)
 
 
 def without_the_queue(source):
-    local = queue(asc.TPosition.VECIN).AllocTensor(F)
+    local = queue().AllocTensor(F)
     asc.DataCopy(local, bind(source), N)
-    asc.SetFlag(asc.HardEvent.MTE2_V, 0)
-    asc.WaitFlag(asc.HardEvent.MTE2_V, 0)
+    flag(E.MTE2_V)
     asc.Adds(local, local, 1.0, N)
-    asc.SetFlag(asc.HardEvent.V_MTE3, 0)
-    asc.WaitFlag(asc.HardEvent.V_MTE3, 0)
+    flag(E.V_MTE3)
     asc.PipeBarrier(asc.PIPE_ALL)
     asc.DataCopy(bind(source), local, N)
 
@@ -89,10 +72,7 @@ def test_a_device_copies_whole_blocks_of_a_count():
     """Three copies of a block and a half, in, within and out; and one of half a block, which moves nothing."""
 
     def kernel(x, y):
-        pipe, bufs = asc.TPipe(), (asc.TBuf(), asc.TBuf())
-        for buf in bufs:
-            pipe.InitBuffer(buf, 64)
-        first, second = (buf.Get(F) for buf in bufs)
+        first, second = buffers(2, 64)
         for tensor in (first, second):
             asc.Duplicate(tensor, 5.0, 16)
         asc.PipeBarrier(asc.PIPE_ALL)
@@ -115,10 +95,9 @@ def test_a_device_copies_whole_blocks_of_a_count():
 
 def test_a_device_reads_what_was_never_written():
     def kernel():
-        buf = asc.TBuf()
-        asc.TPipe().InitBuffer(buf, 4 * N)
-        asc.Adds(buf.Get(F), buf.Get(F), 1.0, N)
-        buf.Get(F).GetValue(0)
+        local = buffer()
+        asc.Adds(local, local, 1.0, N)
+        local.GetValue(0)
 
     with pytest.warns(AscendWarning, match="4 of the 4 bytes read hold no value"):
         asc.launch(kernel, 1, strictness="device")
@@ -126,7 +105,7 @@ def test_a_device_reads_what_was_never_written():
 
 def test_races_are_found_on_a_device_too():
     def kernel(source):
-        local = queue(asc.TPosition.VECIN).AllocTensor(F)
+        local = queue().AllocTensor(F)
         asc.DataCopy(local, bind(source), N)
         asc.Adds(local, local, 1.0, N)
 
@@ -141,14 +120,14 @@ def test_an_unknown_strictness():
 
 
 def test_codes_of_the_other_rules():
-    que = queue(asc.TPosition.VECIN)
+    que = queue()
     local = que.AllocTensor(F)
     cases = {
         "ErrorRead3, ErrorWrite2": lambda: asc.DataCopy(local, bind(np.ones(N, F)), 2 * N),
         "ErrorRead4, ErrorWrite4": lambda: asc.DataCopy(local[1:], bind(np.ones(N, F)), 8),
         "ErrorBuffer0": lambda: asc.TBuf().Get(F),
         "ErrorBuffer2": lambda: que.EnQue(local) and que.EnQue(local),
-        "ErrorBuffer3": lambda: queue(asc.TPosition.VECIN).EnQue(local),
+        "ErrorBuffer3": lambda: queue().EnQue(local),
     }
     for code, call in cases.items():
         with pytest.raises(DeviceFault, match=rf"\[{code}\]"):
@@ -161,7 +140,7 @@ def test_codes_of_the_other_rules():
 
 class TestElementTypes:
     def test_python_s_float_is_c_s(self):
-        que = queue(asc.TPosition.VECIN)
+        que = queue()
         assert que.AllocTensor(float).dtype == F
         buf = asc.TBuf()
         asc.TPipe().InitBuffer(buf, 64)
@@ -172,7 +151,7 @@ class TestElementTypes:
     @pytest.mark.parametrize("T", [np.float64, "f8", complex, bool])
     def test_types_that_do_not_exist(self, T):
         with pytest.raises(DtypeError, match="AllocTensor: T must be one of half, float, bfloat16_t"):
-            queue(asc.TPosition.VECIN).AllocTensor(T)
+            queue().AllocTensor(T)
 
     def test_scalars_have_the_type_of_their_tensor(self):
         buf = asc.TBuf()
@@ -199,7 +178,7 @@ class TestBuffers:
             buf.GetWithOffset(F, 64, 32)
 
     def test_queues_say_what_they_did(self):
-        que = queue(asc.TPosition.VECIN)
+        que = queue()
         assert que.HasIdleBuffer()
         local = que.AllocTensor(F)
         assert not que.HasIdleBuffer()
@@ -208,7 +187,7 @@ class TestBuffers:
     def test_reset_starts_again_at_address_0(self):
         pipe, buf = asc.TPipe(), asc.TBuf()
         pipe.InitBuffer(buf, 256)
-        que = asc.TQue(asc.TPosition.VECIN, 1)
+        que = asc.TQue(P.VECIN, 1)
         pipe.InitBuffer(que, 1, 64)
         pipe.Reset()
         pipe.InitBuffer(que, 1, 32)
@@ -229,12 +208,10 @@ class TestBuffers:
 class TestGlobalMemory:
     def test_one_memory_as_two_types(self):
         memory = np.zeros(16, np.uint8)
-        tensor = asc.GlobalTensor(F)
-        tensor.SetGlobalBuffer(memory)
+        tensor = bind(memory)
         tensor.SetValue(1, 1.5)
         assert tensor.ReinterpretCast(asc.half).GetSize() == 8
-        words = asc.GlobalTensor(np.uint32)
-        words.SetGlobalBuffer(tensor.GetPhyAddr(1).ReinterpretCast(np.uint32))
+        words = bind(tensor.GetPhyAddr(1).ReinterpretCast(np.uint32), dtype=np.uint32)
         assert (words.GetSize(), words.GetValue(0)) == (3, 0x3FC00000)
         assert type(tensor.GetValue(1)) is F
         with pytest.raises(DeviceFault, match="byte 2 is not the start of an element of float32"):
@@ -242,12 +219,10 @@ class TestGlobalMemory:
 
     def test_scalars_are_ordered_with_copies(self):
         def kernel(memory):
-            tensor = bind(memory)
-            buf = asc.TBuf()
-            asc.TPipe().InitBuffer(buf, 32)
+            tensor, local = bind(memory), buffer()
             tensor.SetValue(0, 5.0)
             asc.DataCacheCleanAndInvalid(tensor)
-            asc.DataCopy(buf.Get(F), tensor, 8)
+            asc.DataCopy(local, tensor, 8)
 
         asc.launch(kernel, 1, np.zeros(8, F))
         with pytest.raises(RaceFault, match="S_MTE2"):
@@ -280,10 +255,8 @@ class TestSystem:
 
     def test_past_the_size_of_a_tensor_is_a_warning_inside_its_memory(self):
         def kernel(memory, scalar):
-            tensor, buf = asc.GlobalTensor(F), asc.TBuf()
-            tensor.SetGlobalBuffer(memory, 8)
-            asc.TPipe().InitBuffer(buf, 256)
-            asc.DataCopy(buf.Get(F), tensor, 16)
+            tensor = bind(memory, 8)
+            asc.DataCopy(buffer(), tensor, 16)
             scalar[0] = tensor.GetValue(15)
 
         found, memory = [0], np.arange(16, dtype=F)
@@ -295,11 +268,10 @@ class TestSystem:
 
     def test_past_the_size_of_a_tensor_is_one_warning_a_place_and_fills_all(self):
         def kernel(memory):
-            tensor = asc.GlobalTensor(F)
-            tensor.SetGlobalBuffer(memory, 8)
+            tensor = bind(memory, 8)
             for index in range(100):
                 tensor.GetValue(index)
-            asc.TPipe().InitBuffer(asc.TBuf(), 191 * 1024)  # what is left makes several copies of it
+            buffer(191 * 1024)  # what is left makes several copies of it
             asc.InitOutput(tensor, 5000, 2.5)
 
         memory = np.zeros(5001, F)
@@ -311,13 +283,9 @@ class TestSystem:
 
     def test_a_device_reads_memory_past_the_size_of_a_tensor(self):
         def kernel(memory, scalar):
-            tensor, buf, pipe = asc.GlobalTensor(F), asc.TBuf(), asc.TPipe()
-            tensor.SetGlobalBuffer(memory, 8)
-            pipe.InitBuffer(buf, 256)
-            local = buf.Get(F)
-            asc.DataCopy(local, tensor, 16)
-            asc.SetFlag(asc.HardEvent.MTE2_S, 0)
-            asc.WaitFlag(asc.HardEvent.MTE2_S, 0)
+            local = buffer()
+            asc.DataCopy(local, bind(memory, 8), 16)
+            flag(E.MTE2_S)
             scalar[:] = [local.GetValue(index) for index in range(15)]
             assert local.core.ub.poison[local.start :][:64].reshape(16, 4).any(axis=1).tolist() == [False] * 15 + [True]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from device_harness import HALF, F, content, tensor
 from lngrad.errors import DtypeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend.device.numerics import lane_sums, pairwise_sum, reduce_sum, round_to
@@ -15,23 +16,7 @@ from lngrad_ascend.faults import BoundsFault
 from lngrad_ascend.tile.layernormgrad_kernels import row_sums
 from tile_harness import check_same_bits
 
-F, HALF = np.float32, np.float16
 MODES = asc.RoundMode
-
-
-def tensor(pipe, values=None, count=None, dtype=F):
-    buf = asc.TBuf()
-    values = None if values is None else np.asarray(values, dtype)
-    size = count if values is None else values.size
-    pipe.InitBuffer(buf, size * np.dtype(dtype).itemsize)
-    local = buf.Get(dtype, size)
-    if values is not None:
-        local.write("test", "dst", size)[:] = values
-    return local
-
-
-def content(local, count=None):
-    return local.read("test", "src", local.GetSize() if count is None else count).copy()
 
 
 @pytest.mark.parametrize("dtype", [F, HALF])

@@ -6,104 +6,29 @@ It leaves out what no library can survive: a valid host buffer with a count beyo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lngrad_ascend import acl, aclnn
 from lngrad_ascend.prototypes import FUNCTIONS, HEADERS, HOST_SIZES, Function, Kind, Parameter
 
 __all__ = ["fuzz_program"]
 
-_HEAD = """
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { POOL = 64, ROOM = 64 };
-static uint64_t state = 1;
-static uint64_t draw(void) { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
-static uint64_t below(uint64_t n) { return draw() % n; }
-
-static void *handles[POOL];   /* whatever came back, alive or not */
-static void *addresses[POOL]; /* device memory, freed or not, and a place inside it */
-static void *blocks[POOL];    /* host memory of the library, which only goes back: it may be smaller than a copy */
-static unsigned kept, given, lent;
-static int64_t numbers[ROOM / 8] = {2, 3, 1, 4, 0, 8, 2, 1};
-static char host[ROOM], other_host[ROOM];
-
-static void *wild(void)
-{
-    switch (below(6)) {
-    case 0: return NULL;
-    case 1: return (void *)(intptr_t)below(4096);
-    case 2: return (void *)(intptr_t)(0x110000000000 + below(1 << 14));
-    case 3: return (void *)(intptr_t)(0x12C000000000 + below(1 << 14));
-    case 4: return (void *)(intptr_t)draw();
-    default: return (void *)(intptr_t)(0x200000000000 + below(1ull << 44)); /* no system maps anything there */
-    }
-}
-static void *handle(void) { return below(8) ? handles[below(POOL)] : below(4) ? wild() : (void *)host; }
-static void *address(void) { return below(8) ? addresses[below(POOL)] : wild(); }
-static void keep(void *handle) { if (handle) handles[kept++ % POOL] = handle; }
-static void keep_address(void *address) { addresses[given++ % POOL] = (char *)address + 32 * below(2); }
-static void keep_block(void *block) { blocks[lent++ % POOL] = block; }
-static uint64_t count(void)
-{
-    static const uint64_t odd[] = {1ull << 47, 1ull << 63, ~0ull, (1ull << 62) + 5};
-    return below(8) ? below(ROOM + 1) : odd[below(4)];
-}
-static uint64_t few(void) { return below(12) ? below(5) : below(2) ? below(9) : ~0ull - below(9); }
-static int64_t number(void) { return below(6) ? (int64_t)below(8) : below(2) ? (int64_t)draw() : -(int64_t)below(9); }
-static double real(void) { return below(6) ? 1e-5 : (double)(int64_t)draw(); }
-
-static long calls, failures;
-static void expect_code(const char *name, long code)
-{
-    calls++;
-    if (code == 0) return;
-    failures++;
-    switch (code) {
-@CODES@        break;
-    default:
-        printf("%s: %ld is no code\\n", name, code);
-        exit(3);
-    }
-    const char *text = aclGetRecentErrMsg();
-    if (text == NULL || *text == 0) {
-        printf("%s: %ld has no text\\n", name, code);
-        exit(4);
-    }
-}
-"""
-
-_MAIN = """
-int main(int argc, char **argv)
-{
-    const long wanted = argc > 1 ? atol(argv[1]) : 1000;
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15 + 1 : 1;
-    void (*const all[])(void) = {@NAMES@};
-    const size_t functions = sizeof all / sizeof *all;
-    aclInit(NULL);
-    aclrtSetDevice(0);
-    while (calls < wanted) {
-        if (below(20) == 0) {
-            aclInit(NULL);
-            aclrtSetDevice(0);
-        }
-        all[below(functions)]();
-    }
-    printf("%ld calls, %ld refused\\n", calls, failures);
-    return 0;
-}
-"""
+PROGRAMS = Path(__file__).with_name("programs")
+_HEAD = (PROGRAMS / "fuzz_head.h").read_text()
+_MAIN = (PROGRAMS / "fuzz_main.c").read_text()
 
 _RARE = {"aclFinalize": 40, "aclrtResetDevice": 20, "aclrtResetDeviceForce": 20}  # they end everything
 
 
-def fuzz_program() -> str:
-    """Return its text. Arguments of the program: how many calls, and a seed."""
+def fuzz_program(folder: Path) -> Path:
+    """Write it into a folder. Arguments of the program: how many calls, and a seed."""
     codes = sorted({int(code) for kind in (acl.aclError, aclnn.aclnnStatus) for code in kind})
     head = _HEAD.replace("@CODES@", "".join(f"    case {code}:\n" for code in codes if code))
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
     callers = "\n".join(_caller(function) for function in FUNCTIONS.values())
     main = _MAIN.replace("@NAMES@", ", ".join(f"call_{function.name}" for function in FUNCTIONS.values()))
-    return includes + head + callers + main
+    (folder / "fuzz.c").write_text(includes + head + callers + main)
+    return folder / "fuzz.c"
 
 
 def _caller(function: Function) -> str:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import needs_c, needs_cxx
+from building import needs_c, needs_cxx
 
 from lngrad_ascend.sdk import cflags
 from lngrad_ascend.sdk.c_sources import headers

@@ -8,23 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import needs_c
+from building import needs_c
 
 from lngrad.cli import commands, terminal
 from lngrad_ascend.sdk import Settings, program
 
-PROGRAM = """
-#include <stdio.h>
-#include "acl/acl.h"
-#include "beside.h"
-int main(int count, char **arguments)
-{
-    if (aclInit(NULL) != ACL_SUCCESS) return 1;
-    printf("%s", aclrtGetSocName());
-    for (int i = 1; i < count; i++) printf(" %s", arguments[i]);
-    return BESIDE;
-}
-"""
+PROGRAMS = Path(__file__).with_name("programs")
+WORDS, TWICE = PROGRAMS / "words.c", PROGRAMS / "twice.asc"
 
 
 def lngrad(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -32,31 +22,24 @@ def lngrad(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "beside.h").write_text("#define BESIDE 42\n")
-    (tmp_path / "main.c").write_text(PROGRAM)
-    return tmp_path / "main.c"
-
-
 @needs_c
-def test_run_gives_the_program_its_words_and_returns_its_code(source: Path, any_toolkit: Path) -> None:
-    done = lngrad("sdk", any_toolkit, "--run", source, "one", "-v", "--help", "--run")
+def test_run_gives_the_program_its_words_and_returns_its_code(any_toolkit: Path) -> None:
+    done = lngrad("sdk", any_toolkit, "--run", WORDS, "one", "-v", "--help", "--run")
     assert (done.returncode, done.stdout, done.stderr) == (42, "Ascend910B1 one -v --help --run", "")
 
 
 @needs_c
-def test_run_without_a_folder(source: Path) -> None:
-    done = lngrad("sdk", "--soc", "Ascend950", "--run", source)
+def test_run_without_a_folder() -> None:
+    done = lngrad("sdk", "--soc", "Ascend950", "--run", WORDS)
     assert (done.returncode, done.stdout) == (42, "Ascend950")
 
 
 @needs_c
-def test_flags_for_a_compiler(source: Path, toolkit: Path, tmp_path: Path) -> None:
+def test_flags_for_a_compiler(toolkit: Path, tmp_path: Path) -> None:
     flags = lngrad("sdk", toolkit, "--cflags", "--libs").stdout
     both = lngrad("sdk", toolkit, "--cflags").stdout.split() + lngrad("sdk", toolkit, "--libs").stdout.split()
     assert shlex.split(flags) == both
-    subprocess.run(["cc", source, *both, "-o", tmp_path / "main"], check=True)
+    subprocess.run(["cc", WORDS, *both, "-o", tmp_path / "main"], check=True)
     assert subprocess.run([tmp_path / "main"], capture_output=True, text=True).stdout == "Ascend910B1"
 
 
@@ -82,10 +65,10 @@ def test_refuses_in_one_line(arguments: tuple[str, ...], text: str, capsys: pyte
     ("name", "text"), [("main.py", "main.py: expected a file that ends in .c"), ("absent.c", "absent.c: no such file")]
 )
 def test_run_refuses_what_is_no_program(
-    name: str, text: str, toolkit: Path, source: Path, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, toolkit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (source.parent / "main.py").touch()
-    code = terminal.exit_code(commands.app, "sdk", str(toolkit), "--run", str(source.parent / name))
+    (tmp_path / "main.py").touch()
+    code = terminal.exit_code(commands.app, "sdk", str(toolkit), "--run", str(tmp_path / name))
     assert code == 2
     assert text in capsys.readouterr().err
 
@@ -96,47 +79,13 @@ def test_a_program_that_a_signal_ends(tmp_path: Path, any_toolkit: Path) -> None
     assert lngrad("sdk", any_toolkit, "--run", tmp_path / "main.c").returncode == 134
 
 
-WHOLE = """
-#include "acl/acl.h"
-#include "kernel_operator.h"
-using namespace AscendC;
-__global__ __vector__ void twice(__gm__ uint8_t* x)
-{
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 256);
-    LocalTensor<float> local = buffer.Get<float>();
-    GlobalTensor<float> memory;
-    memory.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(x), 64);
-    DataCopy(local, memory, 64);
-    BETWEEN
-    Muls(local, local, 2.0f, 64);
-    PipeBarrier<PIPE_ALL>();
-    DataCopy(memory, local, 64);
-}
-int main()
-{
-    float host[64] = {21}, *device;
-    aclInit(nullptr);
-    aclrtSetDevice(0);
-    aclrtMalloc(reinterpret_cast<void**>(&device), sizeof host, ACL_MEM_MALLOC_HUGE_FIRST);
-    aclrtMemcpy(device, sizeof host, host, sizeof host, ACL_MEMCPY_HOST_TO_DEVICE);
-    twice<<<1, 0, nullptr>>>(reinterpret_cast<uint8_t*>(device));
-    if (aclrtSynchronizeDevice() != ACL_SUCCESS) return 3;
-    aclrtMemcpy(host, sizeof host, device, sizeof host, ACL_MEMCPY_DEVICE_TO_HOST);
-    return host[0] == 42 ? 0 : 4;
-}
-"""
-
-
 @needs_c
 def test_kernel_run_builds_and_runs_a_whole_asc_file(
     tmp_path: Path, any_toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    twice, four = tmp_path / "twice.asc", tmp_path / "four.asc"
-    twice.write_text(WHOLE)
+    four = tmp_path / "four.asc"
     four.write_text("int main() { return 4; }\n")
-    done = lngrad("kernel", "run", twice, "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
+    done = lngrad("kernel", "run", TWICE, "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
     assert done.returncode == 0, done.stderr
 
     def found(folder: Path, settings: Settings) -> None:
@@ -148,12 +97,12 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
         return terminal.exit_code(commands.app, "kernel", "run", *map(str, arguments)), "".join(capfd.readouterr())
 
     monkeypatch.setattr(program, "write_toolkit", found)
-    code, printed = here(twice, "-D", "BETWEEN=")
+    code, printed = here(TWICE, "-D", "BETWEEN=")
     assert code == 1
-    assert "twice.asc:15: Muls reads 256 bytes" in printed
-    assert here(twice, "-D", "BETWEEN=", "--no-ordering")[0] == 0
+    assert "twice.asc:14: Muls reads 256 bytes" in printed
+    assert here(TWICE, "-D", "BETWEEN=", "--no-ordering")[0] == 0
     assert "a whole program FILE.asc" in here()[1]
-    code, printed = here(twice, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
+    code, printed = here(TWICE, "-D", "BETWEEN=host[0] = 1;", "--time-limit", "50")
     assert (code, "does not compile" in printed or "error" in printed) == (2, True)
     assert here(four)[0] == 1
 
@@ -165,34 +114,11 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
         "--tiling {asc}", "--workspace 64", "--shape x=1", "--attr x=1", "--dtype float16", "--tiling-key 1", "--force",
     ],
 )  # fmt: skip
-def test_kernel_run_refuses_what_a_whole_program_has_itself(
-    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "twice.asc").write_text(WHOLE)
-    arguments = [str(tmp_path / "twice.asc"), *words.format(asc=tmp_path / "twice.asc").split()]
+def test_kernel_run_refuses_what_a_whole_program_has_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(TWICE), *words.format(asc=TWICE).split()]
     assert terminal.exit_code(commands.app, "kernel", "run", *arguments) == 2
     expected = f"lngrad: {words.split()[0]}: expected a kernel file, got the program twice.asc\n"
     assert capsys.readouterr() == ("", expected)
-
-
-DETACHES = """
-#include <stdio.h>
-#include <unistd.h>
-int main(void)
-{
-    if (fork() == 0) {
-        setsid();
-        FILE *file = fopen("pid", "w");
-        fprintf(file, "%d", getpid());
-        fclose(file);
-        close(1), close(2);
-        sleep(200);
-        return 0;
-    }
-    sleep(200);
-    return 0;
-}
-"""
 
 
 @needs_c
@@ -200,9 +126,8 @@ int main(void)
 def test_a_child_in_a_session_of_its_own_ends_at_the_time_limit(
     tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "main.c").write_text(DETACHES)
     monkeypatch.chdir(tmp_path)
-    done = lngrad("sdk", toolkit, "--time-limit", 2, "--run", "main.c")
+    done = lngrad("sdk", toolkit, "--time-limit", 2, "--run", PROGRAMS / "detaches.c")
     assert (done.returncode, "not done within 2 s" in done.stderr) == (124, True), done.stderr
     stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

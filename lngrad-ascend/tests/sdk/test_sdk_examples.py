@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from building import EXAMPLES, build, needs_c, needs_cxx, run
 from fuzz import fuzz_program
-from programs import EXAMPLES, build, needs_c, needs_cxx, run
 
 from lngrad_ascend.sdk import Settings, write_toolkit
 from lngrad_ascend.sdk.program import run_program
 
 SANITIZE = "-fsanitize=address"
+THREADS = Path(__file__).parent / "programs" / "threads.c"
 
 
 @needs_c
@@ -35,14 +36,14 @@ def test_inside_python_threads_of_the_program_come_and_go(static_toolkit: Path) 
 
 @needs_c
 def test_random_calls_get_a_code(toolkit: Path, tmp_path: Path) -> None:
-    done = run(build(toolkit, fuzz_program(), tmp_path), "4000", "1")
+    done = run(build(toolkit, fuzz_program(tmp_path), tmp_path), "4000", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_c
 @pytest.mark.slow
 def test_many_random_calls_get_a_code(toolkit: Path, tmp_path: Path) -> None:
-    program = build(toolkit, fuzz_program(), tmp_path)
+    program = build(toolkit, fuzz_program(tmp_path), tmp_path)
     for seed in range(3, 7):
         done = run(program, "50000", str(seed))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -62,48 +63,13 @@ def test_under_address_sanitizer(tmp_path: Path) -> None:
     options = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1"
     programs = [
         (build(toolkit, EXAMPLES / "c" / "layer_norm.c", tmp_path, SANITIZE, "-lm"), ()),
-        (build(toolkit, fuzz_program(), fuzz, SANITIZE), ("20000", "11")),
+        (build(toolkit, fuzz_program(fuzz), fuzz, SANITIZE), ("20000", "11")),
     ]
     (tmp_path / "cpp").mkdir()
     programs.append((build(toolkit, EXAMPLES / "cpp" / "layer_norm.cpp", tmp_path / "cpp", SANITIZE), ()))
     for program, arguments in programs:
         done = run(program, *arguments, ASAN_OPTIONS=options)
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-THREADS = r"""
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "acl/acl.h"
-static void *work(void *id)
-{
-    char host[4096], back[4096];
-    aclrtStream stream;
-    memset(host, *(int *)id, sizeof host);
-    if (aclrtSetDevice(0) != 0 || aclrtCreateStream(&stream) != 0) exit(1);
-    for (int round = 0; round < 100; round++) {
-        void *device = NULL;
-        if (aclrtMalloc(&device, sizeof host, ACL_MEM_MALLOC_HUGE_FIRST) != 0) exit(2);
-        if (aclrtMemcpy(device, sizeof host, host, sizeof host, ACL_MEMCPY_HOST_TO_DEVICE) != 0) exit(3);
-        if (aclrtSynchronizeStream(stream) != 0) exit(4);
-        if (aclrtMemcpy(back, sizeof back, device, sizeof host, ACL_MEMCPY_DEVICE_TO_HOST) != 0) exit(5);
-        if (memcmp(host, back, sizeof host) != 0 || aclrtFree(device) != 0) exit(6);
-        if (aclrtFree(device) == 0 || aclGetRecentErrMsg() == NULL) exit(7);
-    }
-    return aclrtDestroyStream(stream) == 0 ? NULL : (void *)1;
-}
-int main(void)
-{
-    pthread_t threads[8];
-    int ids[8];
-    if (aclInit(NULL) != 0) return 1;
-    for (int i = 0; i < 8; i++) { ids[i] = i; pthread_create(&threads[i], NULL, work, &ids[i]); }
-    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
-    return aclFinalize();
-}
-"""
 
 
 @needs_c

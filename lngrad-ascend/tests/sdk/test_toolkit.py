@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import EXAMPLES, needs_c, needs_cxx, run
+from building import EXAMPLES, needs_c, needs_cxx, run
 
 from lngrad.errors import LngradError
 from lngrad_ascend.faults import UnknownSoc

@@ -1,4 +1,4 @@
-"""What ``acl/acl.h`` and ``aclnn/acl_meta.h`` declare, under the same names.
+"""The declarations of ``acl/acl.h`` and ``aclnn/acl_meta.h``, under the same names.
 
 Each function returns values first, its status last, as pyACL does; those that return a pointer in C
 (aclCreateTensor, aclCreateIntArray, …, aclGetRecentErrMsg) return the object alone, None for a null pointer.

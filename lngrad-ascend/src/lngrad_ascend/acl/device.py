@@ -27,7 +27,7 @@ VERSION = (1, 17, 0)  # of acl.h whose declarations these are
 
 
 class _State:
-    """What the process has initialised."""
+    """The state of the process: initialisations and users of the device."""
 
     def __init__(self) -> None:
         self.lock = fork_safe_lock()

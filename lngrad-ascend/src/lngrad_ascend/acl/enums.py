@@ -74,7 +74,7 @@ class aclFormat(IntEnum):
 
 
 class aclrtMemMallocPolicy(IntEnum):
-    """Which pages aclrtMalloc prefers; here all memory is the same. The last three may be added to another."""
+    """The pages that aclrtMalloc prefers; here all memory is the same. The last three may be added to another."""
 
     ACL_MEM_MALLOC_HUGE_FIRST = 0
     ACL_MEM_MALLOC_HUGE_ONLY = 1
@@ -90,7 +90,7 @@ class aclrtMemMallocPolicy(IntEnum):
 
 
 class aclrtMemcpyKind(IntEnum):
-    """From where to where aclrtMemcpy copies. DEFAULT: as the addresses say."""
+    """The direction of an aclrtMemcpy. DEFAULT: as the addresses say."""
 
     ACL_MEMCPY_HOST_TO_HOST = 0
     ACL_MEMCPY_HOST_TO_DEVICE = 1
@@ -103,7 +103,7 @@ class aclrtMemcpyKind(IntEnum):
 
 
 class aclrtMemAttr(IntEnum):
-    """Which memory aclrtGetMemInfo is to count; here all memory is the same."""
+    """The memory that aclrtGetMemInfo counts; here all memory is the same."""
 
     ACL_DDR_MEM = 0
     ACL_HBM_MEM = 1
@@ -126,7 +126,7 @@ class aclrtMemAttr(IntEnum):
 
 
 class aclrtFloatOverflowMode(IntEnum):
-    """What a device does with a value too large for its type."""
+    """The treatment of a value too large for its type."""
 
     ACL_RT_OVERFLOW_MODE_SATURATION = 0
     ACL_RT_OVERFLOW_MODE_INFNAN = 1
@@ -134,7 +134,7 @@ class aclrtFloatOverflowMode(IntEnum):
 
 
 class aclrtRunMode(IntEnum):
-    """Where the calling program runs: on the device's own CPU, or on the host."""
+    """The place where the calling program runs: the device's own CPU, or the host."""
 
     ACL_DEVICE = 0
     ACL_HOST = 1
@@ -149,7 +149,7 @@ class aclrtStreamStatus(IntEnum):
 
 
 class aclSysParamOpt(IntEnum):
-    """Which switch aclrtSetSysParamOpt sets."""
+    """The switches that aclrtSetSysParamOpt sets."""
 
     ACL_OPT_DETERMINISTIC = 0
     ACL_OPT_ENABLE_DEBUG_KERNEL = 1
@@ -158,7 +158,7 @@ class aclSysParamOpt(IntEnum):
 
 
 class aclnnStatus(IntEnum):
-    """What the aclnn functions and the functions of their arguments return."""
+    """The status that aclnn functions and the functions of their arguments return."""
 
     ACLNN_SUCCESS = 0
     ACLNN_ERR_PARAM_NULLPTR = 161001
@@ -191,7 +191,7 @@ class aclnnStatus(IntEnum):
 
 
 class aclError(IntEnum):
-    """What the acl and aclrt functions return."""
+    """The status that acl and aclrt functions return."""
 
     ACL_SUCCESS = 0
     ACL_ERROR_NONE = 0

@@ -1,4 +1,4 @@
-"""What every function of the host interfaces is made of: how a broken rule becomes the code that C returns, and handles.
+"""The parts of every function of the host interfaces: codes for broken rules, and handles.
 
 Functions that C programs call are written as Python: they raise `StatusError`, or return their values. One of the decorators
 here turns each into its C form, which never raises. A handle is what C programs have a pointer to.
@@ -123,7 +123,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def named(function: Function, name: str, text: str) -> Function:
-    """One of several functions that are made alike, under its name, with its documentation."""
+    """Give a function that is made like others its name and its documentation."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = text
     return function

@@ -76,7 +76,7 @@ class Heap:
         return True
 
     def find(self, address: Address) -> Block | None:
-        """The block that an address lies in."""
+        """Return the block that an address lies in."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -85,7 +85,7 @@ class Heap:
         return block if block is not None and address < block.address + block.memory.nbytes else None
 
     def blocks(self) -> list[Block]:
-        """All blocks, by address."""
+        """Return all blocks, by address."""
         with self._lock:
             return [self._blocks[address] for address in sorted(self._blocks)]
 
@@ -124,8 +124,9 @@ def region_of(name: str, data: object) -> Region:
     if array.dtype.hasobject:
         raise invalid_param(f"{name}: expected a buffer of numbers, got one of Python objects")
     if not array.flags.c_contiguous:
-        text = f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
-        raise invalid_param(text)
+        raise invalid_param(
+            f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
+        )
     return Region(array.reshape(-1).view(np.uint8), None)
 
 
@@ -146,7 +147,7 @@ ALLOCATED = attrgetter("alive")  # of a block
 
 
 def freed(function: str) -> StatusError:
-    """What is wrong with a task that runs at last and whose memory is gone."""
+    """Return the error of a task whose memory was freed before it ran."""
     text = f"{function}: device memory that it uses was freed before the stream ran"
     return StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
 

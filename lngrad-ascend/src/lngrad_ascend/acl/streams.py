@@ -78,8 +78,10 @@ class aclrtStream(Handle):
         with self._running:
             # A finalizer, a signal handler or a host function, in the midst of one, would wait for itself.
             if self._at_work:
-                text = "stream: expected a call from outside of its tasks, got one from within"
-                raise StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
+                raise StatusError(
+                    aclError.ACL_ERROR_RT_FAILURE,
+                    "stream: expected a call from outside of its tasks, got one from within",
+                )
             self._run_tasks()
             error, self._error = self._error, None
         if error is not None:
@@ -199,19 +201,19 @@ def aclrtCreateStreamWithConfig(priority: int, flag: int) -> aclrtStream:
 @returns_aclError
 def aclrtDestroyStream(stream: aclrtStream) -> None:
     """Finish a stream's tasks and destroy it. Errors among them: as of aclrtSynchronizeStream."""
-    known = check_handle(stream, aclrtStream, "stream")
+    living = check_handle(stream, aclrtStream, "stream")
     try:
-        known.drain()
+        living.drain()
     finally:
-        known.close()
+        living.close()
 
 
 @returns_aclError
 def aclrtDestroyStreamForce(stream: aclrtStream) -> None:
     """Drop a stream's tasks that have not begun, and destroy it."""
-    known = check_handle(stream, aclrtStream, "stream")
-    known.discard()
-    known.close()
+    living = check_handle(stream, aclrtStream, "stream")
+    living.discard()
+    living.close()
 
 
 @returns_aclError
@@ -231,18 +233,18 @@ def aclrtSynchronizeStreamWithTimeout(stream: aclrtStream | None, timeout: int) 
     Returns:
         ACL_ERROR_RT_STREAM_SYNC_TIMEOUT if the stream has not run everything by then. It goes on.
     """
-    known = stream_of(stream)
+    target = stream_of(stream)
     if type(timeout) is not int or not -1 <= timeout < 1 << 31:
         raise invalid_param(f"timeout: expected milliseconds, or -1 for ever, got {timeout!r}")
-    if timeout >= 0 and not known.idle:
+    if timeout >= 0 and not target.idle:
         done = threading.Event()
-        known.submit(done.set)
+        target.submit(done.set)
         if not done.wait(timeout / 1000):
             raise StatusError(
                 aclError.ACL_ERROR_RT_STREAM_SYNC_TIMEOUT,
                 f"stream: expected its tasks to be done within {timeout} ms, but they are not",
             )
-    known.drain()
+    target.drain()
 
 
 @returns_value(aclError, aclrtStreamStatus.ACL_STREAM_STATUS_RESERVED)
@@ -267,7 +269,7 @@ def aclrtSynchronizeDevice() -> None:
 
 
 class _Mark(threading.Event):
-    """One record of an event: set when the stream has come to it."""
+    """A record of an event: set when the stream has come to it."""
 
     def reach(self) -> None:
         self.seconds = time.perf_counter()
@@ -304,9 +306,9 @@ def aclrtDestroyEvent(event: aclrtEvent) -> None:
 @returns_aclError
 def aclrtRecordEvent(event: aclrtEvent, stream: aclrtStream | None) -> None:
     """Mark the place that a stream has come to by now; the last record counts."""
-    known, mark = _living(event), _Mark()
+    living, mark = _living(event), _Mark()
     submit(stream, mark.reach)
-    known.mark = mark
+    living.mark = mark
 
 
 @returns_aclError

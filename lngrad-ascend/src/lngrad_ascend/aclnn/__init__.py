@@ -1,4 +1,4 @@
-"""What the headers of ``aclnnop`` and ``aclnn/aclnn_base.h`` declare, under the same names."""
+"""The declarations of the headers of ``aclnnop`` and of ``aclnn/aclnn_base.h``, under the same names."""
 
 # ruff: noqa: F403 - public are the functions that have a prototype, and their types
 from lngrad_ascend.acl.enums import aclnnStatus as aclnnStatus

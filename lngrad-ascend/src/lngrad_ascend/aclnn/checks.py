@@ -127,10 +127,10 @@ def known_dtype(*names: str) -> Check:
     """Each tensor that is given, wanted or not, has a dtype that the function knows on this product."""
 
     def check(call: AclnnCall) -> None:
-        known = call.operator.dtypes(call.target)
+        dtypes = call.operator.dtypes(call.target)
         for name, facts in call.present(*names):
-            if facts.dtype not in known:
-                allowed = ", ".join(dtype.name for dtype in known)
+            if facts.dtype not in dtypes:
+                allowed = ", ".join(dtype.name for dtype in dtypes)
                 raise invalid_argument(
                     f"{name}: expected one of {allowed} on {call.target.soc.name}, got {facts.dtype.name}"
                 )
@@ -253,7 +253,7 @@ def on_inference(call: AclnnCall) -> bool:
 
 @of_tensors
 def least_bytes(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """By some pages, the last axis has at least 32 bytes on Atlas inference."""
+    """The last axis has at least 32 bytes on Atlas inference, by some pages."""
     if not on_inference(call):
         return False
     nbytes = facts.shape[-1] * NUMPY_DTYPES[facts.dtype].itemsize

@@ -107,7 +107,7 @@ class Decision:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """What is read, then what is written."""
+        """The tensors that are read, then those that are written."""
         return (*self.reads, *self.terms, *self.others, *self.writes, *(argument for argument, _ in self.copies))
 
     @cached_property
@@ -121,7 +121,7 @@ class Decision:
         return tuple(argument.name for argument in self.reads), tuple(argument.name for argument in self.writes)
 
     def _core_arrays(self, read: OrNone, written: OrNone) -> dict[str, Any]:
-        """What the core reads and writes, by its own names."""
+        """Return the arrays that the core reads and writes, by its own names."""
         names = [argument.core_name.removeprefix("out.") for argument in (*self.reads, *self.writes)]
         return dict(zip(names, (*read, *written), strict=True))
 
@@ -140,7 +140,7 @@ class Decision:
                 raise invalid_argument(f"workspace: expected memory of its own, but it shares some with {name}")
 
     def _check_others(self, arrays: Arrays) -> None:
-        """What the core does not know: a term may be replaced as a whole, and so may x and dy by a copy."""
+        """Check what the core does not know: an output may replace a term as a whole, and a copy x or dy."""
         copies = [argument for argument, _ in self.copies]
         for output, other in (*product(self.writes, (*self.terms, *self.others)), *product(copies, self.arguments)):
             if output is other or output.facts is None or other.facts is None:
@@ -243,8 +243,8 @@ _decisions: BoundedCache[Hashable, Decision | StatusError] = BoundedCache(MAX_DE
 def decide(operator: AclnnOperator, values: tuple[object, ...], target: Target, threads: int) -> Decision | StatusError:
     """Check a call and plan it for a number of threads: a decision, or the error of phase 1. `values`: operator.facts_of()."""
     key = operator, values, target, threads
-    if known := _decisions.get(key):
-        return known
+    if decision := _decisions.get(key):
+        return decision
     call = AclnnCall(operator, values, target)
     try:
         for check in operator.checks:
@@ -286,7 +286,7 @@ def _planned(call: AclnnCall, threads: int) -> Decision:
 
 
 class _Stages:
-    """Which tensors the core reads and writes itself, and what it has in the workspace in the place of the others.
+    """The tensors that the core reads and writes itself, and the arrays in the workspace in place of the others.
 
     All inputs get float32 copies, which are exact, where a result of a 16-bit x is not rounded as the core rounds it.
     CANN: such a result is rounded to x's dtype before it is cast; here it is rounded once.
@@ -362,7 +362,7 @@ def _core_plan(
 
 
 def _core_spec(argument: Argument) -> ArraySpec | None:
-    """What the core sees of an argument: to describe a problem with, before there is data."""
+    """Return an argument as the core sees it, to describe a problem before there is data."""
     facts, staging = argument.facts, argument.staging
     if staging is not None:
         shape, dtype, steps = staging.shape, staging.dtype, contiguous_strides(staging.shape)

@@ -57,8 +57,9 @@ class aclOpExecutor(Handle):
             if not tensor.alive:
                 raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
             if tensor.facts is not facts and tensor.facts != facts:
-                text = f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
-                raise invalid_argument(text)
+                raise invalid_argument(
+                    f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
+                )
             view = self.rebound.get(name, tensor.view)
             if view is None:
                 raise null_argument(f"{name}: expected data, got a null address")
@@ -89,11 +90,11 @@ def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, s
 
     After a StatusError nothing was written, and a one-shot executor is used up.
     """
-    known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
-    known.alive = known.repeatable
-    decision = known.decision
+    living = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
+    living.alive = living.repeatable
+    decision = living.decision
     memory, block = _workspace(decision, workspace, workspaceSize)
-    arrays, blocks, places = known.memory()
+    arrays, blocks, places = living.memory()
     if memory is not None:
         places.append((address_of(memory),) if block is None else workspace)  # a device's address is never another's
     checked, call = (*places, workspaceSize), decision.call
@@ -106,7 +107,7 @@ def run(workspace: object, workspaceSize: int, executor: aclOpExecutor | None, s
 
 
 def _workspace(decision: Decision, workspace: object, workspaceSize: object) -> tuple[Bytes | None, Block | None]:
-    """The checked workspace, cut to its size, and the device's block that it lies in; None of what there is not."""
+    """Return the checked workspace, cut to its size, and the device's block that it lies in; None where absent."""
     if type(workspaceSize) is not int or workspaceSize < 0:
         raise invalid_argument(f"workspaceSize: expected a number of bytes, got {workspaceSize!r}")
     if workspaceSize > 0 and workspace is None:
@@ -217,35 +218,35 @@ AclSetDynamicTensorAddr = aclSetDynamicTensorAddr
 
 
 def _repeatable(executor: object) -> aclOpExecutor:
-    known = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
-    if not known.repeatable:
+    living = check_executor(executor, aclnnStatus.ACLNN_ERR_PARAM_NULLPTR)
+    if not living.repeatable:
         raise invalid_argument("executor: expected a repeatable one, see aclSetAclOpExecutorRepeatable")
-    return known
+    return living
 
 
 def _rebind(
     executor: object, names_of: Callable[[AclnnOperator], tuple[str, ...]], index: object, tensor: object, addr: object
 ) -> None:
-    known = _repeatable(executor)
-    names, places = names_of(known.decision.operator), known.decision.operator.places
+    living = _repeatable(executor)
+    names, places = names_of(living.decision.operator), living.decision.operator.places
     if type(index) is not int or not 0 <= index < len(names):
         raise invalid_argument(f"index: expected 0 to {len(names) - 1} ({', '.join(names)}), got {index!r}")
     name = names[index]
     if tensor is None:
         raise null_argument("tensor: expected an aclTensor, got a null pointer")
-    if not isinstance(tensor, aclTensor) or known.arguments[places[name]] is not tensor:
+    if not isinstance(tensor, aclTensor) or living.arguments[places[name]] is not tensor:
         raise invalid_argument(f"tensor: expected the {name} that phase 1 was given, got another one")
     if addr is None:
         raise null_argument("addr: expected an address, got a null pointer")
     if (view := tensor.view_of("addr", addr)) is not None:
-        known.rebound[name] = view
+        living.rebound[name] = view
 
 
 @returns_aclnnStatus
 def aclnnInit(configPath: str | None = None) -> None:
-    """Nothing to do: the aclnn functions need no initialising."""
+    """Do nothing: the aclnn functions need no initialising."""
 
 
 @returns_aclnnStatus
 def aclnnFinalize() -> None:
-    """Nothing to do."""
+    """Do nothing."""

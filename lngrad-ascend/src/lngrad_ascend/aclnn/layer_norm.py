@@ -54,8 +54,8 @@ def _statistics(exact: Callable[[AclnnCall], bool]) -> Check:
 def _impl_mode(call: AclnnCall) -> None:
     mode = call.values["implMode"]
     if mode not in IMPL_MODES:
-        known = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
-        raise invalid_argument(f"implMode: expected {known}, got {mode!r}")
+        modes = ", ".join(f"{number} ({words})" for number, words in IMPL_MODES.items())
+        raise invalid_argument(f"implMode: expected {modes}, got {mode!r}")
     for name, tensor in call.present("input", *_PARAMETERS):
         if mode == FLOAT16_MODE and tensor.dtype != aclDataType.ACL_FLOAT16:
             raise invalid_argument(f"{name}: expected ACL_FLOAT16, as implMode is 2, got {tensor.dtype.name}")
@@ -208,7 +208,7 @@ def _tied(call: AclnnCall) -> bool:
 
 
 def _newest_page(call: AclnnCall) -> bool:
-    """It refuses empty tensors, and tensors without dimensions."""
+    """Whether the newest page holds, which refuses empty tensors and tensors without dimensions."""
     return call.strict and call.target.documents == "master"
 
 
@@ -248,7 +248,7 @@ def _sum_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
 
 @of_tensors
 def _weight_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """In compat the checks let a weight pass that is not like input; the code's tiling stops it."""
+    """The weight has the shape of input's last dimensions. In compat only the code's tiling looks."""
     return facts.shape != call.trailing and f"the last dimensions of input, {call.trailing}, got {facts.shape}"
 
 

@@ -25,7 +25,7 @@ FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)
 
 
 class Unusable(NamedTuple):
-    """In the place of facts: an argument of another type, or a destroyed one."""
+    """An argument of another type, or a destroyed one, in the place of facts."""
 
     text: str
 
@@ -101,7 +101,7 @@ class AclnnOperator:
 
     @cached_property
     def readers(self) -> list[tuple[str, Callable[[str, object], object]]]:
-        """How each argument is read, by its name in the prototype."""
+        """The reader of each argument, by its name in the prototype."""
         bases = {row.name: row.base if row.kind is Kind.HANDLE else "" for row in self._parameters}
         return [(name, _READERS[base]) for name, base in bases.items()]
 
@@ -127,12 +127,12 @@ class AclnnOperator:
 
     @cached_property
     def roles(self) -> dict[str, Role]:
-        """What each tensor is in the core's terms."""
+        """The core's role of each tensor."""
         core = self.reads | self.writes
         return {name: ROLES[core.get(name, "x")] for name in self._tensors}
 
     def facts_of(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
-        """What the first phase knows of its arguments: facts of tensors, values of arrays, numbers."""
+        """Return the facts of the first phase's arguments: of tensors, values of arrays, numbers."""
         return tuple([read(name, argument) for (name, read), argument in zip(self.readers, arguments, strict=True)])
 
 
@@ -181,7 +181,7 @@ class AclnnCall:
 
     @property
     def mask(self) -> tuple[bool, ...]:
-        """Which outputs are wanted."""
+        """The outputs that are wanted: a boolean each."""
         if self.operator.mask is not None:
             return tuple(self.values[self.operator.mask])
         return tuple(self.values[name] is not None for name in self.operator.outputs)

@@ -32,7 +32,7 @@ _OF_PROGRAMS = {
 
 @dataclass
 class RunOptions:
-    """Of `lngrad kernel run`."""
+    """Options of `lngrad kernel run`."""
 
     context: typer.Context
     file: Annotated[

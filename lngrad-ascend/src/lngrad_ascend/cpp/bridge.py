@@ -69,7 +69,7 @@ def last_fault() -> str:
 
 
 def _handle_host(op: int, integers: tuple[int, ...]) -> int:
-    """Return what a call gives that a program makes outside of a kernel.
+    """Answer a call that a program makes outside a kernel.
 
     Raises:
         LngradError: A kernel broke a rule, or the call makes no sense there.
@@ -142,7 +142,7 @@ MAX_OPENED_BYTES = 1 << 28  # of device memory that is there for pointers
 
 @contextmanager
 def _opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
-    """Have device memory at its own addresses as long as a kernel runs, for those who read a tiling through a plain pointer.
+    """Map device memory at its own addresses while a kernel runs, which may read a tiling through a plain pointer.
 
     Yields the arrays that have the bytes in this time; what is written there is in `memory` afterwards. Where there is more of
     it than 256 MiB, or the addresses are not reserved, those of `memory` itself: a pointer to them is a crash, as for the host.
@@ -167,13 +167,13 @@ def _opened(memory: Mapping[Address, Bytes]) -> Iterator[dict[Address, Bytes]]:
 
 
 def _protect(start: Address, nbytes: int, how: int) -> bool:
-    """Say who may touch pages. Returns whether they are there."""
+    """Set the access to pages (mprotect). Returns whether they are mapped."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     return bool(protect(ctypes.c_void_p(start), ctypes.c_size_t(nbytes), how) == 0)
 
 
 def _settings() -> dict[str, Any]:
-    """Return how strict launches are: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off,remarks=on``.
+    """Return the options of launches: ``LNGRAD_KERNEL=strictness=device,ordering=off,auto_sync=off,remarks=on``.
 
     Raises:
         LngradError: A word of it is not known.
@@ -208,7 +208,7 @@ def _record(address: int) -> memoryview:
 
 @cache
 def _file(address: int) -> str:
-    """Return the name of a file, which the compiler has put into the library once."""
+    """Return the name of a file, a constant of the library."""
     return ctypes.string_at(address).decode(errors="replace")
 
 
@@ -256,7 +256,7 @@ def _reply(record: memoryview, reply: LocalTensor | float | np.generic) -> None:
 
 
 def _placed(error: BaseException, site: Site, op: int) -> BaseException:
-    """Return an error of ours with the line of the kernel."""
+    """Put the kernel's line before the text of an error of ours."""
     if isinstance(error, LngradError):
         api = Op(op).name if op >= _INSTRUCTIONS else OPERATIONS[op].name
         text = f"{site_text(site)}: {error}"

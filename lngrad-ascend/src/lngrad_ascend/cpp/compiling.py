@@ -120,7 +120,7 @@ def build(
 
 
 def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
-    """The shared library of an entry file, compiled or found: ``text`` includes ``source``, which must not change meanwhile."""
+    """Compile an entry file, or find its library. ``text`` includes ``source``, which must not change meanwhile."""
     defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
@@ -141,7 +141,7 @@ def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Pat
 
 
 def _header(path: Path, kernel: str, source: Path) -> str:
-    """What includes a header ahead; of one of op_host, the tiling structs that it registers."""
+    """The include line of a header ahead; for one of op_host, the tiling structs that it registers."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if not registers(text):
         return f"#include {json.dumps(str(path))}\n"
@@ -154,12 +154,12 @@ def _header(path: Path, kernel: str, source: Path) -> str:
 
 
 def renaming(kernel: str) -> str:
-    """What lets a kernel be called as a function of C, behind the headers that declare that one."""
+    """The macro that renames a kernel with the name of a C function; it follows the headers that declare the function."""
     return f"#define {kernel} {kernel}_kernel\n"
 
 
 def _source(path: Path) -> str:
-    """A kernel's file, as an entry includes it; one with launches as its text, in which they do nothing."""
+    """What an entry includes: the kernel's file, or its text where launches have to do nothing."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if not _LAUNCH.search(text):
         return f"#include {json.dumps(str(path))}"
@@ -169,7 +169,7 @@ def _source(path: Path) -> str:
 
 
 def _fresh(folder: Path, key: str) -> Path | None:
-    """Return a key's library, if it is whole and every file that it was made of is as it was."""
+    """Return a key's library if it is whole and no file that it was made of has changed."""
     made_of = kept(_list_of(folder, key))
     if made_of is None:
         return None
@@ -199,7 +199,7 @@ def _list_of(folder: Path, key: str) -> Path:
 
 
 def _library_of(folder: Path, key: str, made_of: bytes) -> Path:
-    """A name of its own for each content: a process that has loaded a path gets the same library for it again."""
+    """The path of a library, by its content: a process that has loaded a path gets the same library for it again."""
     return folder / f"ascendc-{key}-{digest(made_of)[:16]}.so"
 
 
@@ -247,7 +247,7 @@ _ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 
 @cache
 def _declared(name: str) -> bool:
-    """Whether the headers have a name, so that it is not what is missing."""
+    """Whether the headers declare a name, so that something else is missing."""
     return any(re.search(rf"\b{name}\b", text) for text in header_files().values())
 
 

@@ -55,7 +55,7 @@ Reply = Union[int, float, np.generic, LocalTensor, None]  # noqa: UP007  # an al
 
 @dataclass(slots=True)
 class KernelCall:
-    """One call of a kernel: what its record holds. A block has one object, since its calls do not meet.
+    """One call of a kernel, as its record holds it. A block reuses one object, since its calls do not nest.
 
     Attributes:
         session: Of the block.
@@ -95,7 +95,7 @@ class KernelCall:
         return self.session.remote(api, n[0], n[1], n[2])
 
     def dtype(self, index: int) -> Dtype:
-        """Return the element type of a code; above its 8 bits is what else a global tensor says of itself."""
+        """Return the element type of a code; bits above the eighth are flags of a global tensor."""
         return DTYPES[self.n[index] & 255]
 
     def value(self, dtype: Dtype, index: int) -> float:

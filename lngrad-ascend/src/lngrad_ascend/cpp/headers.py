@@ -4,6 +4,7 @@ of operations and the tiling structs; further names for them.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import typing
 from dataclasses import fields
@@ -47,34 +48,6 @@ _TOPK = (
     "vreduceIdxMask1"
 )  # and of TopK's
 
-# Other names under which kernels include Ascend C; kernel_operator.h has it all.
-_MATH = (
-    "acos", "asin", "atan", "cos", "cosh", "erf", "exp", "floor", "frac",
-    "log", "power", "round", "sign", "sin", "sinh", "tan", "tanh", "trunc", "xor", "ceil", "clamp",
-)  # fmt: skip
-ALIASES = (
-    "kernel_operator_intf.h", "kernel_basic_intf.h", "basic_api/kernel_basic_intf.h", "kernel_type.h",
-    "basic_api/kernel_operator_block_sync_intf.h", "impl/dav_c220/kernel_operator_reg_others_impl.h",
-    "utils/debug/asc_printf.h", "utils/debug/asc_dump.h", "utils/debug/asc_assert.h",
-    "adv_api/reduce/reduce.h", "lib/sigmoid/kernel_operator_sigmoid_intf.h", "lib/matmul_intf.h", "kernel_utils.h",
-    "adv_api/matmul/matmul_intf.h", "lib/matrix/matmul/matmul.h", "impl/dav_c220/kfc/kfc_log.h",
-    "adv_api/pad/broadcast.h", "adv_api/math/sign.h", "kernel_operator_list_tensor_intf.h",
-    "lib/pad/kernel_operator_pad_intf.h", "kernel_fp16.h", "kernel_operator_mm_intf.h", "kernel_operator_fixpipe_intf.h",
-    "op_kernel/math_util.h", "op_kernel/platform_util.h",
-    *(f"lib/math/kernel_operator_{name}_intf.h" for name in _MATH),
-)  # fmt: skip
-# And those of the host's side, which lngrad/op_host.h has.
-HOST_ALIASES = (
-    "register/op_def_registry.h", "register/op_impl_registry.h", "exe_graph/runtime/shape.h",
-    "exe_graph/runtime/storage_shape.h", "exe_graph/runtime/tiling_context.h",
-    "exe_graph/runtime/infer_shape_context.h", "exe_graph/runtime/tensor.h", "graph/c_types.h", "graph/ge_error_codes.h",
-    "graph/ascend_string.h", "graph/types.h", "graph/utils/type_utils.h", "log/log.h", "platform/platform_ascendc.h",
-    "platform/platform_info.h", "platform/platform_infos_def.h", "util/math_util.h", "op_host/tiling_util.h",
-    "tiling_base/tiling_util.h", "op_host/tiling_templates_registry.h", "tiling_base/tiling_templates_registry.h",
-    "op_common/op_host/util/platform_util.h", "op_host/tiling_base_util.h", "op_host/infershape_util.h",
-    "error_util.h", "op_host/tiling_base_class.h", "platform/soc_spec.h", "op_host/util/fp16.h",
-)  # fmt: skip
-
 
 @cache
 def own_headers() -> dict[str, str]:
@@ -87,12 +60,10 @@ def own_headers() -> dict[str, str]:
 
 @cache
 def header_files() -> dict[str, str]:
-    """Return every header, with those that only include another one."""
-    texts = dict(own_headers())
-    texts |= dict.fromkeys(ALIASES, '#include "kernel_operator.h"\n')
-    texts |= dict.fromkeys(HOST_ALIASES, '#include "lngrad/op_host.h"\n')
-    texts["tiling_context_faker.h"] = '#include "tiling_case_executor.h"\n'
-    return texts
+    """Return every header, with the further names under which kernels and hosts include them."""
+    with (INCLUDE / "aliases.csv").open(encoding="utf-8", newline="") as file:
+        aliases = {row["alias"]: f'#include "{row["header"]}"\n' for row in csv.DictReader(file)}
+    return own_headers() | aliases
 
 
 def _tiling_structs() -> str:

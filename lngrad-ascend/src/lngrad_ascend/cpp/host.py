@@ -13,6 +13,7 @@ from lngrad_ascend import soc as socs
 from lngrad_ascend.device.operations import OPERATIONS
 from lngrad_ascend.faults import TilingError
 from lngrad_ascend.tiling import host_functions
+from lngrad_ascend.tiling.host_functions import align_up
 from lngrad_ascend.tiling.structs import DeepNormTiling, SoftMaxTiling, TilingStruct
 
 REPEAT, BLOCK_BYTES = 256, 32
@@ -48,7 +49,7 @@ _IRREGULAR: dict[str, Callable[..., Sizes]] = {
     "Axpy": lambda n, size, reuse: (4 * max(n * size, REPEAT), 4 * REPEAT) if size == 2 else (0, 0),
     "Clamp": lambda n, size, reuse: (max(n, REPEAT // size), REPEAT // size),
     "DropOut": lambda n, size, reuse: (max(8 * n, 2 * REPEAT), 2 * REPEAT),
-    "AscendQuant": lambda n, size, reuse: (-(-max(2 * n, 2 * REPEAT) // BLOCK_BYTES) * BLOCK_BYTES, 2 * REPEAT),
+    "AscendQuant": lambda n, size, reuse: (align_up(max(2 * n, 2 * REPEAT), BLOCK_BYTES), 2 * REPEAT),
     "Fma": lambda n, size, reuse: (0, 0),
     "Gelu": lambda n, size, reuse: (max(12 * n, 3 * REPEAT), 3 * REPEAT),
     "Log2": lambda n, size, reuse: (max(4 * n, REPEAT), REPEAT) if size == 2 else (0, 0),
@@ -85,7 +86,7 @@ def _flash_size(shape: Sequence[int], numbers: Sequence[int]) -> Sizes:
 
 
 def _softmax_tiling(shape: Sequence[int], size: int, work: int, row: int, basic: bool = True) -> SoftMaxTiling:
-    """Rows in pieces of what the buffer holds; basic: whole blocks of 8 rows of 64 columns stay together."""
+    """Rows in pieces that fit the buffer; basic: whole blocks of 8 rows of 64 columns stay together."""
     rows, columns, blocks = math.prod(shape[:-1]), shape[-1], BLOCK_BYTES // size
     base = min(work // 4 // row, rows)
     if 8 < base < rows:
@@ -104,8 +105,7 @@ def _softmax_tiling(shape: Sequence[int], size: int, work: int, row: int, basic:
 
 
 def _sum_size(n: int, size: int) -> Sizes:
-    repeats, blocks = -(-n * size // REPEAT), BLOCK_BYTES // size
-    whole = -(-repeats // blocks) * blocks * size
+    whole = align_up(-(-n * size // REPEAT), BLOCK_BYTES // size) * size
     return whole, whole
 
 
@@ -140,8 +140,8 @@ def _platform() -> bytes:
 def _select_size(rows: int, columns: int, size: int, mask_size: int, reuse: int, mask_columns: int) -> Sizes:
     def needed(count: int) -> int:
         extra = mask_columns != columns and not reuse and mask_columns > 1
-        whole = -(-rows * columns * mask_size // BLOCK_BYTES) * BLOCK_BYTES
-        return max(1024, -(-count // BLOCK_BYTES) * BLOCK_BYTES * 2 + 512) + extra * whole
+        whole = align_up(rows * columns * mask_size, BLOCK_BYTES)
+        return max(1024, 2 * align_up(count, BLOCK_BYTES) + 512) + extra * whole
 
     return needed(rows * columns), needed(min(rows * columns, 4096))
 
@@ -162,11 +162,8 @@ def _antiquant_size(*shape: int) -> Sizes:
     return (per_channel, per_channel) if scales > 1 else (4 * math.prod(shape[:-2]), 1024)
 
 
-def _whole(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
 def _welford_size(rows: int, columns: int, size: int, size2: int, reuse: int, inplace: int) -> Sizes:
+    # Of asc-devkit's test of WelfordUpdate: for 64 elements 3 repeats of half, 1 of float that may be overwritten, else 2.
     least = REPEAT * (3 if size == 2 else 1 if reuse else 2)
     return -(-rows * columns // VECTOR) * least, least
 
@@ -176,12 +173,14 @@ def _welford_finalize_size(columns: int, size: int, reuse: int) -> Sizes:
 
 
 def _normalize_size(rows: int, columns: int, gamma_size: int, size: int, *flags: int) -> Sizes:
-    row = _whole(4 * _whole(columns, BLOCK_BYTES // size), BLOCK_BYTES)
-    return 2 * row + 2 * _whole(rows, 8) * row, max(_whole(4 * rows, BLOCK_BYTES), (2 if gamma_size == 4 else 4) * row)
+    row = align_up(4 * align_up(columns, BLOCK_BYTES // size), BLOCK_BYTES)
+    return 2 * row + 2 * align_up(rows, 8) * row, max(
+        align_up(4 * rows, BLOCK_BYTES), (2 if gamma_size == 4 else 4) * row
+    )
 
 
 def _deep_norm_size(batch: int, sequence: int, columns: int, size: int, reuse: int, basic: int) -> Sizes:
-    buffers, statistics = 2 if reuse and size == 4 else 3, 2 * _whole(4 * batch * sequence, BLOCK_BYTES)
+    buffers, statistics = 2 if reuse and size == 4 else 3, 2 * align_up(4 * batch * sequence, BLOCK_BYTES)
     if (
         not 0 < columns <= 2040
         or columns * size % BLOCK_BYTES
@@ -191,7 +190,7 @@ def _deep_norm_size(batch: int, sequence: int, columns: int, size: int, reuse: i
             f"GetDeepNormMaxMinTmpSize: expected H of whole blocks up to 2040, for isBasicBlock of 64 and B * S of 8, got H "
             f"{columns}, B * S {batch * sequence}"
         )
-    return tuple(buffers * _whole(4 * n, BLOCK_BYTES) + statistics for n in (batch * sequence * columns, columns))  # type: ignore[return-value]
+    return tuple(buffers * align_up(4 * n, BLOCK_BYTES) + statistics for n in (batch * sequence * columns, columns))  # type: ignore[return-value]
 
 
 def _deep_norm_tiling(shape: Sequence[int], real: int, work: int, size: int, reuse: int, basic: int) -> DeepNormTiling:
@@ -202,7 +201,7 @@ def _deep_norm_tiling(shape: Sequence[int], real: int, work: int, size: int, reu
             f"GetDeepNormTilingInfo: expected at least {least} bytes and originH up to {columns}, got {work} and {real}"
         )
     rows, count, buffers = batch * sequence, batch * sequence * columns, 2 if reuse and size == 4 else 3
-    statistics = _whole(rows, BLOCK_BYTES // 4)
+    statistics = align_up(rows, BLOCK_BYTES // 4)
     first = 0 if size == 4 else 2 * statistics
     piece = min((work // 4 - first) // buffers // columns * columns, count)
     if basic and piece >= 8 * columns:

@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a kernel wrote, or its fault and that one's kind; a picture if one was asked for, and the report."""
+    """What a kernel wrote, or its fault and the fault's kind; a picture if one was asked for, and the report."""
 
     fault: str | None = None
     arrays: Mapping[str, Any] = {}

@@ -20,7 +20,7 @@ _DEPTH = 5  # of constants that are made of constants
 
 
 def operator_of(kernel: str) -> str:
-    """The operator's name of a kernel's: AddCustom of add_custom."""
+    """The operator's name for a kernel's name: AddCustom for add_custom."""
     return "".join(word[:1].upper() + word[1:] for word in kernel.split("_"))
 
 

@@ -111,7 +111,7 @@ class Session:
         ctypes.memmove(target, region.data[first : first + size].tobytes(), size)
 
     def tensor_at(self, address: int, dtype: Dtype) -> LocalTensor:
-        """The rest of the piece of the Unified Buffer that a byte at a host's address lies in; 0: Compare's register."""
+        """The rest of the buffer that contains a host's address in the Unified Buffer; 0: Compare's register."""
         start, ub = address - self.ub_address, self.core.ub
         if not address:
             return LocalTensor(self.core, ub.compared, dtype, ub.compared.start, ub.compared.size)

@@ -1,5 +1,4 @@
-"""What moves data: DataCopy and DataCopyPad, between global memory and the Unified Buffer and within it, and
-TransDataTo5HD."""
+"""Copies: DataCopy and DataCopyPad, between global memory and the Unified Buffer and within it, and TransDataTo5HD."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from lngrad_ascend.device.global_memory import GlobalRegion
 from lngrad_ascend.device.global_tensor import GlobalTensor, too_far
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.pipes import MTE2, MTE3, READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, V
+from lngrad_ascend.device.races import ATOMIC, READ, WRITE
 from lngrad_ascend.device.report import Site, caller
 from lngrad_ascend.device.unified_buffer import VECCALC, VECIN, VECOUT, TPosition
 from lngrad_ascend.device.vector import DATA_COPY, issue_unary
@@ -29,7 +29,7 @@ TRANSPOSED = 16  # blocks that TransDataTo5HD takes
 
 
 class Blocks(NamedTuple):
-    """What a copy moves: ``blocks`` blocks of ``nbytes``, whose starts lie so many bytes apart on each side.
+    """The blocks of a copy: count, bytes of each, and the distances of their starts on each side.
 
     Attributes:
         left, right: Bytes written before and behind each block on the way in.
@@ -56,8 +56,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     region, first, end = remote.extent(api)
     if b.blocks == 0 or b.nbytes == 0:
         return
-    core, side = local.core, VECIN if inward else VECOUT
-    pipe, role, bit = (MTE2, "dst", WRITE_MTE2) if inward else (MTE3, "src", READ_MTE3)
+    core = local.core
+    pipe, role, bit, side = (MTE2, "dst", WRITE_MTE2, VECIN) if inward else (MTE3, "src", READ_MTE3, VECOUT)
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
     if core.checked and api == "DataCopy":
         _check_position(api, local, role, side)
@@ -67,38 +67,36 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
     spare = 0 if fits else _check_region(api, local, remote, b, writing=not inward)
     instruction = (api, pipe, core.index, core.site or site)
-    whole = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
-    reached = whole if inward and b.local_step >= whole else filled
-    core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
+    blocks_bytes = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
+    reached = blocks_bytes if inward and b.local_step >= blocks_bytes else filled
+    core.touch(instruction, role, local.handle, _ranges(local.start, b.blocks, reached, b.local_step), bit)
     if inward:
         core.reads((region.start + first, b.nbytes))
         if reached > b.nbytes:
             _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
-    here = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
-    remote_bytes = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
-    atomic = not inward and core.atomic is not None
-    if atomic:
+    local_bytes = _blocks_of(core.ub.data, local.start, b.blocks, reached, b.local_step)
+    remote_bytes = _blocks_of(memory, 0, b.blocks, b.nbytes, b.global_step)
+    kind = READ if inward else WRITE if core.atomic is None else ATOMIC
+    if kind == ATOMIC:
         _refuse_uncleared(api, local, region, first, remote_bytes.reshape(b.blocks, -1), b)
     if core.rules.ordering:
-        for begin, behind in _runs(first, b.blocks, b.nbytes, b.global_step):
-            core.touch_global(
-                instruction, region, begin, min(behind, region.data.size), not inward, atomic, (here, remote_bytes)
-            )
-        if core.ub.padded and not inward and not atomic:
+        ranges = _ranges(first, b.blocks, b.nbytes, b.global_step)
+        core.touch_global(instruction, region, ranges, kind, local_bytes, remote_bytes)
+        if core.ub.padded and kind == WRITE:
             _pad_global(local, region.start + first, b)
     if inward:
-        _move_in(local, here, remote_bytes, b)
-        if spare:
-            last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
-            core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
+        _move_in(local, local_bytes, remote_bytes, b)
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
-        core.writes(remote_bytes, here)
-        _move_out(local, here, remote_bytes)
-        if spare:
-            region.data[first:] = memory[: region.data.size - first]
+        core.writes(remote_bytes, local_bytes)
+        _move_out(local, local_bytes, remote_bytes)
         core.tally.bytes_out += b.blocks * b.nbytes
+    if spare and inward:
+        last = local.start + (b.blocks - 1) * b.local_step + b.left + b.nbytes
+        core.ub.forget(last - spare, last, f"lies behind the end of {region.name}")
+    elif spare:
+        region.data[first:] = memory[: region.data.size - first]
     core.tally.instructions[api] += 1
     core.log.append(instruction)
     if core.trace is not None:
@@ -118,14 +116,14 @@ def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) ->
 def _pad_local(local: LocalTensor, b: Blocks, reached: int) -> None:
     """Note which bytes behind the blocks of a copy in are padding."""
     if local.core.rules.ordering and b.blocks > 1 and not b.undefined and b.fill is None:
-        starts = [start for start, _ in _runs(local.start, b.blocks, 0, b.local_step)]
+        starts = [start for start, _ in _ranges(local.start, b.blocks, 0, b.local_step)]
         local.core.ub.pad([(start + b.nbytes, start + reached) for start in starts], 1)
 
 
 def _pad_global(local: LocalTensor, start: int, b: Blocks) -> None:
     """Note which bytes of blocks that go to a global address are padding of a copy in."""
     core = local.core
-    padding = _rows(core.ub.padding, local.start, b.blocks, b.nbytes, b.local_step).reshape(b.blocks, -1)
+    padding = _blocks_of(core.ub.padding, local.start, b.blocks, b.nbytes, b.local_step).reshape(b.blocks, -1)
     for row in np.flatnonzero(padding.any(axis=1)).tolist():
         core.order.pad(start + row * b.global_step, padding[row])
 
@@ -160,8 +158,8 @@ def _refuse_uncleared(
         PoisonFault: The bytes are 0xFF, and nothing in this launch has written them.
     """
     core, size = local.core, local.dtype.itemsize
-    whole, real = remote_bytes.shape[1] // size * size, local.dtype.kind not in "iu"
-    unset = (remote_bytes[:, :whole].reshape(-1, size) == 0xFF).all(axis=1)
+    elements_bytes, real = remote_bytes.shape[1] // size * size, local.dtype.kind not in "iu"
+    unset = (remote_bytes[:, :elements_bytes].reshape(-1, size) == 0xFF).all(axis=1)
     if not unset.any() or not (real or (core.combine is np.add and core.rules.ordering)):
         return
     place = (region.start + first, region.start + first + (b.blocks - 1) * b.global_step + b.nbytes)
@@ -174,32 +172,32 @@ def _refuse_uncleared(
         )
 
 
-def _move_out(local: LocalTensor, here: Array, remote_bytes: Array) -> None:
+def _move_out(local: LocalTensor, local_bytes: Array, remote_bytes: Array) -> None:
     core = local.core
     if core.atomic is None:
-        remote_bytes[...] = here
+        remote_bytes[...] = local_bytes
     elif core.atomic != local.dtype:
         raise DtypeError(f"SetAtomicAdd: was set for {core.atomic}, the copy is of {local.dtype}")
     else:  # what SetAtomicAdd turns a copy to global memory into
         with np.errstate(all="ignore"):
             total = remote_bytes.view(local.dtype)
-            core.combine(total, here.view(local.dtype), out=total)
+            core.combine(total, local_bytes.view(local.dtype), out=total)
 
 
-def _move_in(local: LocalTensor, here: Array, remote_bytes: Array, b: Blocks) -> None:
-    if here.size == remote_bytes.size:
-        here[...] = remote_bytes
+def _move_in(local: LocalTensor, local_bytes: Array, remote_bytes: Array, b: Blocks) -> None:
+    if local_bytes.size == remote_bytes.size:
+        local_bytes[...] = remote_bytes
         return
-    here, remote_bytes = here.reshape(b.blocks, -1), remote_bytes.reshape(b.blocks, -1)
-    dtype, reached = local.dtype, here.shape[1]
-    typed = here.view(dtype) if reached % dtype.itemsize == 0 else here
+    local_bytes, remote_bytes = local_bytes.reshape(b.blocks, -1), remote_bytes.reshape(b.blocks, -1)
+    dtype, reached = local.dtype, local_bytes.shape[1]
+    typed = local_bytes.view(dtype) if reached % dtype.itemsize == 0 else local_bytes
     if b.fill is not None:
         typed[...] = b.fill
     elif b.undefined:
-        here[...] = 0xFF
+        local_bytes[...] = 0xFF
     else:
         typed[...] = remote_bytes[:, : dtype.itemsize].copy().view(dtype)
-    here[:, b.left : b.left + b.nbytes] = remote_bytes
+    local_bytes[:, b.left : b.left + b.nbytes] = remote_bytes
     if b.undefined:  # the device leaves arbitrary bytes around each block
         for index in range(b.blocks):
             begin = local.start + index * b.local_step
@@ -207,13 +205,13 @@ def _move_in(local: LocalTensor, here: Array, remote_bytes: Array, b: Blocks) ->
                 local.core.ub.forget(start, stop, "is padding that DataCopyPad leaves undefined")
 
 
-def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
+def _blocks_of(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
     if count == 1:
         return memory[start : start + nbytes]
     return as_strided(memory[start:], (count, nbytes), (step * memory.itemsize, memory.itemsize))
 
 
-def _runs(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int]]:
+def _ranges(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int]]:
     if count == 1 or nbytes == step:
         return [(start, start + count * nbytes)]
     return [(start + index * step, start + index * step + nbytes) for index in range(count)]
@@ -229,16 +227,16 @@ def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> No
     for role, local, step, bit in (("src", src, b.global_step, READ_V), ("dst", dst, b.local_step, WRITE_V)):
         stop = local.start + (b.blocks - 1) * step + b.nbytes
         check_place("DataCopy", f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
-        ranges.append(_runs(local.start, b.blocks, b.nbytes, step))
+        ranges.append(_ranges(local.start, b.blocks, b.nbytes, step))
         if role == "dst":
-            poison = _rows(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
+            poison = _blocks_of(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
         core.touch(instruction, role, local.handle, ranges[-1], bit, carries=True)
     if any(a < d and c < b_ for a, b_ in ranges[0] for c, d in ranges[1]) and ranges[0] != ranges[1]:
         raise AlignmentFault("DataCopy: dst and src overlap")
-    source = _rows(core.ub.data, src.start, b.blocks, b.nbytes, b.global_step).copy()
-    _rows(core.ub.data, dst.start, b.blocks, b.nbytes, b.local_step)[...] = source
+    source = _blocks_of(core.ub.data, src.start, b.blocks, b.nbytes, b.global_step).copy()
+    _blocks_of(core.ub.data, dst.start, b.blocks, b.nbytes, b.local_step)[...] = source
     if poison.any():
-        _rows(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
+        _blocks_of(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
         core.ub.doubt(ranges[1])
     core.looped("DataCopy", 1, b.blocks * b.nbytes)
     core.log.append(instruction)
@@ -248,37 +246,36 @@ Tensor = Union[GlobalTensor, LocalTensor]  # noqa: UP007  # an alias is evaluate
 
 
 @dataclass(frozen=True)
-class DataCopyParams:
+class _CopyParams:
+    blockCount: int = 1
+    blockLen: int = 0
+    srcStride: int = 0
+    dstStride: int = 0
+
+
+@dataclass(frozen=True)
+class DataCopyParams(_CopyParams):
     """Blocks of a copy.
 
     For DataCopy, ``blockLen`` and both gaps are in units of 32 bytes. For DataCopyPad, blockLen and the gap in global
     memory are in bytes. A gap goes from the end of one block to the start of the next.
     """
 
-    blockCount: int = 1
-    blockLen: int = 0
-    srcStride: int = 0
-    dstStride: int = 0
-
 
 @dataclass(frozen=True)
-class DataCopyExtParams:
+class DataCopyExtParams(_CopyParams):
     """Blocks of DataCopyPad: ``blockCount`` of ``blockLen`` bytes.
 
     The strides are the gaps between the end of one block and the start of the next: in bytes in global memory, in
     32-byte blocks in the Unified Buffer.
     """
 
-    blockCount: int = 1
-    blockLen: int = 0
-    srcStride: int = 0
-    dstStride: int = 0
     rsv: int = 0
 
 
 @dataclass(frozen=True)
 class DataCopyPadExtParams:
-    """What DataCopyPad writes around a block on the way in; counts are in elements."""
+    """The padding that DataCopyPad writes around a block on the way in; counts are in elements."""
 
     isPad: bool = False
     leftPadding: int = 0
@@ -371,14 +368,8 @@ def DataCopyPad(
     local, remote = _sides("DataCopyPad", dst, src)
     if remote is None:
         raise PositionFault("DataCopyPad: one of dst and src must be global and the other local")
-    copy_global(
-        site,
-        "DataCopyPad",
-        local,
-        remote,
-        _padded_blocks(local, dataCopyParams, padParams, mode, dst is local),
-        dst is local,
-    )
+    blocks = _padded_blocks(local, dataCopyParams, padParams, mode, dst is local)
+    copy_global(site, "DataCopyPad", local, remote, blocks, dst is local)
 
 
 def _padded_blocks(
@@ -388,7 +379,7 @@ def _padded_blocks(
     mode: int,
     inward: bool,
 ) -> Blocks:
-    """The blocks of DataCopyPad, within its limits.
+    """Return the blocks of DataCopyPad, within its limits.
 
     Raises:
         DeviceFault: The SoC has no DataCopyPad, or a number is out of its range.
@@ -417,7 +408,7 @@ def _padded_blocks(
 
 
 def _fill(local: LocalTensor, pad: DataCopyPadExtParams, padding: int, nbytes: int) -> tuple[float | None, bool]:
-    """What is written around a block, and whether a device leaves arbitrary bytes there."""
+    """Return the value written around a block, and whether a device leaves arbitrary bytes there."""
     if pad.isPad:
         return pad.paddingValue if padding or nbytes % BLOCK_BYTES == 0 else None, False
     value = local.core.ub.registers.pad_value if padding else None
@@ -437,7 +428,7 @@ def _sides(api: str, dst: Tensor, src: Tensor) -> tuple[LocalTensor, GlobalTenso
 
 @dataclass(frozen=True)
 class TransDataTo5HDParams:
-    """How TransDataTo5HD repeats: each repeat moves every address on by the strides, in blocks.
+    """The repeats of TransDataTo5HD: each moves every address on by the strides, in blocks.
 
     The two halves concern 8-bit types only, which are not simulated.
     """
@@ -477,33 +468,30 @@ def TransDataTo5HD(
     if not 0 <= repeats <= MAX_REPEATS:
         raise BoundsFault(f"{api}: repeatTimes must be 0 to {MAX_REPEATS}, got {repeats}")
     instruction = (api, V, core.index, core.site or caller())
-    sides = (
-        ("srcList", srcList, nchwconvParams.srcRepStride, READ_V),
-        ("dstList", dstList, nchwconvParams.dstRepStride, WRITE_V),
-    )
+
+    def touched(side: str, tensors: Sequence[LocalTensor], distance: int, bit: int) -> list[slice]:
+        places = []
+        for index, tensor in enumerate(tensors):
+            start = tensor.start + distance * BLOCK_BYTES
+            stop, role = start + BLOCK_BYTES, f"{side}[{index}]"
+            check_place(api, f"{role} ({tensor.allocation.name} at byte {start})", start, stop, tensor.end, BLOCK_BYTES)
+            core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)
+            places.append(slice(start, stop))
+        return places
+
     for repeat in range(repeats):
-        blocks: dict[str, list[Array]] = {"srcList": [], "dstList": []}
-        poison: list[Array] = []
-        for side, tensors, stride, bit in sides:
-            for index, tensor in enumerate(tensors):
-                role, start = f"{side}[{index}]", tensor.start + repeat * stride * BLOCK_BYTES
-                stop = start + BLOCK_BYTES
-                check_place(
-                    api, f"{role} ({tensor.allocation.name} at byte {start})", start, stop, tensor.end, BLOCK_BYTES
-                )
-                if side == "srcList":
-                    poison.append(core.ub.poison[start:stop].reshape(-1, dtype.itemsize).max(axis=1))
-                core.touch(instruction, role, tensor.handle, ((start, stop),), bit, carries=True)
-                blocks[side].append(core.ub.data[start:stop].view(dtype))
+        sources = touched("srcList", srcList, repeat * nchwconvParams.srcRepStride, READ_V)
+        poison = [core.ub.poison[place].reshape(-1, dtype.itemsize).max(axis=1) for place in sources]
+        targets = touched("dstList", dstList, repeat * nchwconvParams.dstRepStride, WRITE_V)
         if len({tensor.start for tensor in dstList}) != TRANSPOSED:
             raise DeviceFault(f"{api}: the tensors of dstList must be different blocks")
-        for target, column in zip(blocks["dstList"], _transposed(blocks["srcList"]), strict=True):
-            target[...] = column
+        rows = _transposed([core.ub.data[place].view(dtype) for place in sources])
+        for place, row in zip(targets, rows, strict=True):
+            core.ub.data[place].view(dtype)[...] = row
         if any(numbers.any() for numbers in poison):
-            for tensor, column in zip(dstList, _transposed(poison), strict=True):
-                start = tensor.start + repeat * nchwconvParams.dstRepStride * BLOCK_BYTES
-                core.ub.poison[start : start + BLOCK_BYTES] = np.repeat(column, dtype.itemsize)
-                core.ub.doubt([(start, start + BLOCK_BYTES)])
+            for place, row in zip(targets, _transposed(poison), strict=True):
+                core.ub.poison[place] = np.repeat(row, dtype.itemsize)
+                core.ub.doubt([(place.start, place.stop)])
     core.looped(api, 1, repeats * TRANSPOSED * BLOCK_BYTES)
     core.log.append(instruction)
 

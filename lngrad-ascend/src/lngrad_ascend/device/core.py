@@ -1,4 +1,4 @@
-"""One simulated vector core: every instruction enters here, as plain integers, and is checked here.
+"""A simulated vector core: every instruction enters here, as plain integers, and is checked here.
 
 ``Core.issue`` takes vector instructions; `copies.copy_global`, by way of ``Core.touch``, those between global memory and
 the Unified Buffer. LocalTensor's methods, the functions that Python kernels call and compiled kernels all end here, so
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from lngrad_ascend.device.pipes import (
     V,
 )
 from lngrad_ascend.device.planning import PlannedInstruction, plan_instruction
-from lngrad_ascend.device.races import LINE_BYTES, NO_READS, Conflict, GlobalOrder, Span, race
+from lngrad_ascend.device.races import LINE_BYTES, NO_READS, READ, WRITE, Conflict, GlobalOrder, Span, race
 from lngrad_ascend.device.report import (
     NOBODY,
     BlockReport,
@@ -49,7 +49,7 @@ from lngrad_ascend.device.report import (
 )
 from lngrad_ascend.device.schedule import BlockSchedule
 from lngrad_ascend.device.unified_buffer import ALLOCATED, ENQUED, UNUSED, VECIN, Allocation, UnifiedBuffer
-from lngrad_ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault
+from lngrad_ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault, SyncFault
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -60,7 +60,7 @@ RECENT = 256  # instructions that the picture of a race shows
 
 @dataclass(frozen=True)
 class Rules:
-    """How strict a launch is.
+    """The strictness of a launch.
 
     Attributes:
         strictness: "checked": what CANN's CPU checker reports, and more, is an error. "device": what the hardware
@@ -82,7 +82,7 @@ class Rules:
 
 @dataclass
 class Tally:
-    """What one block did: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
+    """The counts of a block: bytes moved; instructions, calls of tile APIs and instructions inside these, by name."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -91,8 +91,17 @@ class Tally:
     api_instructions: Counter[str] = field(default_factory=Counter)
 
 
+class BlockResult(NamedTuple):
+    """The report of a block, the events that its cycles are computed from, and the instructions and arrows to draw."""
+
+    report: BlockReport
+    trace: Trace
+    log: Sequence[Instruction]
+    arrows: Sequence[tuple[Instruction, Instruction]]
+
+
 class Core:
-    """One vector core that runs one block.
+    """A vector core that runs one block.
 
     Args:
         soc: The SoC.
@@ -101,6 +110,15 @@ class Core:
         rules: How strict.
         order: Accesses to global memory, shared by the blocks of a launch.
         size: Bytes of the Unified Buffer where they are not the SoC's.
+        regions: The arrays of the launch, by address; None outside a launch.
+        schedule: What lets blocks wait for each other; None outside a launch.
+        tiling_key: What TILING_KEY_IS compares with.
+
+    A launch calls ``entered`` around the kernel, ``finish`` at its end, and takes the ``result``. A vector instruction
+    enters by ``issue``, other accesses by ``access`` and ``touch`` (of the Unified Buffer), ``touch_global`` and
+    ``scalar_global``; ``reads`` and ``writes`` let other blocks go on where one polls memory. A tile API runs inside
+    ``tile_api``, and counts by ``looped`` what one NumPy call stands for. ``record`` keeps what touches no memory.
+    ``tolerate``, ``warn`` and ``remark`` are for rules that not everybody enforces; ``owner`` is for their texts.
 
     Attributes:
         checked: Whether the order of queues and the life of tensors are enforced.
@@ -109,10 +127,7 @@ class Core:
         atomic_site: Where it was set.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
         combine: What such a copy makes of two elements.
-        quiet: Whether the caller has silenced NumPy's warnings (a launch does, once).
-        tiling_key: What TILING_KEY_IS compares with.
-        schedule: What lets blocks wait for each other; None outside a launch.
-        regions: The arrays of the launch, by address; None outside a launch.
+        quiet: Whether NumPy's warnings are silenced, once for a kernel.
         running: The vector instruction that is computed, or was last.
     """
 
@@ -125,6 +140,9 @@ class Core:
         rules: Rules | None = None,
         order: GlobalOrder | None = None,
         size: int | None = None,
+        regions: GlobalRegions | None = None,
+        schedule: BlockSchedule | None = None,
+        tiling_key: int = 0,
     ) -> None:
         self.soc = soc
         self.index = index
@@ -136,9 +154,9 @@ class Core:
         self.trace = self.clock.trace = Trace(apart=self.rules.timeline) if self.rules.cycles else None
         self.order = order or GlobalOrder()
         self.tally = Tally()
-        kept = None if self.rules.timeline else RECENT
-        self.log: deque[Instruction] = deque(maxlen=kept)
-        self.arrows: deque[tuple[Instruction, Instruction]] = deque(maxlen=kept)
+        most = None if self.rules.timeline else RECENT
+        self.log: deque[Instruction] = deque(maxlen=most)
+        self.arrows: deque[tuple[Instruction, Instruction]] = deque(maxlen=most)
         self.has_pipe = False
         self.site: Site | None = None
         self.atomic: Dtype | None = None
@@ -146,9 +164,7 @@ class Core:
         self.atomic_site: Site | None = None
         self.combine: Callable[..., object] = np.add
         self.quiet = False
-        self.tiling_key = 0
-        self.schedule: BlockSchedule | None = None
-        self.regions: GlobalRegions | None = None
+        self.regions, self.schedule, self.tiling_key = regions, schedule, tiling_key
         self.polled: dict[tuple[int, int], int] = {}  # how often places of global memory were read, from `fresh` on
         self.fresh = self.held = 0  # held: the sum of the Unified Buffer's words when others had their turn
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
@@ -158,6 +174,40 @@ class Core:
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
         self._counts = [0] * len(OPERATIONS)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run a kernel: what it calls goes to this core, and the text of a fault starts with the block."""
+        token = current_core.set(self)
+        self.quiet = True
+        try:
+            # Infinities and NaN are results on the device, not events; that a half becomes one is worth a word.
+            with np.errstate(all="ignore", over="call", call=self.overflowed):
+                yield
+        except DeviceFault as fault:
+            fault.args = (f"block {self.index}: {fault}",)
+            raise
+        finally:
+            current_core.reset(token)
+
+    def finish(self) -> None:
+        """Check what a kernel leaves at its end; "device" leaves flags and tensors to the next one.
+
+        Raises:
+            LeakFault: Tensors were not freed.
+            SyncFault: Flags are raised.
+        """
+        self.check_leaks()
+        if self.flags and self.checked:
+            left = ", ".join(
+                f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in self.flags.values()
+            )
+            raise SyncFault(f"end of kernel: {len(self.flags)} flags were never waited for: {left} [ErrorSync3]")
+        if self.atomic is not None:
+            self.site = self.atomic_site
+            self.warn(
+                "SetAtomicAdd, SetAtomicMax or SetAtomicMin is still on at the kernel's end: SetAtomicNone is missing"
+            )
 
     def issue(
         self,
@@ -182,9 +232,7 @@ class Core:
             DeviceFault: A rule is broken.
             DtypeError: A type that the instruction does not take.
         """
-        plan = self._plans.get(descriptor)
-        if plan is None:
-            plan = self._plan(descriptor, (dst, src0, src1, src2))
+        plan = self._plans.get(descriptor) or self._plan(descriptor, (dst, src0, src1, src2))
         handles = self.ub.handles
         for handle, (role, bit) in zip((dst, src0, src1, src2), plan.uses):  # noqa: B905
             allocation = handles[handle]
@@ -194,8 +242,7 @@ class Core:
         instruction = (plan.name, V, self.index, self.site or site)
         poisoned = self._order(plan, instruction)
         if self.ub.stale:
-            for access in plan.reads:
-                self.ub.warn_stale(access.runs)
+            self.ub.warn_stale([run for access in plan.reads for run in access.runs])
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
             self._spread(plan, instruction, scalar)
@@ -214,13 +261,11 @@ class Core:
                 if span.read_epochs[V] != epoch:
                     span.read_epochs[V], span.readers[V] = epoch, instruction
         for span in plan.write.spans:
-            if poisoned:
-                span.valid = False
-            elif not span.valid:
+            if not (poisoned or span.valid):
                 self.ub.give_value(span)
             span.writer, span.write_epoch, span.writer_pipe = instruction, epoch, V
         if poisoned:
-            self.ub.settle(plan.write.spans)
+            self.ub.doubt(plan.write.runs)
         if self.trace is not None:
             self.trace.issued(plan, instruction)
         if plan.waits:
@@ -338,14 +383,14 @@ class Core:
 
     def _check_read(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
-        found: list[Span] = []
+        read: list[Span] = []
         for start, stop in runs:
             spans = self.ub.spans.cover(start, stop)
             for span in spans:
                 if span.write_epoch > known[span.writer_pipe]:
                     self._unordered(span, span.writer, True, instruction, False)
-            found += spans
-        return found
+            read += spans
+        return read
 
     def _check_write(self, role: str, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
@@ -461,56 +506,60 @@ class Core:
         self,
         instruction: Instruction,
         region: GlobalRegion,
-        start: int,
-        stop: int,
-        writing: bool,
-        atomic: bool = False,
-        moved: tuple[Array, Array] | None = None,
+        ranges: Sequence[tuple[int, int]],
+        kind: int,
+        new: Array | None = None,
+        old: Array | None = None,
     ) -> None:
-        """Check and keep one access to bytes of global memory.
+        """Check and keep accesses to global memory.
 
-        ``moved``: what it writes and what is there already; two writes of the same need no order.
+        Args:
+            instruction: What makes them, and on which pipe.
+            region: The memory.
+            ranges: First byte of each, byte behind the last.
+            kind: READ, WRITE or ATOMIC.
+            new, old: What a copy writes, and what is there already: two writes of the same need no order.
 
         Raises:
-            RaceFault: Nothing orders it behind an earlier one.
+            RaceFault: Nothing orders one behind an earlier one.
         """
         if self.regions is None:  # outside a launch memory comes and goes
             return
-        place = (region.start + start, region.start + stop)
-        conflict = self.order.note(self.clock, place, instruction, writing, atomic)
-        if conflict is None:
-            return
-        if conflict.cached:
-            other, _, nbytes, _ = conflict
-            raise RaceFault(
-                f"{instruction[0]} reads {nbytes} bytes of {region.name} that {other[0]} at {site_text(other[3])} wrote, and "
-                "they may still be in the data cache of the scalar unit. Missing between them: DataCacheCleanAndInvalid "
-                "[ErrorSync2]"
-            )
-        if conflict.writes and writing and moved is not None and bool((moved[0] == moved[1]).all()):
+        for first, behind in ranges:
+            stop = region.start + min(behind, region.data.size)
+            conflict = self.order.note(self.clock, region.start + first, stop, instruction, kind)
+            if conflict is None:
+                continue
+            other, writes, nbytes, cached = conflict
+            if cached:
+                raise RaceFault(
+                    f"{instruction[0]} reads {nbytes} bytes of {region.name} that {other[0]} at {site_text(other[3])} wrote, "
+                    "and they may still be in the data cache of the scalar unit. Missing between them: "
+                    "DataCacheCleanAndInvalid [ErrorSync2]"
+                )
+            if not (writes and kind != READ and new is not None and bool((new == old).all())):
+                raise race(conflict, instruction, kind != READ, region.name, self.log, self.arrows)
             self.remark(
-                f"{instruction[0]} and {conflict.instruction[0]} at {site_text(conflict.instruction[3])} write the same "
-                f"values to {region.name}, and nothing orders the two"
+                f"{instruction[0]} and {other[0]} at {site_text(other[3])} write the same values to {region.name}, and "
+                "nothing orders the two"
             )
-        else:
-            raise race(conflict, instruction, writing, region.name, self.log, self.arrows)
 
     def reads(self, place: tuple[int, int]) -> None:
         """Note a read of bytes of global memory; behind eight of the same ones, and of no new ones, others have their turn."""
-        known, schedule = self.polled, self.schedule
+        counts, schedule = self.polled, self.schedule
         if schedule is None:
             return
-        if place not in known:
-            if len(known) == PLACES:
-                known.clear()
-            known[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
+        if place not in counts:
+            if len(counts) == PLACES:
+                counts.clear()
+            counts[place] = self.fresh = self.fresh + POLLS  # what was read before counts no more
             schedule.still = 0
             return
-        known[place] = reads = max(known[place], self.fresh) + 1
+        counts[place] = reads = max(counts[place], self.fresh) + 1
         if reads == self.fresh + POLLS:
             self.fresh, held, self.held = reads, self.held, int(self.ub.data.view(np.uint64).sum())
-            what = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
-            schedule.give_way(self.index, what, POLLS * len(known), held != self.held)
+            loop = f"a loop that reads global memory at {site_text(self.site or kernel_site())}"
+            schedule.give_way(self.index, loop, POLLS * len(counts), held != self.held)
 
     def writes(self, target: Array, values: Array | float) -> None:
         """Note that bytes of global memory change: blocks that poll memory may go on."""
@@ -523,7 +572,7 @@ class Core:
         self.clock.before_scalar_access()
         if not writing:
             self.reads((region.start + start, region.start + stop))
-        self.touch_global(instruction, region, start, stop, writing)
+        self.touch_global(instruction, region, ((start, stop),), WRITE if writing else READ)
         if writing and self.rules.ordering and self.regions is not None:
             other = self.order.share(self.clock, instruction, region.start, start, stop)
             if other is not None:
@@ -597,10 +646,10 @@ class Core:
             names = ", ".join(f"{a.name} ({a.state.value})" for a in left)
             raise LeakFault(f"{when}: {len(left)} tensors were not freed: {names} [ErrorLeak]")
 
-    def report(self) -> BlockReport:
+    def result(self) -> BlockResult:
         """Return what the block did."""
         tally = self.tally
-        return BlockReport(
+        report = BlockReport(
             self.index,
             self.ub.peak,
             tally.bytes_in,
@@ -611,6 +660,8 @@ class Core:
             tuple(self.remarks),
             tuple(self.warnings.values()),
         )
+        drawn = self.rules.timeline
+        return BlockResult(report, self.trace or Trace(), self.log if drawn else (), self.arrows if drawn else ())
 
 
 current_core: ContextVar[Core | None] = ContextVar("current_core", default=None)

@@ -1,4 +1,4 @@
-"""What the schedules of a launch say: time, shares of the pipes, dear lines and what they wait for, and what would be faster.
+"""The report on a launch's schedules: time, shares of the pipes, expensive lines and what they wait for, advice.
 
 Each advice is the same record, changed as the advice says, and scheduled again.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from lngrad_ascend import soc as socs
@@ -55,17 +56,17 @@ def analyse(
     guessed = set().union(*(trace.guessed for trace in traces), () if at.sourced else ("the SoC's figures",))
     guessed |= {name for name in report.instructions() if not timing_of(name).sourced}
     work, free = max(cycles * working, 1), report.ub_bytes - max(block.peak_ub_bytes for block in report.blocks)
-    found = Cycles(
+    model = Cycles(
         report.kernel, soc.name, working, cycles, (cycles / at.clock + launch) * 1e6, launch * 1e6, blocks, shares,
         tuple(_dearest(run)), tuple(advise(traces[slowest], run, share, at, blocks, free)),
         _roofline(moved * times / work, sum(run.repeats for run in runs) * times / work, share), tuple(sorted(guessed)),
     )  # fmt: skip
-    return found, runs
+    return model, runs
 
 
 def critical_path(run: Run) -> list[tuple[Site, float]]:
     """Return the cycles of each line, by what the block's end depends on: they add up to all."""
-    found: dict[int, float] = defaultdict(float)
+    spent: dict[int, float] = defaultdict(float)
     placed, begins, lets, whys = run.placed, run.begins, run.lets, run.whys
     upper, index = run.cycles, max(range(len(run.placed)), key=run.ends.__getitem__, default=-1)
     skips, since, times = run.skips.copy(), 0, 0
@@ -75,10 +76,10 @@ def critical_path(run: Run) -> list[tuple[Site, float]]:
             if upper > run.ends[place - 1] + cycles / 2:  # else it waited for what is ahead of the loop
                 upper, since, times = upper - cycles, place - count, turns
         lower = begins[index] if begins[index] < lets[index] else lets[index]
-        found[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
+        spent[id(placed[index])] += (upper - lower) * (1 + times * (index >= since))
         upper, index = lower, whys[index]
     sites = {id(instruction): instruction[3] for instruction in placed}
-    return [(sites[identity], cycles) for identity, cycles in found.items()]
+    return [(sites[identity], cycles) for identity, cycles in spent.items()]
 
 
 def _dearest(run: Run) -> Iterator[LineCycles]:
@@ -103,13 +104,13 @@ def _dearest(run: Run) -> Iterator[LineCycles]:
     for line in sorted(path, key=lambda line: -path[line])[:DEAREST]:
         longest = sorted(waits[line].items(), key=lambda wait: -wait[1])[:WAITS]
         longest_waits = tuple(
-            (what, more * cycles) for what, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles
+            (cause, more * cycles) for cause, cycles in longest if more * cycles > WAIT_SHOWN * run.cycles
         )
         yield LineCycles(line, names[line].most_common(1)[0][0] if names[line] else "", path[line], longest_waits)
 
 
 def _roofline(moved: float, vector: float, share: Share) -> str:
-    """The kernel's traffic and its vector work: both by cores and by cycles, beside what there could be."""
+    """Return the share of the memory's rate and of the vector unit's that the kernel uses: both by cores and cycles."""
     rate, where = (share.cache, "L2 cache") if share.fits else (share.memory, "global memory")
     memory = moved / rate
     bound = "waiting" if max(memory, vector) < 0.5 else f"the {where}" if memory > vector else "the vector unit"
@@ -118,35 +119,47 @@ def _roofline(moved: float, vector: float, share: Share) -> str:
 
 def advise(trace: Trace, run: Run, share: Share, at: Machine, blocks: Sequence[float], free_bytes: int) -> list[Advice]:
     """Return what would save a hundredth of the slowest block's cycles or more, the most first; ``blocks`` has those of all."""
-    begun, found = Trace(trace[:WINDOW]), []
+    begun, proposals = Trace(trace[:WINDOW]), []
     alone = run_cores([begun], share, at)[0].cycles
     for kind, rule in RULES.items():
-        what, changes = rule(begun, free_bytes)
+        text, changes = rule(begun, free_bytes)
         if changes:
             changed = Trace(changes.get(number, event) for number, event in enumerate(begun))
             part = 1 - run_cores([changed], share, at)[0].cycles / alone
-            found.append((kind, f"{what} would save", part * run.cycles))
+            proposals.append((kind, f"{text} would save", part * run.cycles))
     mean, most = sum(blocks) / len(blocks), max(blocks)
     if 0 < 1.5 * mean <= most:
         text = f"block {blocks.index(most)} works {most / mean:.1f} times as long as the mean: blocks of one size would save"
-        found.append(("tail", text, most - mean))
-    worth = [Advice(*saving, saving[2] / at.clock * 1e6) for saving in found if saving[2] >= WORTH * run.cycles]
+        proposals.append(("tail", text, most - mean))
+    worth = [Advice(*saving, saving[2] / at.clock * 1e6) for saving in proposals if saving[2] >= WORTH * run.cycles]
     return sorted(worth, key=lambda advice: -advice.cycles)
 
 
-def _lines(found: Counter[Site]) -> str:
-    """The lines where something happens, most often first."""
-    return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in found.most_common()))[:SHOWN])
+def _lines(sites: Counter[Site]) -> str:
+    """Return the lines where something happens, the most frequent first."""
+    return ", ".join(list(dict.fromkeys(site_text(site) for site, _ in sites.most_common()))[:SHOWN])
 
 
 FLOAT = CPP_NAMES.index("float")
 NOTHING: Event = (SET, 0)  # an event that takes a cycle; the numbers of the others stay
 
 
-def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
-    """A unit that waits until another has done with its one buffer: with two it waits for the use before that one."""
-    uses: dict[tuple[int, Site], list[tuple[list[int], int]]] = defaultdict(list)  # a copy's waits, and its buffer
-    sizes: dict[tuple[int, Site], tuple[int, Site]] = {}  # bytes, and who uses them
+Buffer = tuple[int, Site]  # the unit and the line that use it
+
+
+@dataclass
+class Uses:
+    """The uses of a buffer: the events that wait for each and where it lies; and its bytes and its other user, if known."""
+
+    waits: list[list[int]] = field(default_factory=list)
+    places: set[int] = field(default_factory=set)
+    nbytes: int = 0
+    user: Site | None = None
+
+
+def _uses(trace: Trace) -> dict[Buffer, Uses]:
+    """Return the uses of the buffers that copies go to (by MTE2) and come from (by MTE3)."""
+    uses: dict[Buffer, Uses] = defaultdict(Uses)
     setter: dict[int, Event] = {}  # what came last on a flag's pipe
     last: dict[int, Event] = {}
     pending: list[int] = []
@@ -156,58 +169,64 @@ def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
             setter[number] = last[event[1]]
         elif event[0] == WAIT and number - event[2] in setter:
             before, source = setter[number - event[2]], trace[number - event[2]][1]
+            site = before[-1][3]
             if (source, event[1]) == (V, MTE2):
                 pending.append(number)
-                user = before[-1][3]
+                user = site
             elif (source, event[1]) == (MTE3, V):
-                key = MTE3, before[-1][3]
-                uses[key].append(([number], before[3]))
-                sizes[key] = before[1] * before[2], key[1]
+                use = uses[MTE3, site]
+                use.waits.append([number])
+                use.places.add(before[3])
+                use.nbytes, use.user = before[1] * before[2], site
         elif event[0] == COPY and event[-1][1] == MTE2:
-            key = MTE2, event[-1][3]
-            uses[key].append((pending, event[3]))
+            use = uses[MTE2, event[-1][3]]
+            use.waits.append(pending)
+            use.places.add(event[3])
             if user is not None:
-                sizes[key] = event[1] * event[2], user
+                use.nbytes, use.user = event[1] * event[2], user
             pending = []
         if event[0] in (VECTOR, IN_ORDER, COPY):
             last[event[-1][1]] = event
+    return uses
+
+
+def _two_buffers(trace: Trace, free_bytes: int) -> Proposed:
+    """Advise a second buffer where a unit waits for another one's use of its only buffer."""
     single = {
-        key: found for key, found in uses.items()
-        if key in sizes and len(found) >= OFTEN and len({place for _, place in found}) == 1
-    }  # fmt: skip
-    needed = sum(sizes[key][0] for key in single)
+        key: use for key, use in _uses(trace).items() if use.user and len(use.waits) >= OFTEN and len(use.places) == 1
+    }
+    needed = sum(use.nbytes for use in single.values())
     changes: Changes = {}
-    for found in single.values() if needed <= free_bytes else ():
-        changes |= dict.fromkeys(found[0][0], NOTHING)
-        for (earlier, _), (waits, _) in pairwise(found):
-            for place, number in enumerate(waits):
-                known = place < len(earlier)
-                back = number - earlier[place] + trace[earlier[place]][2] if known else 0
-                changes[number] = (*trace[number][:2], back) if known else NOTHING
+    for use in single.values() if needed <= free_bytes else ():
+        changes |= dict.fromkeys(use.waits[0], NOTHING)
+        for earlier, waits in pairwise(use.waits):
+            changes |= dict.fromkeys(waits, NOTHING)
+            for number, before in zip(waits, earlier, strict=False):
+                changes[number] = (*trace[number][:2], number - before + trace[before][2])
     where = dict.fromkeys(
-        f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(sizes[pipe, site][1])}" if pipe == MTE2
-        else f"V waits for MTE3 at {site_text(site)}" for pipe, site in single
+        f"{PIPE_NAMES[MTE2]} at {site_text(site)} waits for V at {site_text(use.user or site)}" if pipe == MTE2
+        else f"V waits for MTE3 at {site_text(site)}" for (pipe, site), use in single.items()
     )  # fmt: skip
     return f"{'; '.join(where)}: one buffer; a second one ({needed:,} of {free_bytes:,} free bytes)", changes
 
 
 def _larger_copies(trace: Trace, free_bytes: int) -> Proposed:
-    """Copies under 16 KB, as if so many of them were one."""
+    """Advise copies of 16 KB where smaller ones could be joined."""
     copies: dict[Site, list[int]] = defaultdict(list)
     for number in (number for number, event in enumerate(trace) if event[0] == COPY):
         copies[trace[number][-1][3]].append(number)
-    changes, found, moved = dict[int, Event](), Counter[Site](), 0
+    changes, sites, moved = dict[int, Event](), Counter[Site](), 0
     for site, numbers in copies.items():
         total = sum(trace[n][1] * trace[n][2] for n in numbers)
         together = min(len(numbers), figures.FULL_RATE_BYTES * len(numbers) // total)
         if len(numbers) >= OFTEN and together > 1 and free_bytes >= figures.FULL_RATE_BYTES:
             changes |= {n: (*trace[n][:5], 1 / together, trace[n][-1]) for n in numbers}
-            found[site], moved = len(numbers), moved + total
-    return f"copies of {moved // max(len(changes), 1):,} bytes at {_lines(found)}: copies of 16 KB", changes
+            sites[site], moved = len(numbers), moved + total
+    return f"copies of {moved // max(len(changes), 1):,} bytes at {_lines(sites)}: copies of 16 KB", changes
 
 
 def _repeats(trace: Trace, free_bytes: int) -> Proposed:
-    """Instructions of one repeat that a line issues again and again, at even steps: one instruction with repeats."""
+    """Advise one instruction with repeats where a line issues instructions of one repeat at even steps."""
     open_runs: dict[tuple[Site, int], list[int]] = {}
     runs: list[list[int]] = []
     for number, event in enumerate(trace):
@@ -222,38 +241,38 @@ def _repeats(trace: Trace, free_bytes: int) -> Proposed:
             if not run:
                 runs.append(run)
             run.append(number)
-    changes, found = dict[int, Event](), Counter[Site]()
+    changes, sites = dict[int, Event](), Counter[Site]()
     for run in runs:
         if len(run) >= OFTEN:
             kind, plan, instruction = trace[run[0]]
             changes |= dict.fromkeys(run, NOTHING)
-            whole = sum(trace[n][1].cost.repeats for n in run)
-            changes[run[0]] = (kind, Priced(plan.cost._replace(repeats=whole)), instruction)
-            found[instruction[3]] += len(run)
-    return f"instructions of one repeat at {_lines(found)}: one with repeatTime", changes
+            repeats = sum(trace[n][1].cost.repeats for n in run)
+            changes[run[0]] = (kind, Priced(plan.cost._replace(repeats=repeats)), instruction)
+            sites[instruction[3]] += len(run)
+    return f"instructions of one repeat at {_lines(sites)}: one with repeatTime", changes
 
 
 def _step(before: Descriptor, after: Descriptor) -> tuple[int, ...] | None:
-    """How far operands move on, where repeat strides can say it."""
+    """Return the distances from one instruction's operands to the next's, where repeat strides can express them."""
     steps = after.dst - before.dst, after.src0 - before.src0, after.src1 - before.src1
-    whole = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
-    return steps if whole and before[2:6] == after[2:6] else None
+    expressible = all(step % BLOCK_BYTES == 0 and 0 <= step <= 255 * BLOCK_BYTES for step in steps)
+    return steps if expressible and before[2:6] == after[2:6] else None
 
 
 def _recosted(trace: Trace, wanted: Callable[[Event], bool], change: Callable[[Cost], Cost]) -> tuple[str, Changes]:
-    """The lines and events of instructions whose cost would be another."""
-    kept, changes, found = dict[int, Priced](), dict[int, Event](), Counter[Site]()
+    """Return the lines and events of the wanted instructions, with their changed costs."""
+    kept, changes, sites = dict[int, Priced](), dict[int, Event](), Counter[Site]()
     for number, event in enumerate(trace):
         if event[0] <= IN_ORDER and event[1].descriptor is not None and wanted(event):
             plan = event[1]
             new = kept.get(id(plan)) or kept.setdefault(id(plan), Priced(change(plan.cost), plan.descriptor))
             changes[number] = (event[0], new, event[-1])
-            found[event[-1][3]] += 1
-    return _lines(found), changes
+            sites[event[-1][3]] += 1
+    return _lines(sites), changes
 
 
 def _masks(trace: Trace, free_bytes: int) -> Proposed:
-    """Instructions that set the mask that is set: SetVectorMask once, then isSetMask = false."""
+    """Advise SetVectorMask once where instructions set the same mask again."""
     before = None
 
     def again(event: Event) -> bool:
@@ -267,7 +286,7 @@ def _masks(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _reductions(trace: Trace, free_bytes: int) -> Proposed:
-    """Sums of whole repeats of float: the sums of blocks, and of these again, are shorter from a few repeats on."""
+    """Advise BlockReduceSum twice for sums of whole repeats of float: it is shorter from a few repeats on."""
     whole, block = TIMINGS["WholeReduceSum"], TIMINGS["BlockReduceSum"]
 
     def shorter(cost: Cost) -> Cost:
@@ -285,7 +304,7 @@ def _reductions(trace: Trace, free_bytes: int) -> Proposed:
 
 
 def _banks(trace: Trace, free_bytes: int) -> Proposed:
-    """Operands whose blocks lie in the same bank groups."""
+    """Advise other places for operands whose blocks lie in the same bank groups."""
     where, changes = _recosted(
         trace, lambda event: event[1].cost.conflicts > 0,
         lambda cost: cost._replace(repeats=cost.repeats - cost.conflicts, conflicts=0.0),

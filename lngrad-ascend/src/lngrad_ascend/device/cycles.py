@@ -1,4 +1,4 @@
-"""When each instruction of a block would run: what a launch records for it, and the schedule that follows from that.
+"""The schedule of a block's instructions, and the record of a launch from which it follows.
 
 The scalar unit issues calls in program order; each of the other units takes its own in turn. A vector instruction gives its
 unit free after its repeats and its result later: who needs that, by address, flag or barrier, waits. Copies of a unit run one
@@ -18,7 +18,7 @@ import numpy as np
 
 from lngrad_ascend.device import cycle_figures as figures
 from lngrad_ascend.device.cycle_figures import GUESS, LIBRARY, TIMINGS, Machine, Timing
-from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor, types_of
+from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, COUNTER, MASK, Descriptor
 from lngrad_ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad_ascend.device.operations import OPERATIONS, Operands
 from lngrad_ascend.device.pipes import ALL_CORES, ALL_PIPES, COPY, IN_ORDER, SCALAR, SET, TURN, VECTOR, WAIT, S, V
@@ -33,7 +33,7 @@ Event = tuple[Any, ...]  # a kind of `pipes`, what belongs to it, and, where the
 
 
 class Cost(NamedTuple):
-    """What a vector instruction takes, in cycles, and what it touches.
+    """The cycles of a vector instruction, and the bytes that it touches.
 
     Attributes:
         repeats: Cycles in which no other can start, ``conflicts`` of them because of banks.
@@ -50,14 +50,14 @@ class Cost(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """What stands in an event for a planned instruction: what its cost is."""
+    """A cost that stands in an event for a planned instruction."""
 
     cost: Cost
     descriptor: Descriptor | None = None
 
 
 class Trace(list[Event]):
-    """What one block did, in program order. Equal events are one object, unless they are to be ``apart`` for a picture.
+    """The events of a block in program order. Equal events are one object, unless they are ``apart`` for a picture.
 
     Attributes:
         kind: Of the next vector instruction: VECTOR, or IN_ORDER in a tile API, which has a barrier behind each.
@@ -113,21 +113,21 @@ def timing_of(name: str) -> Timing:
 
 
 def _fullest(blocks: Iterable[int], groups: int) -> int:
-    """How many of these blocks the fullest bank group has: a cycle reads or writes one of each."""
+    """Return the count of blocks in the fullest bank group: a cycle reads or writes one block of each group."""
     return max(Counter(block % groups for block in set(blocks)).values(), default=1)
 
 
 def _bank_factor(d: Descriptor, sizes: Sequence[int], groups: int) -> float:
-    """By how much bank conflicts lengthen a repeat: the mean of the first two."""
+    """Return the factor by which bank conflicts lengthen a repeat: the mean of the first two repeats."""
     if not groups:
         return 1.0
     widest, total, close = max(sizes), 0, d.form in (COUNT, COUNTER)
     count = min(8, -(-d.n * widest // BLOCK_BYTES)) if d.form == MASK else 8
     for repeat in (0, 1):
         written, *read = (
-            [start // BLOCK_BYTES + repeat * (8 * size // widest if close else step) + (1 if close else block) * place
+            [x.start // BLOCK_BYTES + repeat * (8 * size // widest if close else x.repeat) + (1 if close else x.block) * place
              for place in range(max(1, count * size // widest))]
-            for start, block, step, size in zip(d[12:18:2], d[6:9], d[9:12], sizes, strict=False)  # dst, src0, src1
+            for x, size in zip(d.operands, sizes, strict=False)
         )  # fmt: skip
         total += max(_fullest(chain(*read), groups), _fullest(written, groups))
     return total / 2
@@ -136,7 +136,7 @@ def _bank_factor(d: Descriptor, sizes: Sequence[int], groups: int) -> float:
 def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
     """Return what a planned instruction takes, and keep it in the plan."""
     d, operation = plan.descriptor, OPERATIONS[plan.op]
-    sizes = [DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]]
+    sizes = [DTYPES[code].itemsize for code in d.codes[: 1 + len(operation.operands.sources)]]
     # Compare's dst, Select's mask and Gather's offsets are beside what the unit steps through.
     plain = operation.operands.elementwise
     size = max(sizes) if plain else sizes[0] if operation.operands is Operands.GATHER else sizes[-1]
@@ -158,7 +158,7 @@ def cost_of(plan: PlannedInstruction, machine: Machine) -> Cost:
 
 
 class Share(NamedTuple):
-    """What one core has of global memory and of the L2 cache, in bytes a cycle; whether what is moved stays in the cache."""
+    """A core's rates of global memory and of the L2 cache, in bytes a cycle; whether the data fit the cache."""
 
     memory: float
     cache: float
@@ -166,7 +166,7 @@ class Share(NamedTuple):
 
 
 class Channel:
-    """When a core's share of a memory is in use. Copies come in program order, and may use what a later one leaves free."""
+    """The times at which a core uses its share of a memory. Copies come in program order, and may fill earlier gaps."""
 
     def __init__(self) -> None:
         self.end = 0.0
@@ -193,7 +193,7 @@ class Channel:
 
 
 class Run(NamedTuple):
-    """One block's schedule.
+    """The schedule of a block.
 
     Attributes:
         placed, begins, ends: Its instructions in program order, and their cycles.
@@ -217,7 +217,9 @@ class Run(NamedTuple):
 
 
 def _in_turns(trace: Trace, skip: list[int]) -> Iterator[tuple[int, Event]]:
-    """The events with their numbers. Behind a turn of a loop a TURN: its events, how many turns follow; ``skip`` those."""
+    """Return events with their numbers, and a TURN behind a turn of a loop: its events, and how many like it follow.
+
+    ``skip`` takes how many of these to leave out."""
     codes, at = np.fromiter(map(id, trace), np.int64, len(trace)), 0
     raw, size = codes.tobytes(), codes.itemsize
     while at < len(codes):
@@ -263,7 +265,7 @@ class Moment(NamedTuple):
 
 
 def _steady(turns: Sequence[Moment], run: Run) -> float:
-    """The cycles of a turn where the last two went alike, so that all further ones will; else 0."""
+    """Return the cycles of a turn where the last two were alike, so that all further ones will be; else 0."""
     count = turns[-1].placed - turns[-2].placed if len(turns) == 3 else 0
     flat = (chain(at.clock, at.channels, *at.pipes, (at.led, at.placed)) for at in turns)
     if not count or any(abs(a - 2 * b + c) > ALIKE for a, b, c in zip(*flat, strict=True)):
@@ -276,7 +278,7 @@ def _steady(turns: Sequence[Moment], run: Run) -> float:
 
 
 def _ahead(now: Iterable[float], before: Iterable[float], turns: int) -> Iterator[float]:
-    """Times after so many more turns as the one from ``before`` to ``now``."""
+    """Return the times after ``turns`` more turns like the one from ``before`` to ``now``."""
     return (a + turns * (a - b) for a, b in zip(now, before, strict=True))
 
 
@@ -300,7 +302,7 @@ def run_cores(traces: Sequence[Trace], share: Share, machine: Machine) -> list[R
 def _once_written(
     flying: Iterable[tuple[float, int, int, int]], touched: Sequence[tuple[int, int]], begin: tuple[float, int, float]
 ) -> tuple[float, int, float]:
-    """When an instruction may begin that touches these bytes, by whom, until when: not before they are written."""
+    """Return when an instruction that touches these bytes may begin, the place of the writer it waits for, until when."""
     for when, first, behind, whose in flying:
         if when > begin[0] and any(first < stop and at < behind for at, stop in touched):
             begin = when, whose, when
@@ -380,18 +382,18 @@ class State:
         run.lets.append(until)
 
     def begin_on(self, pipe: Pipe) -> tuple[float, int, float]:
-        """When a pipe begins what the scalar unit has issued, the place of what that waited for, until when."""
+        """Return when a pipe begins the issued instruction, the place of the one it waited for, until when."""
         if self.now > pipe.ready:
             self.led += 1
             return self.now, self.by, self.since
         return pipe.ready, pipe.cause, pipe.ready
 
     def latest(self) -> Pipe:
-        """The pipe that is done last."""
+        """Return the pipe that is done last."""
         return max(self.pipes, key=attrgetter("end"))
 
     def vector(self, number: int, event: Event) -> None:
-        """A vector instruction begins behind what writes its bytes; in order: behind all before it."""
+        """Place a vector instruction behind the writers of its bytes; IN_ORDER: behind all before it."""
         kind, plan, instruction = event
         repeats, start, issue, touched, _ = plan.cost or cost_of(plan, self.machine)
         self.now += issue
@@ -418,7 +420,7 @@ class State:
         self.place(instruction, begin, finish, why, until)
 
     def copy(self, number: int, event: Event) -> None:
-        """A copy takes its pipe's time, or the memory's where others use it."""
+        """Place a copy: it takes its pipe's time, or the memory's where that is in use."""
         _, blocks, nbytes, _, bypass, starts, instruction = event
         number, fast = instruction[1], self.share.fits and not bypass
         pipe, place = self.pipes[number], len(self.run.placed)
@@ -433,7 +435,7 @@ class State:
         self.place(instruction, begin, finish, why, until)
 
     def set_flag(self, number: int, event: Event) -> None:
-        """A flag is up when its pipe, or the latest of all, is done."""
+        """Set a flag, which is up when its pipe, or the latest of all, is done."""
         self.now += 1
         pipe = self.pipes[event[1]] if event[1] >= 0 else self.latest()
         if pipe is self.pipes[S]:
@@ -443,7 +445,7 @@ class State:
             self.tokens[number] = max(pipe.end, pipe.ready), pipe.last
 
     def wait_flag(self, number: int, event: Event) -> None:
-        """A pipe, or the scalar unit itself, waits for a flag."""
+        """Let a pipe, or the scalar unit itself, wait for a flag."""
         (when, place), pipe = self.tokens[number - event[2]], self.pipes[event[1]]
         self.now += 1
         if event[1] == S and when > self.now:
@@ -452,18 +454,18 @@ class State:
             pipe.ready, pipe.cause = when, place
 
     def wait_until(self, when: float, place: int) -> None:
-        """The scalar unit waits."""
+        """Let the scalar unit wait."""
         self.idle, self.now, self.by, self.since = self.idle + when - self.now, when, place, when
 
     def access(self, number: int, event: Event) -> None:
-        """An access of the scalar unit."""
+        """Place an access of the scalar unit."""
         begin = self.now
         self.now += event[1]
         self.led += 1
         self.place(event[-1], begin, self.now, self.by, self.since)
 
     def all_cores(self, event: Event) -> Generator[float, float | None, None]:
-        """A barrier of all cores, which all pipes wait for."""
+        """Place a barrier of all cores, which all pipes wait for."""
         latest, place = self.latest(), len(self.run.placed)
         begin, why = max(self.now, latest.end), latest.last
         finish = (yield begin) or begin
@@ -473,7 +475,7 @@ class State:
         self.place(event[-1], begin, finish, why, begin)
 
     def turn(self, number: int, event: Event) -> None:
-        """The end of a loop's turn: where the last two went alike, all that is left of them is left out."""
+        """Leave out the turns of a loop that are left, where the last two were alike."""
         _, events, left = event
         channels, count = (self.memory, self.cache), len(self.run.placed)
         clock = Clock(self.now, self.since, self.idle, self.work)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lngrad.errors import DtypeError
-from lngrad.typing import Array
-from lngrad_ascend.device.numerics import REPEAT_BYTES
+from lngrad.typing import Array, Dtype
+from lngrad_ascend.device.numerics import DTYPES, REPEAT_BYTES
 from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault
 
 BLOCK_BYTES = 32
@@ -112,6 +112,11 @@ class Geometry:
     start: int
 
     @property
+    def elements(self) -> Array:
+        """The index of every element in its memory, counted in elements."""
+        return self.places // self.size
+
+    @property
     def stop(self) -> int:
         """The byte behind the last one touched."""
         return int(self.places.max()) + self.size if self.places.size else self.start
@@ -177,6 +182,27 @@ def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
     return inside, across
 
 
+class Operand(NamedTuple):
+    """An operand of a descriptor.
+
+    Attributes:
+        code: Of the element type.
+        start, end: First byte, and the byte behind the end of its tensor.
+        block, repeat: Strides in blocks.
+    """
+
+    code: int
+    start: int
+    end: int
+    block: int = 1
+    repeat: int = 8
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.code].itemsize
+
+
 class Descriptor(NamedTuple):
     """A vector instruction as integers.
 
@@ -219,10 +245,33 @@ class Descriptor(NamedTuple):
     src2: int = 0
     src2_end: int = 0
 
+    @property
+    def codes(self) -> tuple[int, int, int, int]:
+        """The codes of the element types of dst, src0, src1 and src2."""
+        types = self.types
+        return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
 
-def types_of(types: int) -> tuple[int, int, int, int]:
-    """Return the codes of dst, src0, src1 and src2."""
-    return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand, Operand]:
+        """Dst, src0, src1 and src2."""
+        dst, src0, src1, src2 = self.codes
+        return (
+            Operand(dst, self.dst, self.dst_end, self.dst_block, self.dst_repeat),
+            Operand(src0, self.src0, self.src0_end, self.src0_block, self.src0_repeat),
+            Operand(src1, self.src1, self.src1_end, self.src1_block, self.src1_repeat),
+            Operand(src2, self.src2, self.src2_end),
+        )
+
+    def geometry(self, operand: Operand, lanes: Array) -> Geometry:
+        """Return the elements of an operand: all ``n`` of a count, or ``lanes`` of each repeat."""
+        if self.form == COUNT:
+            return contiguous(operand.start, self.n, operand.size)
+        return repeated(operand.start, operand.size, lanes, self.repeat, (operand.block, operand.repeat))
+
+    @property
+    def dtype(self) -> Dtype:
+        """The element type of dst."""
+        return DTYPES[self.types & 255]
 
 
 def check_place(api: str, name: str, start: int, stop: int, end: int, align: int) -> None:

@@ -44,7 +44,7 @@ class GlobalRegion:
 
 
 class GlobalRegions:
-    """The regions that a launch may touch, found by address: what a compiled kernel has of them."""
+    """The regions that a launch may touch, found by address, which is all that a compiled kernel has."""
 
     def __init__(self, regions: list[GlobalRegion]) -> None:
         self._regions = sorted(regions, key=lambda region: region.start)
@@ -86,7 +86,7 @@ class GlobalRegions:
 
 
 def _mapped(code: Address) -> list[tuple[Address, Address]]:
-    """The readable memory of the file that has a kernel's code."""
+    """Return the readable memory of the file that has a kernel's code."""
     maps = re.findall(r"^(\w+)-(\w+) r\S+ \S+ (\S+ \d+ +/.*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
     places = [(int(start, 16), int(stop, 16), file) for start, stop, file in maps]
     own = next((file for start, stop, file in places if start <= code < stop), None)
@@ -95,7 +95,7 @@ def _mapped(code: Address) -> list[tuple[Address, Address]]:
 
 @dataclass(frozen=True)
 class GlobalAddress:
-    """What a kernel gets for an array (``GM_ADDR``): flat memory with a type, to which elements can be added."""
+    """The address of an array as a kernel gets it (``GM_ADDR``): flat memory with a type, to which elements can be added."""
 
     array: Array
     name: str = "global memory"
@@ -117,5 +117,5 @@ class GlobalAddress:
         first, old = self.offset * self.array.dtype.itemsize, self.array.reshape(-1)
         if first % dtype.itemsize:
             raise BoundsFault(f"{self.name}: byte {first} is not the start of an element of {dtype}")
-        whole = old.view(np.uint8)[: old.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
-        return GlobalAddress(whole, self.name, first // dtype.itemsize)
+        typed = old.view(np.uint8)[: old.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+        return GlobalAddress(typed, self.name, first // dtype.itemsize)

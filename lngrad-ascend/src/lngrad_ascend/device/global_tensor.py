@@ -95,8 +95,8 @@ class GlobalTensor:
         C prototype: ``const __gm__ T* GetPhyAddr(const uint64_t offset) const``
         """
         region, dtype = self.bound("GetPhyAddr")
-        whole = region.data[self._start % dtype.itemsize :]
-        typed = whole[: whole.size // dtype.itemsize * dtype.itemsize].view(dtype)
+        aligned = region.data[self._start % dtype.itemsize :]
+        typed = aligned[: aligned.size // dtype.itemsize * dtype.itemsize].view(dtype)
         return GlobalAddress(typed, self.name, self._start // dtype.itemsize + offset)
 
     def bound(self, api: str) -> tuple[GlobalRegion, Dtype]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +23,14 @@ from lngrad.errors import DtypeError, ShapeError
 from lngrad.support.addresses import address_of
 from lngrad.typing import Array
 from lngrad_ascend import soc as socs
-from lngrad_ascend.device.core import Core, Rules, Strictness, current_core
+from lngrad_ascend.device.core import BlockResult, Core, Rules, Strictness
 from lngrad_ascend.device.cycle_report import analyse
-from lngrad_ascend.device.cycles import Trace
+from lngrad_ascend.device.cycles import Run
 from lngrad_ascend.device.global_memory import GlobalAddress, GlobalRegion, GlobalRegions
 from lngrad_ascend.device.races import GlobalOrder
-from lngrad_ascend.device.report import BlockReport, LaunchReport, site_text, timeline_svg
+from lngrad_ascend.device.report import LaunchReport, site_text, timeline_svg
 from lngrad_ascend.device.schedule import BlockSchedule
-from lngrad_ascend.device.sync import check_flags
-from lngrad_ascend.faults import AscendWarning, BoundsFault, DeviceFault
+from lngrad_ascend.faults import AscendWarning, BoundsFault
 from lngrad_ascend.tiling.structs import TilingStruct
 
 
@@ -68,8 +69,8 @@ def launch(
         ordering: Whether races are looked for: two accesses to the same bytes, one of them a write, that no flag,
             queue or barrier orders.
         timeline: Whether every instruction is kept for ``LaunchReport.timeline_svg``.
-        cycles: Whether ``LaunchReport.cycles`` says how long a device would take, by a model; above 1, as if so many cores
-            each did what these blocks did, and shared the memory's rate.
+        cycles: Whether ``LaunchReport.cycles`` says how long a device would take, by a model; n > 1: extrapolate to n
+            cores, which share the memory's rate.
         memory: More global memory, which a compiled kernel may touch by address.
 
     Raises:
@@ -82,64 +83,79 @@ def launch(
     if strictness not in ("checked", "device"):
         raise ShapeError(f"strictness: expected 'checked' or 'device', got {strictness!r}")
     arguments: list[Any] = _arguments(arrays, workspace)
-    addresses = [one for one in arguments if isinstance(one, GlobalAddress)]
+    own = [GlobalRegion(argument.array, argument.name) for argument in arguments if isinstance(argument, GlobalAddress)]
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
     rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
-    order, own = GlobalOrder(), [GlobalRegion(a.array, a.name) for a in addresses]
-    regions = GlobalRegions([*own, *memory])
-    reports: dict[int, BlockReport] = {}
-    kept: dict[int, Core] = {}
-    traces: dict[int, Trace] = {}
+    order, regions = GlobalOrder(), GlobalRegions([*own, *memory])
+    results: dict[int, BlockResult] = {}
 
     def run(index: int) -> None:
-        core = Core(target, index=index, count=block_num, rules=rules, order=order)
-        core.regions, core.tiling_key, core.schedule = regions, tiling_key, schedule
-        _run_block(kernel, core, arguments)
-        reports[index] = core.report()
-        if timeline:
-            kept[index] = core
-        traces[index] = core.trace or Trace()
+        core = Core(
+            target, index=index, count=block_num, rules=rules, order=order, regions=regions, schedule=schedule,
+            tiling_key=tiling_key,
+        )  # fmt: skip
+        with core.entered():
+            kernel(*arguments)
+            core.finish()
+        results[index] = core.result()
 
     schedule = BlockSchedule(block_num, target, run)
-    free = [one.data for one in (*own, *memory) if one.data.flags.writeable]
-    sealed = [(one, one.data.copy()) for one in own if not any(np.may_share_memory(one.data, other) for other in free)]
-    schedule.run_all()
-    for one, before in sealed:
-        if (one.data != before).any():
-            ctypes.memmove(one.start, address_of(before), before.nbytes)
-            raise BoundsFault(f"{one.name} is read-only, and the kernel has written it through a pointer of C++")
-    blocks = tuple(reports[index] for index in range(block_num))
-    report, spans = LaunchReport(getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, blocks), None
+    with _read_only(own, memory):
+        schedule.run_all()
+    blocks = [results[index] for index in range(block_num)]
+    lasting = [*(region for region in own if region.name != "workspace"), *memory]
+    report = LaunchReport(
+        getattr(kernel, "__name__", "kernel"), target.name, target.ub_bytes, tuple(block.report for block in blocks),
+        padded=_padded(order, lasting),
+    )  # fmt: skip
+    runs: list[Run] = []
     if cycles:
-        every, known = [traces[index] for index in range(block_num)], sum(a.array.nbytes for a in addresses)
-        took, runs = analyse(report, target, every, None if cycles is True else cycles, known)
-        report = replace(report, cycles=took)
-        if timeline:
-            spans = {
-                id(one): (a, b) for run in runs for one, a, b in zip(run.placed, run.begins, run.ends, strict=True)
-            }
+        nbytes, traces = sum(region.data.size for region in own), [block.trace for block in blocks]
+        model, runs = analyse(report, target, traces, None if cycles is True else cycles, nbytes)
+        report = replace(report, cycles=model)
     if timeline:
-        arrows = [arrow for core in kept.values() for arrow in core.arrows]
-        logs = [(f"block {index}", kept[index].log) for index in range(block_num)]
-        report = replace(report, timeline=timeline_svg(logs, arrows, spans))
-    report = replace(report, padded=_padded(order, [one for one in own if one.name != "workspace"], memory))
+        report = replace(report, timeline=_timeline(blocks, runs))
     for text in report.warnings():
         warnings.warn(text, AscendWarning, stacklevel=2)
     return report
 
 
-def _padded(order: GlobalOrder, arrays: Sequence[GlobalRegion], memory: Sequence[GlobalRegion]) -> tuple[str, ...]:
-    """What is told of arrays that end up with padding in them."""
-    told: dict[tuple[str, str], int] = {}
+@contextmanager
+def _read_only(own: Sequence[GlobalRegion], memory: Sequence[GlobalRegion]) -> Iterator[None]:
+    """Refuse what a kernel has written through pointers of C++ to arrays that are read-only."""
+    free = [region.data for region in (*own, *memory) if region.data.flags.writeable]
+    sealed = [region for region in own if not any(np.may_share_memory(region.data, other) for other in free)]
+    copies = [region.data.copy() for region in sealed]
+    yield
+    for region, before in zip(sealed, copies, strict=True):
+        if (region.data != before).any():
+            ctypes.memmove(region.start, address_of(before), before.nbytes)
+            raise BoundsFault(f"{region.name} is read-only, and the kernel has written it through a pointer of C++")
+
+
+def _timeline(blocks: Sequence[BlockResult], runs: Sequence[Run]) -> str:
+    """The picture of all blocks; to scale where there are schedules."""
+    spans = {
+        id(instruction): (begin, end)
+        for run in runs
+        for instruction, begin, end in zip(run.placed, run.begins, run.ends, strict=True)
+    }
+    logs = [(f"block {index}", block.log) for index, block in enumerate(blocks)]
+    return timeline_svg(logs, [arrow for block in blocks for arrow in block.arrows], spans)
+
+
+def _padded(order: GlobalOrder, arrays: Sequence[GlobalRegion]) -> tuple[str, ...]:
+    """The warnings of arrays that end up with padding in them."""
+    nbytes = Counter[tuple[str, str]]()
     for span in order.padded():
-        for region in (one for one in (*arrays, *memory) if one.start <= span.start < one.stop):
-            key = (f"{site_text(span.writer[3])}: {span.writer[0]}", region.name)
-            told[key] = told.get(key, 0) + span.stop - span.start
+        for region in arrays:
+            if region.start <= span.start < region.stop:
+                nbytes[f"{site_text(span.writer[3])}: {span.writer[0]}", region.name] += span.stop - span.start
     return tuple(
-        f"{by}: {nbytes} bytes of {name} are left holding what DataCopyPad filled blocks up to 32 bytes with: rows in the "
+        f"{by}: {count} bytes of {name} are left holding what DataCopyPad filled blocks up to 32 bytes with: rows in the "
         "Unified Buffer begin 32 bytes apart"
-        for (by, name), nbytes in told.items()
+        for (by, name), count in nbytes.items()
     )
 
 
@@ -154,24 +170,3 @@ def _arguments(arrays: tuple[Array | None, ...], workspace: int | Array | None) 
         memory = np.full(workspace, 0xFF, np.uint8) if isinstance(workspace, int) else workspace
         places.append(GlobalAddress(memory, "workspace"))
     return places
-
-
-def _run_block(kernel: Callable[..., None], core: Core, arguments: list[Any]) -> None:
-    token = current_core.set(core)
-    core.quiet = True
-    try:
-        # Infinities and NaN are results on the device, not events; that a half becomes one is worth a word.
-        with np.errstate(all="ignore", over="call", call=core.overflowed):
-            kernel(*arguments)
-        core.check_leaks()
-        check_flags(core)
-        if core.atomic is not None:
-            core.site = core.atomic_site
-            core.warn(
-                "SetAtomicAdd, SetAtomicMax or SetAtomicMin is still on at the kernel's end: SetAtomicNone is missing"
-            )
-    except DeviceFault as fault:
-        fault.args = (f"block {core.index}: {fault}",)
-        raise
-    finally:
-        current_core.reset(token)

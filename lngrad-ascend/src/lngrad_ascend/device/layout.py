@@ -1,4 +1,4 @@
-"""What moves elements about inside the Unified Buffer: BroadCast, Transpose, GatherMask."""
+"""Moves of elements inside the Unified Buffer: BroadCast, Transpose, GatherMask."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def GatherMask(
             chosen = np.unpackbits(every.view(np.uint8)[at], axis=1, bitorder="little")[:, :count].astype(bool)
             if unknown.any():  # of a byte that Compare has written in part, the bits that have a value may be used
                 unknown = unknown.reshape(-1)[at]
-                known = np.where(unknown % MAX_ORIGINS, unknown // MAX_ORIGINS, 255).astype(np.uint8)
-                if not np.unpackbits(known, axis=1, bitorder="little")[:, :count].all():
+                known_bits = np.where(unknown % MAX_ORIGINS, unknown // MAX_ORIGINS, 255).astype(np.uint8)
+                if not np.unpackbits(known_bits, axis=1, bitorder="little")[:, :count].all():
                     src1Pattern.read("GatherMask", role, words)
         packed = places[chosen]
         if packed.size:

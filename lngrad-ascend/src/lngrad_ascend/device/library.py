@@ -22,205 +22,212 @@ BLOCK_BYTES = 32
 
 
 class LibraryCall(NamedTuple):
-    """One call: its name, tensors, whole numbers and real numbers, in the order of C++."""
+    """A call.
+
+    Attributes:
+        tensors: By the names of `LIBRARY`.
+        n, real: Its whole numbers and its real number, in the order of C++. Those of most functions begin with rows,
+            columns of the memory, and columns that count (oriSrcK).
+    """
 
     api: str
-    tensors: Sequence[LocalTensor]
+    tensors: dict[str, LocalTensor]
     n: tuple[int, ...]
     real: float
 
-    def rows(self, index: int, rows: int, columns: int, role: str) -> Any:
-        """The first elements of a tensor as a matrix of float64."""
-        values = self.tensors[index].read(self.api, role, rows * columns)
+    def shape(self) -> tuple[int, int, int]:
+        """Return rows, columns of the memory, and columns that count."""
+        rows, columns, real = self.n[:3]
+        if rows <= 0 or columns <= 0 or not 0 < real <= columns:
+            raise BoundsFault(f"{self.api}: expected rows and columns above 0 and oriSrcK up to srcK, got {self.n[:3]}")
+        return rows, columns, real
+
+    def read(self, name: str, rows: int | None = None, columns: int = 0) -> Any:
+        """Return the first elements of a tensor as a matrix of float64; default: of the call's rows and columns."""
+        if rows is None:
+            rows, columns, _ = self.shape()
+        values = self.tensors[name].read(self.api, name, rows * columns)
         return values.astype(np.float64).reshape(rows, columns)
 
-    def write(self, index: int, values: Array, role: str) -> None:
+    def write(self, name: str, values: Array) -> None:
         """Write a matrix to a tensor, rounded to its type."""
-        target = self.tensors[index].write(self.api, role, values.size)
+        target = self.tensors[name].write(self.api, name, values.size)
         with np.errstate(all="ignore"):
             target[...] = values.reshape(-1).astype(target.dtype)
 
-    def statistic(self, index: int, rows: int, role: str) -> Any:
-        """One number a row, of which a tensor has a block each."""
-        return self.rows(index, rows, self.width(index), role)[:, :1]
+    def statistic(self, name: str) -> Any:
+        """Return a number a row, of which a tensor has a block each."""
+        return self.read(name, self.shape()[0], self.width(name))[:, :1]
 
-    def write_statistic(self, index: int, values: Array, role: str) -> None:
+    def write_statistic(self, name: str, values: Array) -> None:
         """Fill each row's block with its number."""
-        self.write(index, np.repeat(values.reshape(-1, 1), self.width(index), axis=1), role)
+        self.write(name, np.repeat(values.reshape(-1, 1), self.width(name), axis=1))
 
-    def width(self, index: int) -> int:
-        """How many elements of a tensor a block has."""
-        return BLOCK_BYTES // self.tensors[index].dtype.itemsize
+    def width(self, name: str) -> int:
+        """Return the elements of a tensor in a block."""
+        return BLOCK_BYTES // self.tensors[name].dtype.itemsize
+
+    def take(self, name: str, count: int) -> tuple[Array, Array]:
+        """Copy the first elements of a tensor, and for each byte why it has no value."""
+        return self.tensors[name].take(self.api, name, count)
+
+    def put(self, name: str, values: Any, origins: Any) -> None:
+        """Write elements of which some bytes have no value."""
+        self.tensors[name].put(self.api, name, values, origins)
 
 
-def _shape(c: LibraryCall) -> tuple[int, int, int]:
-    """Rows, columns of the memory, and columns that count (oriSrcK)."""
-    rows, columns, real = c.n[:3]
-    if rows <= 0 or columns <= 0 or not 0 < real <= columns:
-        raise BoundsFault(f"{c.api}: expected rows and columns above 0 and oriSrcK up to srcK, got {c.n[:3]}")
-    return rows, columns, real
-
-
-def _parts(c: LibraryCall, src: int) -> tuple[Any, Any, Any]:
-    """The source with -inf behind the columns that count, the largest of each row, and e ** (src - it)."""
-    rows, columns, real = _shape(c)
-    x = c.rows(src, rows, columns, "src")
-    x[:, real:] = -np.inf
+def _parts(c: LibraryCall) -> tuple[Any, Any, Any]:
+    """Return src with -inf behind the columns that count, the largest of each row, and e ** (src - largest)."""
+    x = c.read("src")
+    x[:, c.n[2] :] = -np.inf
     largest = x.max(axis=1, keepdims=True)
     return x, largest, np.exp(x - largest)
 
 
 def _softmax(c: LibraryCall) -> None:
-    """Tensors: dst, sum, max, src; or dst, src."""
-    _, largest, e = _parts(c, len(c.tensors) - 1)
+    if "src" not in c.tensors:  # a call with dst and src alone
+        c = c._replace(tensors=dict(zip(("dst", "src"), c.tensors.values(), strict=True)))
+    _, largest, e = _parts(c)
     total = e.sum(axis=1, keepdims=True)
-    c.write(0, e / total, "dst")
-    if len(c.tensors) == 4:
+    c.write("dst", e / total)
+    if "sum" in c.tensors:
         _write_sums(c, total, largest)
 
 
 def _write_sums(c: LibraryCall, total: Any, largest: Any) -> None:
-    c.write_statistic(1, total, "sum")
-    c.write_statistic(2, largest, "max")
+    c.write_statistic("sum", total)
+    c.write_statistic("max", largest)
 
 
 def _simple_softmax(c: LibraryCall) -> None:
-    """Tensors: dst, sum and max that are read, src."""
-    rows, columns, _ = _shape(c)
-    total, largest = c.statistic(1, rows, "inSum"), c.statistic(2, rows, "inMax")
-    c.write(0, np.exp(c.rows(3, rows, columns, "src") - largest) / total, "dst")
+    total, largest = c.statistic("inSum"), c.statistic("inMax")
+    c.write("dst", np.exp(c.read("src") - largest) / total)
 
 
 def _log_softmax(c: LibraryCall) -> None:
     """The decimal logarithm of the softmax, as the page and its example have it."""
-    x, largest, e = _parts(c, 3)
+    x, largest, e = _parts(c)
     total = e.sum(axis=1, keepdims=True)
-    c.write(0, (x - largest - np.log(total)) / np.log(10), "dst")
+    c.write("dst", (x - largest - np.log(total)) / np.log(10))
     _write_sums(c, total, largest)
 
 
 def _softmax_grad(c: LibraryCall) -> None:
-    """Tensors: dst, grad, src, which is the softmax. n[3]: only the sum of grad * src of each row."""
-    rows, columns, real = _shape(c)
-    grad, y = c.rows(1, rows, columns, "grad"), c.rows(2, rows, columns, "src")
-    inner = (grad * y)[:, :real].sum(axis=1, keepdims=True)
+    """src is the softmax. n[3]: only the sum of grad * src of each row."""
+    grad, y = c.read("grad"), c.read("src")
+    inner = (grad * y)[:, : c.n[2]].sum(axis=1, keepdims=True)
     if c.n[3]:
-        c.write_statistic(0, inner, "dst")
+        c.write_statistic("dst", inner)
     else:
-        c.write(0, (grad - inner) * y, "dst")
+        c.write("dst", (grad - inner) * y)
 
 
 def _softmax_flash_v2(c: LibraryCall) -> None:
-    """Tensors: dst, sum, max, src, expMax, inSum, inMax. n[3]: whether it goes on from inSum and inMax."""
-    rows, *_ = _shape(c)
-    x, largest, e = _parts(c, 3)
-    total = np.zeros((rows, 1))
+    """n[3]: whether it goes on from inSum and inMax."""
+    x, largest, e = _parts(c)
+    total = np.zeros_like(largest)
     if c.n[3]:
-        before = c.statistic(6, rows, "inMax")
+        before = c.statistic("inMax")
         largest = np.maximum(largest, before)
         scale = np.exp(before - largest)
-        e, total = np.exp(x - largest), scale * c.statistic(5, rows, "inSum")
-        c.write_statistic(4, scale, "expMax")
-    c.write(0, e, "dst")
+        e, total = np.exp(x - largest), scale * c.statistic("inSum")
+        c.write_statistic("expMax", scale)
+    c.write("dst", e)
     _write_sums(c, total + e.sum(axis=1, keepdims=True), largest)
 
 
 def _adjust_softmax(c: LibraryCall) -> int:
-    """Tensors: the softmax, max. n[3]: the bits of a float; rows whose max has them become ``real``."""
-    rows, columns, _ = _shape(c)
-    width = BLOCK_BYTES // c.tensors[1].dtype.itemsize
-    marked = c.tensors[1].read(c.api, "max", rows * width)[::width].copy()
+    """n[3]: the bits of a float; rows whose max has them become ``real``."""
+    rows, *_ = c.shape()
+    width = c.width("max")
+    marked = c.tensors["max"].read(c.api, "max", rows * width)[::width].copy()
     chosen = marked.view(f"u{marked.dtype.itemsize}") == c.n[3]
     if chosen.any():
-        y = c.rows(0, rows, columns, "softMaxRes")
+        y = c.read("softMaxRes")
         y[chosen] = c.real
-        c.write(0, y, "softMaxRes")
+        c.write("softMaxRes", y)
     return int(chosen.any())
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[[LibraryCall], None]:
-    """Tensors: dst, src; n: rows, columns of the memory, columns that count; n[3]: 0: along the first axis."""
+    """n[3]: 0: along the first axis."""
 
     def along(c: LibraryCall) -> None:
-        rows, columns, real = _shape(c)
-        values = c.rows(1, rows, columns, "src")
-        c.write(0, function(values, axis=0) if c.n[3:] == (0,) else function(values[:, :real], axis=1), "dst")
+        values = c.read("src")
+        c.write("dst", function(values, axis=0) if c.n[3:] == (0,) else function(values[:, : c.n[2]], axis=1))
 
     return along
 
 
 def _cumsum(c: LibraryCall) -> None:
-    """Tensors: dst, lastRow, src; n[3]: along the last axis; n[4]: whether lastRow is written."""
-    rows, columns, _ = _shape(c)
-    sums = np.cumsum(c.rows(2, rows, columns, "src"), axis=1 if c.n[3] else 0)
-    c.write(0, sums, "dst")
+    """n[3]: along the last axis; n[4]: whether lastRow is written."""
+    sums = np.cumsum(c.read("src"), axis=1 if c.n[3] else 0)
+    c.write("dst", sums)
     if c.n[4]:
-        c.write(1, sums[-1], "lastRow")
+        c.write("lastRow", sums[-1])
 
 
-def _fma(c: LibraryCall) -> None:
-    src0, src1, src2 = (c.rows(index, 1, c.n[0], f"src{index - 1}") for index in (1, 2, 3))
-    c.write(0, src0 * src1 + src2, "dst")
+def _elementwise(function: Callable[..., Any], sources: int) -> Callable[[LibraryCall], None]:
+    """A function of the elements of one or more sources. n: the count."""
+
+    def compute(c: LibraryCall) -> None:
+        results = function(*(c.read(f"src{i}", 1, c.n[0]) for i in range(sources)))
+        c.write("dst", results.astype(np.float64))
+
+    return compute
 
 
 def _arange(c: LibraryCall) -> None:
     """n: the first value's and the difference's doubles by their bits, then the count."""
     first, step = np.array(c.n[:2], np.int64).view(np.float64)
-    c.write(0, first + step * np.arange(c.n[2]), "dst")
+    c.write("dst", first + step * np.arange(c.n[2]))
 
 
 def _quantize(c: LibraryCall) -> None:
-    """Tensors: dst of int8, src; real: the scale; n: the offset's double by its bits, the count. Each step in half, as its
-    page has it.
-    """
+    """dst of int8; real: the scale; n: the offset's double by its bits, the count. Each step in half, as its page has it."""
     with np.errstate(over="ignore", invalid="ignore"):
-        src = c.rows(1, 1, c.n[1], "src").astype(np.float16)
+        src = c.read("src", 1, c.n[1]).astype(np.float16)
         scaled = np.rint(src * np.float16(c.real) + np.float16(_double(c.n[0])))
-    c.write(0, np.clip(scaled, -128, 127), "dst")
+    c.write("dst", np.clip(scaled, -128, 127))
 
 
 def _dropout(c: LibraryCall) -> None:
-    """Tensors: dst, src, mask; real: keepProb; n: rows, columns of src, columns of mask, whether mask has bits."""
+    """real: keepProb; n: rows, columns of src, columns of mask, whether mask has bits."""
     rows, columns, mask_columns, bits = c.n
     if not 0 < c.real < 1:
         raise DeviceFault(f"{c.api}: keepProb must be above 0 and below 1, got {c.real}")
     nbytes = rows * (-(-mask_columns // 8) if bits else mask_columns)
-    mask: Any = c.tensors[2].read(c.api, "mask", nbytes).view(np.uint8).reshape(rows, -1)
+    mask: Any = c.tensors["mask"].read(c.api, "mask", nbytes).view(np.uint8).reshape(rows, -1)
     chosen = np.unpackbits(mask, axis=1, bitorder="little") if bits else mask != 0
-    c.write(0, c.rows(1, rows, columns, "src") / c.real * chosen[:, :columns], "dst")
+    c.write("dst", c.read("src", rows, columns) / c.real * chosen[:, :columns])
 
 
 def _select_bytes(c: LibraryCall) -> None:
-    """Tensors: dst, src, mask; real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src.
+    """real: the scalar; n: rows, columns of src, of mask, whether a mask byte chooses src.
 
     Padding that DataCopyPad has not written chooses nothing that counts: such elements have no value.
     """
     rows, columns, mask_columns, source_first = c.n
-    dst, read = c.tensors[0], []
-    for tensor, role, width in ((c.tensors[1], "src", columns), (c.tensors[2], "mask", mask_columns)):
-        values, origins = tensor.take(c.api, role, rows * width)
+    dtype, read = c.tensors["dst"].dtype, []
+    for name, width in (("src", columns), ("mask", mask_columns)):
+        values, origins = c.take(name, rows * width)
         read += [array.reshape(rows, width)[:, :columns] for array in (values, origins.max(axis=1) % MAX_ORIGINS)]
     src, unknown, mask, undecided = read
     scalar = (mask != 0) == bool(source_first)
-    holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dst.dtype.itemsize)
-    dst.put(c.api, "dst", np.where(scalar, c.real, src.astype(np.float64)).astype(dst.dtype).reshape(-1), holes)
+    holes = np.repeat(np.maximum(undecided, np.where(scalar, 0, unknown)), dtype.itemsize)
+    c.put("dst", np.where(scalar, c.real, src.astype(np.float64)).astype(dtype).reshape(-1), holes)
 
 
 def _clamp(c: LibraryCall) -> None:
-    """Tensors: dst, src, then min and max, where n[1] and n[2] say so; else their doubles by their bits."""
-    are_tensors, rest, limits = c.n[1:3], iter(range(2, len(c.tensors))), []
-    for is_tensor, bits, role in zip(are_tensors, c.n[3:5], ("min", "max"), strict=True):
-        limits.append(c.rows(next(rest), 1, c.n[0], role) if is_tensor else _double(bits))
-    c.write(0, np.minimum(np.maximum(c.rows(1, 1, c.n[0], "src"), limits[0]), limits[1]), "dst")
-
-
-def _test(function: Callable[..., Any], sources: int) -> Callable[[LibraryCall], None]:
-    """1 or 0 for each element, of one source or two."""
-
-    def test(c: LibraryCall) -> None:
-        c.write(0, function(*(c.rows(1 + i, 1, c.n[0], f"src{i}") for i in range(sources))).astype(np.float64), "dst")
-
-    return test
+    """min and max are tensors where n[1] and n[2] say so; else their doubles by their bits."""
+    count, are_tensors, bits = c.n[0], dict(zip(("min", "max"), c.n[1:3], strict=True)), c.n[3:5]
+    names = ("dst", "src", *(name for name, is_tensor in are_tensors.items() if is_tensor))
+    c = c._replace(tensors=dict(zip(names, c.tensors.values(), strict=True)))
+    least, most = (
+        c.read(name, 1, count) if is_tensor else _double(number)
+        for (name, is_tensor), number in zip(are_tensors.items(), bits, strict=True)
+    )
+    c.write("dst", np.minimum(np.maximum(c.read("src", 1, count), least), most))
 
 
 def _double(bits: int) -> float:
@@ -228,18 +235,18 @@ def _double(bits: int) -> float:
 
 
 def _gather_blocks(c: LibraryCall) -> None:
-    """Tensors: dst, src, offsets in bytes of blocks; n: repeats, dst's block and repeat stride in blocks."""
+    """Offsets are in bytes of blocks; n: repeats, dst's block and repeat stride in blocks."""
     repeats, block, repeat = c.n
-    dst, src, offsets = c.tensors
+    dst, src, offsets = c.tensors.values()
     places = offsets.read(c.api, "offset", 8 * repeats).astype(np.int64)
     end = int(places.max(initial=0)) + BLOCK_BYTES
     if (places % BLOCK_BYTES).any() or end > src.nbytes:
         raise BoundsFault(
             f"{c.api}: offsets must be whole blocks of src, which has {src.nbytes} bytes, one reaches {end}"
         )
-    width = c.width(1)
+    width = c.width("src0")
     values, origins = (
-        array.reshape(-1, width, *array.shape[1:]) for array in src.take(c.api, "src0", end // src.dtype.itemsize)
+        array.reshape(-1, width, *array.shape[1:]) for array in c.take("src0", end // src.dtype.itemsize)
     )
     for number, place in enumerate(places // BLOCK_BYTES):
         at = (number // 8 * repeat + number % 8 * (block or 1)) * width
@@ -254,23 +261,23 @@ def _transpose(c: LibraryCall) -> None:
     shape, axes = (
         ((n, channels, height, width), (0, 2, 3, 1)) if kind == 11 else ((n, height, width, channels), (0, 3, 1, 2))
     )
-    values, origins = c.tensors[1].take(c.api, "src", int(np.prod(shape)))
+    values, origins = c.take("src", int(np.prod(shape)))
     order = np.arange(values.size).reshape(shape).transpose(axes).reshape(-1)
-    c.tensors[0].put(c.api, "dst", values[order], origins[order])
+    c.put("dst", values[order], origins[order])
 
 
-def _pairs(c: LibraryCall, index: int, start: int, count: int, role: str) -> tuple[Any, Any]:
-    """``count`` pairs of a sorted list from the ``start``th on, 8 bytes each: the score below, its number above; and the
-    origins of their bytes."""
-    tensor = c.tensors[index]
+def _pairs(c: LibraryCall, name: str, start: int, count: int) -> tuple[Any, Any]:
+    """Return ``count`` pairs of a sorted list from the ``start``th on, 8 bytes each: the score below, its number above; and
+    the origins of their bytes."""
+    tensor = c.tensors[name]
     width = 8 // tensor.dtype.itemsize
-    values, origins = tensor[start * width :].take(c.api, role, count * width, aligned=False)
+    values, origins = tensor[start * width :].take(c.api, name, count * width, aligned=False)
     return values.view(np.uint64), origins.reshape(count, 8)
 
 
 def _sorted(pairs: Any, origins: Any, dtype: Dtype) -> tuple[Any, Any]:
-    """The order of pairs by falling score along the last axis, NaN first, of equal ones the first; and the origins of their
-    bytes in it. A score without a value may have any place, and with it every other one."""
+    """Return the order of pairs by falling score along the last axis, NaN first, of equal ones the first; and the origins
+    of their bytes in it. A score without a value may have any place, and with it every other one."""
     scores = pairs.view(dtype).reshape(*pairs.shape, -1)[..., 0].astype(np.float64)
     order = np.lexsort((-scores, ~np.isnan(scores)))
     unknown = origins[..., : dtype.itemsize].max(axis=(-2, -1), keepdims=True, initial=0) % MAX_ORIGINS
@@ -278,21 +285,21 @@ def _sorted(pairs: Any, origins: Any, dtype: Dtype) -> tuple[Any, Any]:
 
 
 def _sort(c: LibraryCall) -> None:
-    """Tensors: dst, scores, numbers; n: repeats of 32, how many are sorted together."""
-    count, dtype = 32 * c.n[0], c.tensors[1].dtype
+    """src0: scores, src1: numbers; n: repeats of 32, how many are sorted together."""
+    count, dtype = 32 * c.n[0], c.tensors["src0"].dtype
     if count == 0:
         return
     pairs, origins = np.zeros(count, np.uint64), np.zeros((count, 8), np.uint16)
-    pairs.view(dtype).reshape(count, -1)[:, 0], origins[:, : dtype.itemsize] = c.tensors[1].take(c.api, "src0", count)
-    pairs.view(np.uint32)[1::2], origins[:, 4:] = c.tensors[2].take(c.api, "src1", count)
+    pairs.view(dtype).reshape(count, -1)[:, 0], origins[:, : dtype.itemsize] = c.take("src0", count)
+    pairs.view(np.uint32)[1::2], origins[:, 4:] = c.take("src1", count)
     groups = pairs.reshape(-1, max(c.n[1], 1))
     order, origins = _sorted(groups, origins.reshape(*groups.shape, 8), dtype)
     every = np.take_along_axis(groups, order, axis=1).reshape(-1)
-    c.tensors[0].put(c.api, "dst", every.view(dtype), origins)
+    c.put("dst", every.view(dtype), origins)
 
 
 def _merge_sorted(c: LibraryCall) -> int:
-    """Tensors: dst, four lists; n: their lengths, whether it stops where one is exhausted, which take part, repeats.
+    """n: the lengths of the lists, whether it stops where one is exhausted, which take part, repeats.
 
     Returns how many were taken of each in the last repeat, 16 bits each.
     """
@@ -303,135 +310,134 @@ def _merge_sorted(c: LibraryCall) -> int:
             f"{c.api}: validBit must be 3, 7 or 15, and repeats take four lists of one length without suspension, got "
             f"validBit {bits}, {repeats} repeats of {lengths} and suspension {bool(stops)}"
         )
-    taken, start, dtype = np.zeros(4, np.int64), 0, c.tensors[0].dtype
+    dst = c.tensors["dst"]
+    taken, start, dtype = np.zeros(4, np.int64), 0, dst.dtype
     for repeat in range(repeats):
-        lists = [_pairs(c, 1 + number, repeat * sum(lengths), lengths[number], f"src{number + 1}") for number in taking]
+        lists = [_pairs(c, f"src{number + 1}", repeat * sum(lengths), lengths[number]) for number in taking]
         of = np.repeat(taking, [pairs.size for pairs, _ in lists])
         pairs, origins = (np.concatenate(part) for part in zip(*lists, strict=True))
         order, origins = _sorted(pairs, origins, dtype)
         if stops:
             if origins[:, : dtype.itemsize].any():  # how many are taken is read as a number
                 for number in taking:
-                    c.tensors[1 + number].read(
-                        c.api, f"src{number + 1}", lengths[number] * 8 // dtype.itemsize, aligned=False
-                    )
+                    name, count = f"src{number + 1}", lengths[number] * 8 // dtype.itemsize
+                    c.tensors[name].read(c.api, name, count, aligned=False)
             ends = [int(np.flatnonzero(of[order] == number)[-1]) + 1 for number in taking if lengths[number]]
             order = order[: min(ends, default=0)]
         taken, every = np.bincount(of[order], minlength=4), pairs[order].view(dtype)
-        c.tensors[0][start:].put(c.api, "dst", every, origins[: order.size], aligned=False)
+        dst[start:].put(c.api, "dst", every, origins[: order.size], aligned=False)
         start += every.size
     return int((taken << np.arange(0, 64, 16)).sum())
 
 
 def _extract(c: LibraryCall) -> None:
-    """Tensors: scores, numbers, the sorted pairs; n: repeats of 32."""
-    pairs, origins = _pairs(c, 2, 0, 32 * c.n[0], "sorted")
-    dtype = c.tensors[0].dtype
-    scores = pairs.view(dtype)[:: 8 // dtype.itemsize]
-    c.tensors[0].put(c.api, "dstValue", scores, origins[:, : dtype.itemsize])
-    c.tensors[1].put(c.api, "dstIndex", pairs.view(np.uint32)[1::2], origins[:, 4:])
+    """n: repeats of 32."""
+    pairs, origins = _pairs(c, "sorted", 0, 32 * c.n[0])
+    dtype = c.tensors["dstValue"].dtype
+    c.put("dstValue", pairs.view(dtype)[:: 8 // dtype.itemsize], origins[:, : dtype.itemsize])
+    c.put("dstIndex", pairs.view(np.uint32)[1::2], origins[:, 4:])
 
 
 def _top_k(c: LibraryCall) -> None:
-    """Tensors: dst's values and numbers, src, its numbers, which rows are no rows; n: rows, columns of the memory, columns
-    that count, k, whether numbers and such rows are given, whether results lie without gaps (columns: 32), falling."""
-    if c.tensors[0].dtype not in (np.float16, np.float32):
-        raise DtypeError(f"{c.api}: expected half or float, got {c.tensors[0].dtype}")
+    """finish: which rows are no rows; n: rows, columns of the memory, columns that count, k, whether numbers and such rows
+    are given, whether results lie without gaps (columns: 32), falling."""
+    if (dtype := c.tensors["dstValue"].dtype) not in (np.float16, np.float32):
+        raise DtypeError(f"{c.api}: expected half or float, got {dtype}")
     rows, columns, real, k, numbered, finished, small, falling = c.n
     if columns % 32 or columns > (32 if small else 4096) or not 1 <= k <= real <= columns:
         raise BoundsFault(
             f"{c.api}: expected k up to n, and inner of whole 32 elements, {'32' if small else 'at most 4096'}, got {k}, "
             f"{real} and {columns}"
         )
-    x = c.rows(2, rows, columns, "src")
+    x = c.read("src", rows, columns)
     order = np.lexsort((-x if falling else x, ~np.isnan(x)))[:, :k]  # NaN first, of equal ones the first
-    numbers = np.broadcast_to(np.arange(columns), x.shape)
+    numbers: Any = np.arange(columns)
     if numbered:
-        numbers = np.broadcast_to(c.rows(3, rows if small else 1, columns, "srcIndex"), x.shape)
-    chosen = np.take_along_axis(numbers, order, 1).astype(np.float64)
+        numbers = c.read("srcIndex", rows if small else 1, columns)
+    chosen = np.take_along_axis(np.broadcast_to(numbers, x.shape), order, 1).astype(np.float64)
     if finished:
-        chosen[c.rows(4, 1, rows, "finish")[0] != 0] = real
-    for index, (values, role) in enumerate(((np.take_along_axis(x, order, 1), "dstValue"), (chosen, "dstIndex"))):
-        gap = 0 if small else -k % c.width(index)
-        c.write(index, np.pad(values, ((0, 0), (0, gap))), role)
+        chosen[c.read("finish", 1, rows)[0] != 0] = real
+    for name, values in (("dstValue", np.take_along_axis(x, order, 1)), ("dstIndex", chosen)):
+        gap = 0 if small else -k % c.width(name)
+        c.write(name, np.pad(values, ((0, 0), (0, gap))))
 
 
 def _shuffle(order: Callable[[Array], Array]) -> Callable[[LibraryCall], None]:
-    """Tensors: two of dst, two of src, of n[0] elements each: those of both src in another order."""
+    """The n[0] elements of each source in another order."""
 
     def shuffle(c: LibraryCall) -> None:
         if c.n[0] % 2:
             raise BoundsFault(f"{c.api}: count must be even, got {c.n[0]}")
-        parts = zip(*(c.tensors[2 + i].take(c.api, f"src{i}", c.n[0]) for i in range(2)), strict=True)
+        parts = zip(*(c.take(name, c.n[0]) for name in ("src0", "src1")), strict=True)
         values, origins = (np.concatenate(part) for part in parts)
-        for place, taken in enumerate(np.split(order(np.arange(values.size)), 2)):
-            c.tensors[place].put(c.api, f"dst{place}", values[taken], origins[taken])
+        for name, taken in zip(("dst0", "dst1"), np.split(order(np.arange(values.size)), 2), strict=True):
+            c.put(name, values[taken], origins[taken])
 
     return shuffle
 
 
 def _dequantize(c: LibraryCall) -> None:
-    """Tensors: dst, src of int32, the scales, unless n[3]: then ``real``; n: rows, columns, columns that are computed."""
+    """src of int32, the scales, unless n[3]: then ``real``; n: rows, columns, columns that are computed."""
     rows, columns, count, scalar = c.n
     if not 0 < count <= columns or columns * 4 % BLOCK_BYTES:
         raise BoundsFault(f"{c.api}: n must be whole blocks of int32 and calCount up to n, got {columns} and {count}")
-    scale = c.real if scalar else c.rows(2, 1, count, "deqScale")
-    unit = BLOCK_BYTES // c.tensors[0].dtype.itemsize
-    values = c.rows(1, rows, columns, "src")[:, :count] * scale
+    scale = c.real if scalar else c.read("deqScale", 1, count)
+    dst, unit = c.tensors["dst"], c.width("dst")
+    values = c.read("src", rows, columns)[:, :count] * scale
     for row in range(rows):  # what is behind calCount stays as it is
-        LibraryCall(c.api, [c.tensors[0][row * (-(-columns // unit) * unit) :]], (), 0.0).write(0, values[row], "dst")
+        c._replace(tensors={"dst": dst[row * (-(-columns // unit) * unit) :]}).write("dst", values[row])
 
 
 def _antiquantize(c: LibraryCall) -> None:
-    """Tensors: dst, src, then offsets and scales [groups, n] of src [k, n], or none, and their doubles by their bits.
+    """Offsets and scales [groups, n] of src [k, n], or none, and their doubles by their bits.
 
     n: rows of src, columns, groups of rows; without tensors: the count, and both numbers. Each step in half where dst is in
     half, as its page has it.
     """
-    kind = np.float16 if c.tensors[0].dtype == np.float16 else np.float64
-    if len(c.tensors) == 2:
-        src = c.rows(1, 1, c.n[0], "src").astype(kind)
-        c.write(0, (src + kind(_double(c.n[1]))) * kind(_double(c.n[2])), "dst")
-        return
-    rows, columns, groups = c.n
-    if groups < 1 or rows % groups:
-        raise BoundsFault(f"{c.api}: expected groups of rows, got {rows} rows and {groups} of offset")
-    offset, scale = (
-        np.repeat(c.rows(i, groups, columns, role).astype(kind), rows // groups, axis=0)
-        for i, role in ((2, "offset"), (3, "scale"))
-    )
-    c.write(0, (c.rows(1, rows, columns, "src").astype(kind) + offset) * scale, "dst")
+    kind: Any = np.float16 if c.tensors["dst"].dtype == np.float16 else np.float64
+    if "scale" not in c.tensors:
+        count, *numbers = c.n
+        rows, columns, (offset, scale) = 1, count, (kind(_double(number)) for number in numbers)
+    else:
+        rows, columns, groups = c.n
+        if groups < 1 or rows % groups:
+            raise BoundsFault(f"{c.api}: expected groups of rows, got {rows} rows and {groups} of offset")
+        offset, scale = (
+            np.repeat(c.read(name, groups, columns).astype(kind), rows // groups, axis=0)
+            for name in ("offset", "scale")
+        )
+    c.write("dst", (c.read("src", rows, columns).astype(kind) + offset) * scale)
 
 
 def _rms_norm(c: LibraryCall) -> None:
-    """Tensors: dst, src, gamma; real: epsilon; n: rows, columns of the memory, columns that count."""
-    rows, columns, real = _shape(c)
-    x, gamma = c.rows(1, rows, columns, "src"), c.rows(2, 1, columns, "gamma")
-    c.write(0, x / np.sqrt((x[:, :real] ** 2).sum(axis=1, keepdims=True) / real + c.real) * gamma, "dst")
+    """real: epsilon."""
+    x, real = c.read("src"), c.n[2]
+    gamma = c.read("gamma", 1, c.n[1])
+    c.write("dst", x / np.sqrt((x[:, :real] ** 2).sum(axis=1, keepdims=True) / real + c.real) * gamma)
 
 
 def _welford_update(c: LibraryCall) -> None:
-    """Tensors: the new mean and sum of squares, those of before, x; real: 1 / count; n: columns, those that are computed,
-    whether the others are copied (isInplace). In float32, each step rounded, as CANN's own steps are."""
+    """real: 1 / count; n: columns, those that are computed, whether the others are copied (isInplace). In float32, each
+    step rounded, as CANN's own steps are."""
     columns, count, inplace = c.n
-    if not 0 < count <= columns or columns * c.tensors[4].dtype.itemsize % BLOCK_BYTES:
+    if not 0 < count <= columns or columns * c.tensors["inputX"].dtype.itemsize % BLOCK_BYTES:
         raise BoundsFault(
             f"{c.api}: abLength must be whole blocks, abComputeLength up to it, got {columns} and {count}"
         )
     kept = columns if inplace else count
     mean, squares, x = (
-        c.rows(place, 1, wanted, role).astype(np.float32)
-        for place, wanted, role in ((2, kept, "inputMean"), (3, kept, "inputVariance"), (4, count, "inputX"))
+        c.read(name, 1, wanted).astype(np.float32)
+        for name, wanted in (("inputMean", kept), ("inputVariance", kept), ("inputX", count))
     )
     step = x - mean[:, :count]
     mean[:, :count] += step * np.float32(c.real)
     squares[:, :count] += step * (x - mean[:, :count])
-    c.write(0, mean, "outputMean")
-    c.write(1, squares, "outputVariance")
+    c.write("outputMean", mean)
+    c.write("outputVariance", squares)
 
 
 def _welford_finalize(c: LibraryCall) -> None:
-    """Tensors: mean, variance, those of each column, and counts or none.
+    """Mean and variance, from those of each column, and counts or none.
 
     n: rnLength, abLength, then the count and the number of the first columns and of the last, and the doubles of abRec
     and of the variance's factor by their bits. The results have 7 zeros behind them.
@@ -443,46 +449,46 @@ def _welford_finalize(c: LibraryCall) -> None:
             f"{c.api}: abLength must be whole blocks, headCountLength and tailCountLength together, got {columns}, {heads} "
             f"and {tails}"
         )
-    means, variances = c.rows(2, 1, columns, "inputMean"), c.rows(3, 1, columns, "inputVariance")
-    if len(c.tensors) == 5:
-        counts, mean_factor = c.rows(4, 1, columns, "counts"), factor
+    means, variances = c.read("inputMean", 1, columns), c.read("inputVariance", 1, columns)
+    counts: Any = np.full((1, columns), float(rows))
+    weights: Any = 1.0
+    if "counts" in c.tensors:
+        weights = counts = c.read("counts", 1, columns)
+        mean_factor = factor
     elif tail and tails:
-        counts, mean_factor = np.repeat([[head, tail]], [heads, tails], axis=1).astype(np.float64), factor
-    else:
-        counts = np.full((1, columns), float(rows))
-    weights = counts if len(c.tensors) == 5 or (tail and tails) else 1.0
+        weights = counts = np.repeat([[head, tail]], [heads, tails], axis=1).astype(np.float64)
+        mean_factor = factor
     mean = (means * weights).sum() * mean_factor
     variance = (variances + counts * (means - mean) ** 2).sum() * variance_factor
-    c.write(0, np.append(mean, np.zeros(7)), "outputMean")
-    c.write(1, np.append(variance, np.zeros(7)), "outputVariance")
+    c.write("outputMean", np.append(mean, np.zeros(7)))
+    c.write("outputVariance", np.append(variance, np.zeros(7)))
 
 
 def _normalize(c: LibraryCall) -> None:
-    """Tensors: y, rstd, mean, variance, x, then gamma and beta unless n[3] and n[4]; real: epsilon; n: rows, columns of the
-    memory, columns that count."""
-    rows, columns, real = _shape(c)
-    mean, variance = (c.rows(2 + i, 1, rows, role).T for i, role in enumerate(("inputMean", "inputVariance")))
+    """real: epsilon; n[3], n[4]: without gamma, without beta."""
+    rows, _, real = c.shape()
+    mean, variance = (c.read(name, 1, rows).T for name in ("inputMean", "inputVariance"))
     rstd = 1 / np.sqrt(variance + c.real)
-    y = (c.rows(4, rows, columns, "inputX") - mean) * rstd
+    y = (c.read("inputX") - mean) * rstd
     if not c.n[3]:
-        y[:, :real] *= c.rows(5, 1, real, "gamma")
+        y[:, :real] *= c.read("gamma", 1, real)
     if not c.n[4]:
-        y[:, :real] += c.rows(6, 1, real, "beta")
-    c.write(0, y, "output")
-    c.write(1, rstd, "outputRstd")
+        y[:, :real] += c.read("beta", 1, real)
+    c.write("output", y)
+    c.write("outputRstd", rstd)
 
 
 def _deep_norm(c: LibraryCall) -> None:
-    """Tensors: y, mean, variance, x, gx, beta, gamma; real: epsilon; n: rows, columns of the memory, columns that count,
-    alpha's double by its bits. CANN: the page calls the third rstd; its code and its example have the variance there."""
-    rows, columns, real = _shape(c)
-    total = c.rows(3, rows, columns, "srcLocal") * _double(c.n[3]) + c.rows(4, rows, columns, "gxLocal")
+    """real: epsilon; n[3]: alpha's double by its bits. CANN: the page calls the third rstd; its code and its example have
+    the variance there."""
+    total = c.read("srcLocal") * _double(c.n[3]) + c.read("gxLocal")
+    real = c.n[2]
     mean = total[:, :real].mean(axis=1, keepdims=True)
     variance = ((total[:, :real] - mean) ** 2).mean(axis=1, keepdims=True)
-    beta, gamma = c.rows(5, 1, columns, "betaLocal"), c.rows(6, 1, columns, "gammaLocal")
-    c.write(0, (total - mean) / np.sqrt(variance + c.real) * gamma + beta, "dstLocal")
-    c.write(1, mean, "meanLocal")
-    c.write(2, variance, "rstdLocal")
+    beta, gamma = (c.read(name, 1, c.n[1]) for name in ("betaLocal", "gammaLocal"))
+    c.write("dstLocal", (total - mean) / np.sqrt(variance + c.real) * gamma + beta)
+    c.write("meanLocal", mean)
+    c.write("rstdLocal", variance)
 
 
 _ONLY_950 = (
@@ -490,41 +496,53 @@ _ONLY_950 = (
     "LogicalNot",
 )  # fmt: skip
 
-LIBRARY: dict[str, Callable[[LibraryCall], int | None]] = {
-    "SoftMax": _softmax,
-    "SimpleSoftMax": _simple_softmax,
-    "LogSoftMax": _log_softmax,
-    "SoftmaxGrad": _softmax_grad,
-    "SoftmaxFlashV2": _softmax_flash_v2,
-    "AdjustSoftMaxRes": _adjust_softmax,
-    "Sum": _reduce(np.sum),
-    "Mean": _reduce(np.mean),
-    **{f"Reduce{name}": _reduce(getattr(np, name.lower())) for name in ("Sum", "Max", "Min", "Prod", "Mean")},
-    "CumSum": _cumsum,
-    "Fma": _fma,
-    "Arange": _arange,
-    "AscendQuant": _quantize,
-    "DropOut": _dropout,
-    "Select": _select_bytes,
-    "Clamp": _clamp,
-    **{f"Is{name}": _test(getattr(np, f"is{name.lower()}"), 1) for name in ("Finite", "Inf", "Nan")},
-    **{f"Logical{name}": _test(getattr(np, f"logical_{name.lower()}"), 2) for name in ("And", "Or", "Xor")},
-    "LogicalNot": _test(np.logical_not, 1),
-    "TopK": _top_k,
-    "Sort32": _sort,
-    "MrgSort": _merge_sorted,
-    "Extract": _extract,
-    "Interleave": _shuffle(lambda both: both.reshape(2, -1).T.reshape(-1)),  # src0[0], src1[0], src0[1], …
-    "DeInterleave": _shuffle(lambda both: both.reshape(-1, 2).T.reshape(-1)),  # of even places, then of odd ones
-    "AscendDequant": _dequantize,
-    "AscendAntiQuant": _antiquantize,
-    "RmsNorm": _rms_norm,
-    "WelfordUpdate": _welford_update,
-    "WelfordFinalize": _welford_finalize,
-    "Normalize": _normalize,
-    "DeepNorm": _deep_norm,
-    "Gatherb": _gather_blocks,
-    "Transpose": _transpose,
+# Each function, and the names of its tensors in the order of C++; those at the end may be left out.
+LIBRARY: dict[str, tuple[Callable[[LibraryCall], int | None], str]] = {
+    "SoftMax": (_softmax, "dst sum max src"),
+    "SimpleSoftMax": (_simple_softmax, "dst inSum inMax src"),
+    "LogSoftMax": (_log_softmax, "dst sum max src"),
+    "SoftmaxGrad": (_softmax_grad, "dst grad src"),
+    "SoftmaxFlashV2": (_softmax_flash_v2, "dst sum max src expMax inSum inMax"),
+    "AdjustSoftMaxRes": (_adjust_softmax, "softMaxRes max"),
+    "Sum": (_reduce(np.sum), "dst src"),
+    "Mean": (_reduce(np.mean), "dst src"),
+    **{
+        f"Reduce{name}": (_reduce(getattr(np, name.lower())), "dst src")
+        for name in ("Sum", "Max", "Min", "Prod", "Mean")
+    },
+    "CumSum": (_cumsum, "dst lastRow src"),
+    "Fma": (_elementwise(lambda src0, src1, src2: src0 * src1 + src2, 3), "dst src0 src1 src2"),
+    "Arange": (_arange, "dst"),
+    "AscendQuant": (_quantize, "dst src"),
+    "DropOut": (_dropout, "dst src mask"),
+    "Select": (_select_bytes, "dst src mask"),
+    "Clamp": (_clamp, "dst src min max"),
+    **{
+        f"Is{name}": (_elementwise(getattr(np, f"is{name.lower()}"), 1), "dst src0")
+        for name in ("Finite", "Inf", "Nan")
+    },
+    **{
+        f"Logical{name}": (_elementwise(getattr(np, f"logical_{name.lower()}"), 2), "dst src0 src1")
+        for name in ("And", "Or", "Xor")
+    },
+    "LogicalNot": (_elementwise(np.logical_not, 1), "dst src0"),
+    "TopK": (_top_k, "dstValue dstIndex src srcIndex finish"),
+    "Sort32": (_sort, "dst src0 src1"),
+    "MrgSort": (_merge_sorted, "dst src1 src2 src3 src4"),
+    "Extract": (_extract, "dstValue dstIndex sorted"),
+    # src0[0], src1[0], src0[1], …
+    "Interleave": (_shuffle(lambda both: both.reshape(2, -1).T.reshape(-1)), "dst0 dst1 src0 src1"),
+    # Those of even places, then those of odd ones.
+    "DeInterleave": (_shuffle(lambda both: both.reshape(-1, 2).T.reshape(-1)), "dst0 dst1 src0 src1"),
+    "AscendDequant": (_dequantize, "dst src deqScale"),
+    "AscendAntiQuant": (_antiquantize, "dst src offset scale"),
+    "RmsNorm": (_rms_norm, "dst src gamma"),
+    "WelfordUpdate": (_welford_update, "outputMean outputVariance inputMean inputVariance inputX"),
+    "WelfordFinalize": (_welford_finalize, "outputMean outputVariance inputMean inputVariance counts"),
+    "Normalize": (_normalize, "output outputRstd inputMean inputVariance inputX gamma beta"),
+    "DeepNorm": (_deep_norm, "dstLocal meanLocal rstdLocal srcLocal gxLocal betaLocal gammaLocal"),
+    "Gatherb": (_gather_blocks, "dst src0 offset"),
+    "Transpose": (_transpose, "dst src"),
 }
 
 
@@ -536,10 +554,10 @@ def call_library(api: str, tensors: Sequence[LocalTensor], n: tuple[int, ...], r
     """
     if api not in LIBRARY:
         raise DeviceFault(f"{api}: this library function is not simulated")
-    core = tensors[0].core
+    core, (function, names) = tensors[0].core, LIBRARY[api]
     if api in _ONLY_950 and core.soc.arch != 3510:
         raise DeviceFault(f"{api}: only 950 has it, this is {core.soc.name}")
     with core.tile_api(api):
-        found = LIBRARY[api](LibraryCall(api, tensors, n, real))
+        result = function(LibraryCall(api, dict(zip(names.split(), tensors, strict=False)), n, real))
     core.record(api, V, core.site or ("", 0))
-    return found or 0
+    return result or 0

@@ -197,8 +197,8 @@ def memory_at(core: Core, position: TPosition, dtype: Dtype, start: int, nbytes:
     ub = core.ub
     if start < 0 or start + nbytes > ub.size:
         raise CapacityFault(f"LocalTensor: bytes {start} to {start + nbytes} of {ub.size} of the Unified Buffer")
-    known = (a for a in ub.allocations if (a.start, a.size, a.position) == (start, nbytes, position))
-    piece = next(known, None)
+    matching = (a for a in ub.allocations if (a.start, a.size, a.position) == (start, nbytes, position))
+    piece = next(matching, None)
     if piece is None:
         piece = Allocation(f"the tensor at byte {start}", position, start, nbytes, State.BUFFER)
         ub.new_handle(piece)

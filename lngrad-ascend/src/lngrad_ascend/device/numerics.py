@@ -44,8 +44,8 @@ def element_type(api: str, T: DTypeLike) -> Dtype:
     if typing.get_origin(T) is typing.Annotated:  # int64 and the like of the tiling structs
         field: Dtype = np.dtype(typing.get_args(T)[1])
         return field
-    known = _PYTHON.get(T) if isinstance(T, type) else None
-    dtype = np.dtype(T) if known is None else known
+    mapped = _PYTHON.get(T) if isinstance(T, type) else None
+    dtype = np.dtype(T) if mapped is None else mapped
     if dtype not in CODES:
         raise DtypeError(f"{api}: T must be one of {', '.join(CPP_NAMES)}, got {dtype}")
     return dtype
@@ -117,7 +117,7 @@ def reduce_sum(values: Array, arch: int) -> Array:
 
 
 class RoundMode(enum.Enum):
-    """How Cast rounds. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
+    """The rounding of Cast. CAST_NONE rounds as CAST_RINT where the target cannot hold the value."""
 
     CAST_NONE = "none"
     CAST_RINT = "nearest, ties to even"
@@ -135,16 +135,14 @@ def round_to(values: Array, dtype: Dtype, mode: RoundMode) -> Array:
     """Return ``values`` in ``dtype``, rounded as Cast does."""
     if dtype.kind in "iu" or dtype == ml_dtypes.int4:
         limits = ml_dtypes.iinfo(dtype)
-        if values.dtype.kind in "iu":
-            inside: Array = np.clip(values, int(limits.min), int(limits.max)).astype(dtype)
-            return inside
-        whole = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
-        if dtype.itemsize == 8:  # float64 does not hold the largest one
-            largest = np.where(whole > 0, limits.max, limits.min).astype(dtype)
-            held: Array = np.where(np.abs(whole) < 2.0**63, whole, 0).astype(dtype)
-            return np.where(np.abs(whole) < 2.0**63, held, largest)
-        clipped: Array = np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
-        return clipped
+        integers: Any = values
+        if values.dtype.kind not in "iu":
+            integers = np.nan_to_num(_TO_INTEGER.get(mode, np.rint)(values.astype(np.float64)), nan=0.0)
+            if dtype.itemsize == 8:  # float64 does not hold the largest one
+                fits = np.abs(integers) < 2.0**63
+                largest = np.where(integers > 0, limits.max, limits.min).astype(dtype)
+                return np.where(fits, np.where(fits, integers, 0).astype(dtype), largest)
+        return np.clip(integers, int(limits.min), int(limits.max)).astype(dtype)  # type: ignore[no-any-return]
     if dtype == values.dtype:  # Cast from float to float rounds to whole numbers
         return _TO_INTEGER.get(mode, np.rint)(values)
     nearest = values.astype(dtype)
@@ -213,7 +211,7 @@ _ASYMPTOTIC = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760)  # of
 
 
 def exactly(function: Callable[..., Any]) -> Callable[..., None]:
-    """``function`` of numbers, as the arithmetic of a row: of arrays of any type, into ``out``."""
+    """Make a function of numbers the arithmetic of a row: of arrays of any type, into ``out``."""
 
     def compute(*arrays: Array) -> None:
         *sources, out = arrays
@@ -224,7 +222,7 @@ def exactly(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    """A function of Python's as one of arrays; where it has no value, NaN, or infinity at a pole."""
+    """Make a function of Python's one of arrays; where it has no value, NaN, or infinity at a pole."""
 
     def evaluate(value: float) -> float:
         try:

@@ -32,7 +32,7 @@ _ELEMENTWISE = ("BINARY", "SCALAR", "UNARY", "COPY", "DUPLICATE", "INDEX", "CAST
 
 
 class Operands(enum.Enum):
-    """What operands an instruction takes."""
+    """The operands that an instruction takes."""
 
     BINARY = "dst, src0, src1"
     SCALAR = "dst, src, scalar"
@@ -66,7 +66,7 @@ class Operands(enum.Enum):
 
 @dataclass(frozen=True)
 class Operation:
-    """One vector instruction.
+    """A vector instruction.
 
     Attributes:
         name: As kernels call it.

@@ -37,7 +37,7 @@ class pipe_t(enum.IntEnum):
 
 
 class HardEvent(enum.IntEnum):
-    """From which pipe to which a flag goes: ``MTE2_V`` is set on MTE2 and waited for on V."""
+    """The two pipes of a flag: ``MTE2_V`` is set on MTE2 and waited for on V."""
 
     MTE2_MTE1, MTE1_MTE2, MTE1_M, M_MTE1, MTE2_V, V_MTE2, MTE3_V, V_MTE3 = range(8)
     M_V, V_M, V_V, MTE3_MTE1, MTE1_MTE3, MTE1_V, MTE2_M, M_MTE2 = range(8, 16)

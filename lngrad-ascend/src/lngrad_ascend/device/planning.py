@@ -1,4 +1,4 @@
-"""What is decided once about a vector instruction: its static rules, its views, its function.
+"""The plan of a vector instruction, which is made once: its static rules, its views, its function.
 
 Kernels issue the same few descriptors again and again, so that everything that depends on the descriptor alone is
 kept: types, bounds, alignment, overlap of the operands, and the NumPy views.
@@ -22,13 +22,11 @@ from lngrad_ascend.device.descriptors import (
     Descriptor,
     Geometry,
     Names,
+    Operand,
     Runs,
     check_place,
-    contiguous,
-    repeated,
     repeats_meet,
     selected_lanes,
-    types_of,
 )
 from lngrad_ascend.device.numerics import CAST_MODES, CPP_NAMES, DTYPES, INT4, REPEAT_BYTES, round_to, saturated
 from lngrad_ascend.device.operations import OPERATIONS, Operands, Operation
@@ -44,20 +42,20 @@ Tolerate = Callable[[DeviceFault], None]
 Computation = tuple[Callable[..., object], Union[tuple[Any, ...], None]]  # noqa: UP007  # evaluated, on Python 3.10 too
 
 
+@dataclass(slots=True)
 class Access:
-    """What one operand touches: ranges of bytes, and the spans of memory that they were found in."""
+    """The ranges of bytes that an operand touches, and the spans of memory that they were found in."""
 
-    __slots__ = ("role", "runs", "spans", "start")
+    role: str
+    start: int
+    runs: Runs
+    spans: tuple[Span, ...] = ()
 
-    def __init__(self, role: str, start: int, runs: Runs) -> None:
-        self.role = role
-        self.start = start
-        self.runs = runs
-        self.spans: tuple[Span, ...] = (_NOT_LOOKED_UP,) if runs else ()
+    def __post_init__(self) -> None:
+        self.spans = (_NOT_LOOKED_UP,) if self.runs else ()
 
 
-_NOT_LOOKED_UP = Span(0, 0)
-_NOT_LOOKED_UP.live = False
+_NOT_LOOKED_UP = Span(0, 0, live=False)
 
 
 @dataclass(slots=True)
@@ -102,13 +100,13 @@ def _planned(
     touched: Callable[[], Touched],
 ) -> PlannedInstruction:
     write, *reads = accesses
-    whole = DTYPES[types_of(d.types)[0]].kind in "iu"
-    sizes = {DTYPES[code].itemsize for code in types_of(d.types)[: 1 + len(operation.operands.sources)]}
+    integral = d.dtype.kind in "iu"
+    sizes = {DTYPES[code].itemsize for code in d.codes[: 1 + len(operation.operands.sources)]}
     if operation.reads_dst and write.runs:
         reads.append(Access("dst", write.start, write.runs))
 
     def spread(numbers: Array, scalar: float) -> None:
-        copied = operation.name == "Adds" and whole and scalar == 0
+        copied = operation.name == "Adds" and integral and scalar == 0
         bitwise = copied or operation.name in BIT_BY_BIT  # and the known bits of a byte stay known
         kept = 0xFFFF if bitwise or operation.name in ("Compare", "CompareScalar") else MAX_ORIGINS - 1
         if d.form == COUNT and operation.operands.elementwise and len(sizes) == 1 and write.runs:  # byte for byte
@@ -126,17 +124,17 @@ def _planned(
             parts.append(numbers[dst.places])
         numbers[dst.places[..., None] + np.arange(dst.size)] = depends(parts)[..., None] & kept
 
-    half = DTYPES[types_of(d.types)[0]] == np.float16
     return PlannedInstruction(
-        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d, half=half
-    )
+        operation.name, d.op, operation.operands.uses, write, tuple(reads), *computation, spread, d,
+        half=d.dtype == np.float16,
+    )  # fmt: skip
 
 
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
-    """An instruction in the counter mode: its count form where its repeats follow each other without gaps, else its repeats."""
+    """Return an instruction of the counter mode in its count form where its repeats have no gaps, else as repeats."""
     lanes = REPEAT_BYTES // max(DTYPES[code].itemsize for code in codes)
-    blocks = (d.dst_block, d.src0_block, d.src1_block)[: len(codes)]
-    repeats = (d.dst_repeat, d.src0_repeat, d.src1_repeat)[: len(codes)]
+    blocks = tuple(operand.block for operand in d.operands[: len(codes)])
+    repeats = tuple(operand.repeat for operand in d.operands[: len(codes)])
     close = tuple(lanes * DTYPES[code].itemsize // BLOCK_BYTES for code in codes)
     if operation.operands.elementwise and INT4 not in codes:
         if d.n == 0 or (set(blocks) == {1} and (repeats == close or d.n <= lanes)):
@@ -144,9 +142,9 @@ def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descr
         # Each repeat does the first one's work.
         if not any(repeats) and d.dst not in (d.src0, d.src1)[: len(codes) - 1]:
             return d._replace(form=MASK, n=min(d.n, lanes), repeat=1)
-    whole = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
+    whole_repeats = d.n % lanes == 0 and d.n <= MAX_REPEATS * lanes
     by_repeats = operation.operands.elementwise or operation.operands is Operands.REPEAT_REDUCE
-    if by_repeats and INT4 not in codes and (d.n <= lanes or whole):
+    if by_repeats and INT4 not in codes and (d.n <= lanes or whole_repeats):
         return d._replace(form=MASK, n=min(d.n, lanes), repeat=-(-d.n // lanes))
     raise DeviceFault(
         f"{operation.name}: in the counter mode (SetMaskCount) expected an elementwise instruction with block strides of "
@@ -160,12 +158,12 @@ def _elementwise(parts: Sequence[Array]) -> Array:
 
 
 def _bitwise(parts: Sequence[Array]) -> Any:
-    """Of bytes whose bits have a value where those of all sources have."""
+    """Return the numbers of bytes whose bits have a value where those of all sources have one."""
     number = np.maximum.reduce([part % MAX_ORIGINS for part in parts])
-    known = np.bitwise_and.reduce(
+    known_bits = np.bitwise_and.reduce(
         [np.where(part % MAX_ORIGINS, part // MAX_ORIGINS, MAX_ORIGINS - 1) for part in parts]
     )
-    return np.where(number, number + known.astype(np.uint16) * MAX_ORIGINS, number)
+    return np.where(number, number + known_bits.astype(np.uint16) * MAX_ORIGINS, number)
 
 
 def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate) -> PlannedInstruction:
@@ -181,13 +179,7 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
     """
     operation = OPERATIONS[d.op]
     name, operands = operation.name, operation.operands
-    codes = types_of(d.types)[: 1 + len(operands.sources)]
-    compares = operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
-    if compares and ub.soc.arch == 2201 and DTYPES[codes[0]].itemsize > 1:
-        # A2's code writes bytes, whatever they are called; only its checker looks.
-        tolerate(DeviceFault(f"{name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
-        codes = (CPP_NAMES.index("uint8_t"), *codes[1:])
-    _check_types(operation, codes, ub.soc.arch)
+    codes = _checked_types(operation, d.codes[: 1 + len(operands.sources)], ub.soc.arch, tolerate)
     packed = operands is Operands.CAST and INT4 in codes
     if d.form == COUNTER:
         d = _counted(operation, d, codes)
@@ -197,20 +189,16 @@ def plan_instruction(d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: T
         return _count_plan(operation, d, ub, names, tolerate)
     if d.form == COUNT and d.n < 0:
         raise BoundsFault(f"{name}: count must not be negative, got {d.n}")
-    if not 0 <= d.repeat <= MAX_REPEATS and operands is not Operands.REDUCE:
-        rest = d.repeat % (MAX_REPEATS + 1)
-        tolerate(
-            BoundsFault(
-                f"{name}: repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}; a device takes {rest}"
-            )
-        )
+    rest = d.repeat % (MAX_REPEATS + 1)
+    if rest != d.repeat and operands is not Operands.REDUCE:
+        rule = f"repeatTime must be 0 to {MAX_REPEATS} (uint8_t), got {d.repeat}; a device takes {rest}"
+        tolerate(BoundsFault(f"{name}: {rule}"))
         d = d._replace(repeat=rest)
-    # Select's bits and Gather's offsets do not count.
-    size = max(DTYPES[code].itemsize for code in (codes if operands.elementwise else codes[-1:]))
-    if operands is Operands.GATHER:
-        size = DTYPES[codes[0]].itemsize
-    unmasked = d.form == COUNT or operands is Operands.BRCB
-    lanes = np.arange(0) if unmasked else selected_lanes(name, d, size, tolerate)
+    lanes = np.arange(0)
+    if d.form != COUNT and operands is not Operands.BRCB:
+        # Select's bits and Gather's offsets do not count.
+        counted = codes if operands.elementwise else codes[:1] if operands is Operands.GATHER else codes[-1:]
+        lanes = selected_lanes(name, d, max(DTYPES[code].itemsize for code in counted), tolerate)
     if (d.n if d.form == COUNT else d.repeat) == 0:
         return _planned(
             operation, d, [Access("dst", d.dst, ())], (lambda *scalar: None, ()), lambda: ([], _elementwise)
@@ -225,9 +213,8 @@ def _special_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, special: Special
 ) -> PlannedInstruction:
     name, operands = operation.name, operation.operands
-    ends = (d.src0_end, d.src1_end, d.src2_end)
-    for role, geometry, end in zip(operands.sources, special.sources, ends, strict=False):
-        check_place(name, names(role), geometry.start, geometry.stop, end, BLOCK_BYTES)
+    for role, geometry, operand in zip(operands.sources, special.sources, d.operands[1:], strict=False):
+        check_place(name, names(role), geometry.start, geometry.stop, operand.end, BLOCK_BYTES)
     check_place(name, names("dst"), d.dst, special.dst.stop, d.dst_end, special.align)
     size = special.dst.size
     if operands is Operands.REDUCE and d.src1_end > d.src1 and (kept := _first_round(operation, d, size, ub.soc.arch)):
@@ -244,7 +231,7 @@ def _special_plan(
 
 
 def _first_round(operation: Operation, d: Descriptor, size: int, arch: int) -> int:
-    """The elements that a reduction's first round leaves in its temporary buffer, by the pages of ReduceSum and ReduceMax."""
+    """Return the elements that a reduction's first round leaves in its temporary buffer: ReduceSum's and ReduceMax's pages."""
     if operation.arithmetic is np.add:  # 2201 has the partial sums of a count in registers
         return d.repeat if d.form != COUNT else 0 if arch == 2201 else -(-d.n * size // REPEAT_BYTES)
     repeats = max(1, d.n * size // REPEAT_BYTES) if d.form == COUNT else d.repeat  # the tail comes later
@@ -259,9 +246,15 @@ def _has_flags(operation: Operation, d: Descriptor, size: int) -> bool:
     return not d.extra or repeats > 1
 
 
-def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> None:
+def _checked_types(operation: Operation, codes: tuple[int, ...], arch: int, tolerate: Tolerate) -> tuple[int, ...]:
+    """Return the types of the operands, or raise DtypeError."""
+    compares = operation.operands in (Operands.COMPARE, Operands.COMPARE_SCALAR)
+    if compares and arch == 2201 and DTYPES[codes[0]].itemsize > 1:
+        # A2's code writes bytes, whatever they are called; only its checker looks.
+        tolerate(DeviceFault(f"{operation.name}: dst must be uint8_t or int8_t, got {CPP_NAMES[codes[0]]}"))
+        codes = (CPP_NAMES.index("uint8_t"), *codes[1:])
     if operation.takes(codes, arch):
-        return
+        return codes
     got = [CPP_NAMES[code] for code in codes]
     one_type = not operation.mixed
     if one_type and not operation.takes(codes[:1] * len(codes), arch):
@@ -276,17 +269,6 @@ def _check_types(operation: Operation, codes: tuple[int, ...], arch: int) -> Non
     )
 
 
-def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
-    """Return (role, type code, start, end, strides) of dst and of every source."""
-    dst, src0, src1, _ = types_of(d.types)
-    roles = zip(("dst", *operation.operands.sources), (
-        (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
-        (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
-        (src1, d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
-    ), strict=False)  # fmt: skip
-    return [(role, *operand) for role, operand in roles]
-
-
 def _count_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate
 ) -> PlannedInstruction:
@@ -294,25 +276,26 @@ def _count_plan(
         raise BoundsFault(f"{operation.name}: count must not be negative, got {d.n}")
     if operation.operands.mathematical:
         _check_temporary(operation, d)
-    views, accesses = [], []
-    for role, code, start, end, _ in _operands(operation, d):
-        size = DTYPES[code].itemsize
+    roles, views, accesses = ("dst", *operation.operands.sources), [], []
+    for role, operand in zip(roles, d.operands, strict=False):
+        start, size = operand.start, operand.size
         stop = start + d.n * size
-        check_place(operation.name, names(role), start, stop, end, BLOCK_BYTES)
-        views.append(ub.typed[code][start // size : stop // size])
+        check_place(operation.name, names(role), start, stop, operand.end, BLOCK_BYTES)
+        views.append(ub.typed[operand.code][start // size : stop // size])
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
         if role != "dst":
-            _check_count_overlap(operation, d, role, start, size, names, tolerate)
-    rows = _operands(operation, d)
-    return _planned(
-        operation, d, accesses, _computation(operation, d, ub, views[0], views[1:]),
-        lambda: ([contiguous(start, d.n, DTYPES[code].itemsize) for _, code, start, *_ in rows], _elementwise),
-    )  # fmt: skip
+            _check_count_overlap(operation, d, role, operand, names, tolerate)
+
+    def touched() -> Touched:
+        return [d.geometry(operand, np.arange(0)) for operand in d.operands[: len(roles)]], _elementwise
+
+    computation = _computation(operation, d, ub, views[0], views[1:])
+    return _planned(operation, d, accesses, computation, touched)
 
 
 def _check_temporary(operation: Operation, d: Descriptor) -> None:
     """Refuse a temporary buffer that is smaller than what the host's Get…MaxMinTmpSize gives, or not apart from dst."""
-    room, dst, size = d.src2_end - d.src2, d.dst, DTYPES[types_of(d.types)[0]].itemsize
+    room, dst, size = d.src2_end - d.src2, d.dst, d.dtype.itemsize
     least = operation.temporary[size == 4] * REPEAT_BYTES
     if room and room < least:
         raise BoundsFault(
@@ -323,10 +306,11 @@ def _check_temporary(operation: Operation, d: Descriptor) -> None:
 
 
 def _check_count_overlap(
-    operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names, tolerate: Tolerate
+    operation: Operation, d: Descriptor, role: str, source: Operand, names: Names, tolerate: Tolerate
 ) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
-    dst, dst_size, operands = d.dst, DTYPES[types_of(d.types)[0]].itemsize, operation.operands
+    dst, dst_size, operands = d.dst, d.dtype.itemsize, operation.operands
+    src, src_size = source.start, source.size
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
     if dst == src and dst_size <= src_size and not operands.mathematical:
@@ -390,21 +374,18 @@ def _computation(
 def _repeat_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, lanes: Array
 ) -> PlannedInstruction:
-    rows = _operands(operation, d)
-    if d.dst_block == 0 and lanes.size > 32 // DTYPES[rows[0][1]].itemsize:
+    if d.dst_block == 0 and lanes.size > 32 // d.dtype.itemsize:
         raise DeviceFault(f"{operation.name}: a block stride of 0 for dst is undefined on a device")
-    geometries = []
-    for role, code, start, end, strides in rows:
-        geometry = repeated(start, DTYPES[code].itemsize, lanes, d.repeat, strides)
-        check_place(operation.name, names(role), start, geometry.stop, end, BLOCK_BYTES)
-        geometries.append(geometry)
+    roles = ("dst", *operation.operands.sources)
+    geometries = [d.geometry(operand, lanes) for operand in d.operands[: len(roles)]]
+    for role, geometry, operand in zip(roles, geometries, d.operands, strict=False):
+        check_place(operation.name, names(role), geometry.start, geometry.stop, operand.end, BLOCK_BYTES)
     loop = _must_loop(operation, d, geometries, names)
-    accesses = [Access(row[0], row[2], g.runs()) for row, g in zip(rows, geometries, strict=True)]
-    codes = [row[1] for row in rows]
-    views = [g.view(ub.typed[code]) for g, code in zip(geometries, codes, strict=True)]
+    accesses = [Access(role, g.start, g.runs()) for role, g in zip(roles, geometries, strict=True)]
+    views = [g.view(ub.typed[code]) for g, code in zip(geometries, d.codes, strict=False)]
     arrays = [view for view in views if view is not None]
     if loop or len(arrays) < len(views):
-        computation = _gathered(operation, d, ub, geometries, codes, loop)
+        computation = _gathered(operation, d, ub, geometries, loop)
     else:
         computation = _computation(operation, d, ub, arrays[0], arrays[1:])
     return _planned(operation, d, accesses, computation, lambda: (geometries, _elementwise))
@@ -427,10 +408,10 @@ def _must_loop(operation: Operation, d: Descriptor, geometries: list[Geometry], 
         ):
             inside = False
         if inside or (across and not sums_up):
-            what = "inside a repeat" if inside else "across repeats"
+            where = "inside a repeat" if inside else "across repeats"
             others = ", ".join(row.name for row in OPERATIONS if row.accumulates)
             raise OverlapFault(
-                f"{operation.name}: {names('dst')} and {names(role)} overlap {what}; inside a repeat they must be the "
+                f"{operation.name}: {names('dst')} and {names(role)} overlap {where}; inside a repeat they must be the "
                 "same memory or none of each other's, and no repeat may read what an earlier one wrote (but with dst as "
                 f"src1 and a repeat stride of 0: {others})"
             )
@@ -444,11 +425,11 @@ def _upper_half(dst: int, src: int, narrow_bytes: int) -> bool:
 
 
 def _gathered(
-    operation: Operation, d: Descriptor, ub: UnifiedBuffer, geometries: list[Geometry], codes: list[int], loop: bool
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, geometries: list[Geometry], loop: bool
 ) -> Computation:
     """Compute through index arrays: one repeat after another, or all at once."""
-    memories = [ub.typed[code] for code in codes]
-    indices = [g.places // g.size for g in geometries]
+    memories = [ub.typed[code] for code in d.codes[: len(geometries)]]
+    indices = [g.elements for g in geometries]
     steps = [slice(r, r + 1) for r in range(d.repeat)] if loop else [slice(None)]
     buffers = [np.empty(index[steps[0]].shape, memory.dtype) for index, memory in zip(indices, memories, strict=True)]
     function, arguments = _computation(operation, d, ub, buffers[0], buffers[1:])

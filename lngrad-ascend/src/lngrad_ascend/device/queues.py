@@ -42,7 +42,7 @@ def queue_pipes(positions: Positions) -> tuple[int, int]:
 
 
 class _Buffered:
-    """What InitBuffer gives memory to."""
+    """A queue or a buffer: InitBuffer gives it memory."""
 
     word = ""
 

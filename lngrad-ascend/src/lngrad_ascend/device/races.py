@@ -1,4 +1,4 @@
-"""Who touched which bytes last, in the Unified Buffer and in global memory, and the fault of a race.
+"""The last accesses to bytes of the Unified Buffer and of global memory, and the fault of a race.
 
 A span is a range of bytes that was always accessed as a whole. A read or a write of another range cuts the spans at
 its ends; a write makes one span of what it covers. As kernels use the same few ranges again and again, an access
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ NO_READS = (-1,) * 4
 LINE_BYTES = 64  # of the scalar unit's data cache
 
 
+@dataclass(eq=False, slots=True)
 class Span:
     """A range of bytes of the Unified Buffer.
 
@@ -32,26 +34,26 @@ class Span:
         read_epochs, readers: By pipe, the last read.
     """
 
-    __slots__ = (
-        "live", "read_epochs", "readers", "start", "stop", "valid", "write_epoch", "writer", "writer_pipe",
-    )  # fmt: skip
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-        self.live = True
-        self.valid = False
-        self.writer, self.write_epoch, self.writer_pipe = NOBODY, -1, 0
-        self.read_epochs = [*NO_READS]
-        self.readers = [NOBODY] * 4
+    start: int
+    stop: int
+    live: bool = True
+    valid: bool = False
+    writer: Instruction = NOBODY
+    write_epoch: int = -1
+    writer_pipe: int = 0
+    read_epochs: list[int] = field(default_factory=[*NO_READS].copy)
+    readers: list[Instruction] = field(default_factory=([NOBODY] * 4).copy)
 
     def cut(self, at: int) -> list[Span]:
         """Return two pieces of this span with the same history."""
-        self.live, pieces = False, [Span(self.start, at), Span(at, self.stop)]
-        for piece in pieces:
-            piece.valid = self.valid
-            piece.writer, piece.write_epoch, piece.writer_pipe = self.writer, self.write_epoch, self.writer_pipe
-            piece.read_epochs, piece.readers = self.read_epochs.copy(), self.readers.copy()
-        return pieces
+        self.live = False
+        return [
+            Span(
+                start, stop, True, self.valid, self.writer, self.write_epoch, self.writer_pipe, self.read_epochs.copy(),
+                self.readers.copy(),
+            )
+            for start, stop in ((self.start, at), (at, self.stop))
+        ]  # fmt: skip
 
 
 T = TypeVar("T", Span, "GlobalSpan")
@@ -89,10 +91,10 @@ class Spans(Generic[T]):
         last = bisect_left(self._starts, stop)
         for span in self._spans[first:last]:
             span.live = False
-        whole = self._kind(start, stop)
+        merged = self._kind(start, stop)
         self._starts[first:last] = [start]
-        self._spans[first:last] = [whole]
-        return whole
+        self._spans[first:last] = [merged]
+        return merged
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._spans)
@@ -106,35 +108,55 @@ ADDRESSES = 1 << 64
 Last = dict[tuple[int, int], tuple[int, Instruction]]  # (core, pipe) -> epoch, instruction
 
 
+READ, WRITE, ATOMIC = range(3)  # what an access does to global memory; atomic ones need no order among each other
+
+
+@dataclass(eq=False, slots=True)
 class GlobalSpan:
     """A range of global memory, and who touched it last.
 
     Attributes:
         writer, write_epoch: The last plain write; its core and pipe are in the instruction.
-        atomics: The atomic adds since then. They need no order among each other.
+        atomics: The atomic writes since then.
         reads: The reads since then.
         cached: The SetValue that wrote it, as long as the bytes may be in a data cache alone.
         padding: Whether the bytes are what DataCopyPad filled a block up with.
     """
 
-    __slots__ = ("atomics", "cached", "live", "padding", "reads", "start", "stop", "write_epoch", "writer")
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-        self.live = True
-        self.writer, self.write_epoch = NOBODY, -1
-        self.cached: Instruction | None = None
-        self.padding = False
-        self.atomics: Last | None = None
-        self.reads: Last | None = None
+    start: int
+    stop: int
+    live: bool = True
+    writer: Instruction = NOBODY
+    write_epoch: int = -1
+    cached: Instruction | None = None
+    padding: bool = False
+    atomics: Last = field(default_factory=dict)
+    reads: Last = field(default_factory=dict)
 
     def cut(self, at: int) -> list[GlobalSpan]:
         """Cut its end off, and return it and a piece with the same history."""
-        piece, self.stop = GlobalSpan(at, self.stop), at
-        piece.writer, piece.write_epoch = self.writer, self.write_epoch
-        piece.cached, piece.padding = self.cached, self.padding
-        piece.atomics, piece.reads = self.atomics and self.atomics.copy(), self.reads and self.reads.copy()
+        piece = GlobalSpan(
+            at,
+            self.stop,
+            True,
+            self.writer,
+            self.write_epoch,
+            self.cached,
+            self.padding,
+            self.atomics.copy(),
+            self.reads.copy(),
+        )
+        self.stop = at
         return [self, piece]
+
+    def earlier(self, kind: int) -> list[tuple[int, Instruction, bool]]:
+        """Return epoch, instruction and whether it writes, of all that an access of this kind must come behind."""
+        accesses = [(*last, False) for last in self.reads.values()] if kind != READ else []
+        if kind != ATOMIC:
+            accesses += [(*last, True) for last in self.atomics.values()]
+        if self.write_epoch >= 0:
+            accesses.append((self.write_epoch, self.writer, True))
+        return accesses
 
 
 class Conflict(NamedTuple):
@@ -147,56 +169,42 @@ class Conflict(NamedTuple):
 
 
 class GlobalOrder:
-    """Who touched which global bytes during a launch. Addresses are those of the machine."""
+    """The accesses to global memory during a launch. Addresses are those of the machine."""
 
     def __init__(self) -> None:
         self._spans = Spans(GlobalSpan, ADDRESSES)
         self._lines: dict[tuple[int, int], tuple[int, Instruction]] = {}  # of an array -> the last SetValue
 
-    def note(
-        self, clock: PipeClock, place: tuple[int, int], instruction: Instruction, writing: bool, atomic: bool = False
-    ) -> Conflict | None:
+    def note(self, clock: PipeClock, start: int, stop: int, instruction: Instruction, kind: int) -> Conflict | None:
         """Check one access against all earlier ones, and keep it where it is in order.
 
         Args:
             clock: Of the core that makes it.
-            place: First address, address behind the last.
-            atomic: Whether it adds atomically.
+            start, stop: First address, address behind the last.
+            kind: READ, WRITE or ATOMIC.
 
         Returns:
             The access that nothing orders before this one, or None.
         """
-        start, stop = place
-        pipe = instruction[1]
-        key, entry = (clock.index, pipe), (clock.now[pipe], instruction)
+        pipe, core = instruction[1], clock.index
+        last = clock.now[pipe], instruction
         spans = self._spans.cover(start, stop)
         for span in spans:
             if span.write_epoch < 0 and not span.reads and not span.atomics:
                 continue  # nobody has touched it
-            earlier = [(*last, False) for last in span.reads.values()] if writing and span.reads else []
-            if not atomic and span.atomics:
-                earlier += [(*last, True) for last in span.atomics.values()]
-            if span.write_epoch >= 0:
-                earlier.append((span.write_epoch, span.writer, True))
-            for epoch, other, wrote in earlier:
+            for epoch, other, wrote in span.earlier(kind):
                 if not clock.knows(pipe, other[2], other[1], epoch):
                     return Conflict(other, wrote, min(span.stop, stop) - max(span.start, start))
-            if span.cached is not None and not writing and (pipe != S or span.cached[2] != clock.index):
+            if span.cached is not None and kind == READ and (pipe != S or span.cached[2] != core):
                 return Conflict(span.cached, True, span.stop - span.start, cached=True)
-        if writing and not atomic:
-            whole = self._spans.merge(start, stop)
-            whole.writer, whole.write_epoch = instruction, entry[0]
-            whole.cached, whole.padding = instruction if pipe == S else None, False
-            whole.atomics = whole.reads = None
-        elif atomic:
-            for span in spans:
-                span.atomics = {**(span.atomics or {}), key: entry}
+        if kind == WRITE:
+            span = self._spans.merge(start, stop)
+            span.write_epoch, span.writer = last
+            span.cached, span.padding = instruction if pipe == S else None, False
+            span.atomics, span.reads = {}, {}
         else:
             for span in spans:
-                if span.reads is None:
-                    span.reads = {key: entry}
-                else:
-                    span.reads[key] = entry
+                (span.reads if kind == READ else span.atomics)[core, pipe] = last
         return None
 
     def written(self, place: tuple[int, int]) -> bool:
@@ -211,18 +219,18 @@ class GlobalOrder:
                 span.padding = True
 
     def padded(self) -> Iterable[GlobalSpan]:
-        """The ranges that hold padding."""
+        """Return the ranges that hold padding."""
         return (span for span in self._spans if span.padding)
 
     def share(self, clock: PipeClock, instruction: Instruction, base: int, start: int, stop: int) -> Instruction | None:
         """Keep a write of the scalar unit, and return one of another core to the same line that nothing orders before it."""
-        found = None
+        shared = None
         for line in range(start // LINE_BYTES, (stop - 1) // LINE_BYTES + 1):
             epoch, other = self._lines.get((base, line), (-1, instruction))
             if other[2] != clock.index and not clock.knows(S, other[2], S, epoch):
-                found = other
+                shared = other
             self._lines[base, line] = clock.now[S], instruction
-        return found
+        return shared
 
     def clean(self, core: int, base: int, start: int, kind: int) -> None:
         """Write back the data cache of a core: of kind 0 one line, 1 all, 2 one that other cores do not share."""
@@ -247,8 +255,8 @@ def race(
     (first, first_writes, nbytes, _), second, second_writes = earlier, later, writes
     first_pipe, second_pipe = PIPE_NAMES[first[1]], PIPE_NAMES[second[1]]
     if first[2] != second[2]:
-        what = "both write" if first_writes and second_writes else "write and read"
-        head = f"blocks {first[2]} and {second[2]} {what} the same {nbytes} bytes of {memory}"
+        verb = "both write" if first_writes and second_writes else "write and read"
+        head = f"blocks {first[2]} and {second[2]} {verb} the same {nbytes} bytes of {memory}"
         missing, code = "SyncAll, CrossCoreSetFlag and CrossCoreWaitFlag, or SetAtomicAdd for sums", "ErrorSync2"
     else:
         verbs = ["writes" if writes else "reads" for writes in (first_writes, second_writes)]

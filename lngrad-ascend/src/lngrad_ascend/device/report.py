@@ -1,4 +1,4 @@
-"""What faults and warnings say of an instruction, where in a kernel it is; and what a launch reports: instructions, bytes and
+"""The places of instructions in a kernel, for faults and warnings; and the report of a launch: instructions, bytes and
 peaks by block, as a table, as JSON, as a picture.
 
 A picture has one row a pipe, in issue order, arrows for flags, red where nothing orders two instructions.
@@ -167,7 +167,7 @@ def timeline_svg(
 
 
 def _arrows(arrows: Arrows, places: dict[int, tuple[float, float]], margin: float) -> Iterator[str]:
-    """The arrows between instructions that have a place, from edge to edge of boxes, which are `margin` away."""
+    """Return the arrows between instructions that have a place, from edge to edge of boxes, which are `margin` away."""
     for source, target in arrows:
         if id(source) in places and id(target) in places:
             (x1, y1), (x2, y2) = places[id(source)], places[id(target)]
@@ -203,7 +203,7 @@ HEAD = ("block", "peak UB bytes", "of UB", "bytes in", "bytes out", "instruction
 
 @dataclass(frozen=True)
 class BlockReport:
-    """What one block did.
+    """The report of a block.
 
     Attributes:
         peak_ub_bytes: The highest byte of the Unified Buffer that was reserved or written.
@@ -229,7 +229,7 @@ class BlockReport:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to change.
+    """A change that would save time.
 
     Attributes:
         kind: buffers, copies, repeats, masks, reductions, banks or tail.
@@ -246,7 +246,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class LineCycles:
-    """One line of a kernel, in the slowest block.
+    """A line of a kernel, in the slowest block.
 
     Attributes:
         line: ``file:line``.
@@ -263,7 +263,7 @@ class LineCycles:
 
 @dataclass(frozen=True)
 class Cycles:
-    """How long a launch would take, by the model; docs/ascend-cycles.md says what is not modelled, and how far it errs.
+    """The time that a launch would take, by the model; docs/ascend-cycles.md says what is not modelled, and how far it errs.
 
     Attributes:
         kernel, soc: What ran, where.
@@ -310,7 +310,7 @@ class Cycles:
             lines.append(
                 f"{line.cycles:12,.0f}  {100 * line.cycles / max(self.cycles, 1):4.0f} %  {line.line} {line.name}"
             )
-            lines += [f"{'':21}waits {cycles:,.0f} for {what}" for what, cycles in line.waits]
+            lines += [f"{'':21}waits {cycles:,.0f} for {cause}" for cause, cycles in line.waits]
         lines += [
             f"advice: {advice.text}: {advice.cycles:,.0f} cycles, {advice.time_us:.2f} µs" for advice in self.advice
         ]
@@ -323,7 +323,7 @@ class Cycles:
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """What a launch did, block by block; ``cycles`` where it was asked for."""
+    """The report of a launch, block by block; ``cycles`` where they were asked for."""
 
     kernel: str
     soc: str

@@ -72,28 +72,28 @@ class BlockSchedule:
         """Note that a block has raised a flag for another one, and what it knows to be finished."""
         number = self._sets[flag, -1]
         self._sets[flag, -1] += 1
-        known = clock.others or [[-1] * len(clock.now) for _ in self._states]
-        known = [snapshot.copy() for snapshot in known]
-        known[clock.index] = clock.release_all()
-        self._signals[flag, number] = known
+        finished = clock.others or [[-1] * len(clock.now) for _ in self._states]
+        finished = [snapshot.copy() for snapshot in finished]
+        finished[clock.index] = clock.release_all()
+        self._signals[flag, number] = finished
 
     def _is_up(self, barrier: Barrier) -> bool:
         return barrier in self._signals or len(self._snapshots.get(barrier, ())) == len(self._states)
 
-    def wait(self, clock: PipeClock, flag: object, what: str) -> None:
+    def wait(self, clock: PipeClock, flag: object, call: str) -> None:
         """Wait until a flag is up; other blocks run meanwhile. Raises DeadlockFault if it will never be."""
         if self._failure is not None:
             raise _Abandoned
         index, count = clock.index, len(self._states)
         if count > self._soc.vector_cores:
             raise DeadlockFault(
-                f"{what}: {count} blocks wait for each other, and {self._soc.name} runs {self._soc.vector_cores} at a "
+                f"{call}: {count} blocks wait for each other, and {self._soc.name} runs {self._soc.vector_cores} at a "
                 "time: a device would hang"
             )
         barrier = (flag, self._waits[flag, index])
         self._waits[flag, index] += 1
         if not self._is_up(barrier):
-            self._states[index], self._reasons[index] = WAITING, (barrier, what)
+            self._states[index], self._reasons[index] = WAITING, (barrier, call)
             following = self._next(index)
             if following is None:
                 self._states[index] = RUNNING
@@ -109,12 +109,12 @@ class BlockSchedule:
         if self._passed[barrier] == count:
             del self._passed[barrier], self._snapshots[barrier]
 
-    def give_way(self, index: int, what: str, reads: int, computes: bool) -> None:
+    def give_way(self, index: int, call: str, reads: int, computes: bool) -> None:
         """Let others run, for a block that reads the same bytes again and again: it may wait for what they write there.
 
         Raises DeadlockFault if all blocks that run do so, none of them computes, and nothing has changed for long.
         """
-        self._states[index], self._reasons[index] = WAITING, (_READY, what)
+        self._states[index], self._reasons[index] = WAITING, (_READY, call)
         live = sum(state not in (NEW, ENDED) for state in self._states)  # no more than cores: a device would hang
         following = self._next(index, starting=live < self._soc.vector_cores)
         self.still = 0 if computes else self.still + reads
@@ -188,8 +188,8 @@ class BlockSchedule:
 
     def _deadlock(self, index: int) -> DeadlockFault:
         waiting = [
-            f"block {block} waits in {what}"
-            for block, (_, what) in sorted(self._reasons.items())
+            f"block {block} waits in {call}"
+            for block, (_, call) in sorted(self._reasons.items())
             if self._states[block] is WAITING or (block == index and self._states[block] is RUNNING)
         ]
         ended = ", ".join(str(block) for block, state in enumerate(self._states) if state is ENDED)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.typing import Array
-from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, Descriptor, Geometry, contiguous, repeated, types_of
+from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, MASK, Descriptor, Geometry, contiguous, repeated
 from lngrad_ascend.device.numerics import (
     CAST_MODES,
     CPP_NAMES,
@@ -33,7 +33,7 @@ ONE_MASK = 0  # SELMODE: every repeat chooses by the same bits
 
 
 class Special(NamedTuple):
-    """What an instruction touches and does.
+    """The bytes that an instruction touches, and its computation.
 
     Attributes:
         dst: What it writes.
@@ -52,12 +52,13 @@ class Special(NamedTuple):
 
 
 def _brcb(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
-    size = DTYPES[types_of(d.types)[0]].itemsize
+    memory = ub.typed[d.codes[0]]
+    size = memory.itemsize
     per_block = BLOCK_BYTES // size
     # A block stride of 0 is read as 1.
     dst = repeated(d.dst, size, np.arange(8 * per_block), d.repeat, (d.dst_block or 1, d.dst_repeat))
     src = contiguous(d.src0, 8 * d.repeat, size)
-    memory, into, index = ub.typed[types_of(d.types)[0]], dst.places // size, src.places.reshape(-1, 8) // size
+    into, index = dst.elements, src.elements.reshape(-1, 8)
 
     def compute() -> None:
         memory[into] = np.repeat(memory[index], per_block, axis=1)
@@ -74,12 +75,12 @@ def _extremes(function: Callable[..., object], values: Array) -> tuple[Array, Ar
 
 
 def _repeat_reduce(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
-    operation, code = OPERATIONS[d.op], types_of(d.types)[0]
-    size, memory = DTYPES[code].itemsize, ub.typed[code]
+    operation, memory = OPERATIONS[d.op], ub.typed[d.codes[0]]
+    size = memory.itemsize
     width = REPEAT_BYTES // size
     results = operation.groups or width // 2
     src = repeated(d.src0, size, lanes, d.repeat, (d.src0_block, d.src0_repeat))
-    index = src.places // size
+    index = src.elements
     function: Any = operation.arithmetic
     if results == 1 and function is not np.add:
         return _repeat_extreme(d, ub, lanes, src, function)
@@ -87,7 +88,7 @@ def _repeat_reduce(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     groups = lanes // (width // results)
     taking = np.unique(groups)
     dst = Geometry(d.dst + (np.arange(d.repeat)[:, None] * (d.dst_repeat * results) + taking) * size, size, d.dst)
-    into = dst.places // size
+    into = dst.elements
     fill = 0 if function is np.add else -np.inf if function is np.maximum else np.inf
     values = np.full((d.repeat, width if results > 1 else int(lanes[-1]) + 1), fill, memory.dtype)
 
@@ -106,17 +107,17 @@ def _repeat_extreme(
     d: Descriptor, ub: UnifiedBuffer, lanes: Array, src: Geometry, function: Callable[..., object]
 ) -> Special:
     """WholeReduceMax and Min: the value, its place in the repeat, or both in either order."""
-    code = types_of(d.types)[0]
-    size, memory = DTYPES[code].itemsize, ub.typed[code]
+    memory = ub.typed[d.codes[0]]
+    size = memory.itemsize
     both = d.extra in (VALUE_INDEX, INDEX_VALUE)
     unit = 2 * size if both else 4 if d.extra == ONLY_INDEX else size
     starts = d.dst + np.arange(d.repeat)[:, None] * (d.dst_repeat * unit)
     dst = Geometry(starts + np.arange(0, unit, size), size, d.dst)
-    index, into, whole = src.places // size, dst.places // size, np.dtype(f"u{size}")
+    index, into, unsigned = src.elements, dst.elements, np.dtype(f"u{size}")
 
     def compute() -> None:
         value, place = _extremes(function, memory[index])
-        numbers = lanes[place].astype(np.uint32 if d.extra == ONLY_INDEX else whole)
+        numbers = lanes[place].astype(np.uint32 if d.extra == ONLY_INDEX else unsigned)
         if d.extra == ONLY_INDEX:
             memory[into] = numbers[:, None].view(memory.dtype)
         elif both:
@@ -131,13 +132,10 @@ def _repeat_extreme(
 
 
 def _reduce(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
-    operation, code = OPERATIONS[d.op], types_of(d.types)[0]
-    size, memory = DTYPES[code].itemsize, ub.typed[code]
-    if d.form == COUNT:
-        src = contiguous(d.src0, d.n, size)
-    else:
-        src = repeated(d.src0, size, lanes, d.repeat, (1, d.src0_repeat))
-    into, index = d.dst // size, src.places // size
+    operation, memory = OPERATIONS[d.op], ub.typed[d.codes[0]]
+    size = memory.itemsize
+    src = d.geometry(d.operands[1]._replace(block=1), lanes)
+    into, index = d.dst // size, src.elements
     function: Any = operation.arithmetic
     dst = contiguous(d.dst, 2 if function is not np.add and d.extra else 1, size)
 
@@ -173,27 +171,17 @@ def _bits(places: Geometry, memory: Array, count: int) -> Any:
     return np.unpackbits(memory[places.places], axis=1, bitorder="little")[:, :count].astype(bool)
 
 
-def _rows(
-    start: int, size: int, d: Descriptor, lanes: Array, strides: tuple[int, int], width: int
-) -> tuple[Geometry, int]:
-    """Return the elements of one operand, and how many bits a row has."""
-    if d.form == COUNT:
-        return contiguous(start, d.n, size), d.n
-    return repeated(start, size, lanes, d.repeat, strides), width
-
-
 def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
-    operands, (_, code, *_) = OPERATIONS[d.op].operands, types_of(d.types)
-    memory, size = ub.typed[code], DTYPES[code].itemsize
-    width = REPEAT_BYTES // size
+    operands, memory = OPERATIONS[d.op].operands, ub.typed[d.codes[1]]
+    width = REPEAT_BYTES // memory.itemsize
     if d.form == COUNT and ub.soc.arch != 3510:  # what is short of a repeat takes no part
         d = d._replace(n=d.n // width * width)
-    src0, count = _rows(d.src0, size, d, lanes, (d.src0_block, d.src0_repeat), width)
-    src1, _ = _rows(d.src1, size, d, lanes, (d.src1_block, d.src1_repeat), width)
+    _, src0, src1, _ = (d.geometry(operand, lanes) for operand in d.operands)
+    count = d.n if d.form == COUNT else width  # bits of a row
     nbytes, rows = -(-count // 8), len(src0.places)
     dst = Geometry(d.dst + np.arange(rows * nbytes).reshape(rows, nbytes), 1, d.dst)
     function, taken = COMPARISONS[d.extra], slice(None) if d.form == COUNT else lanes
-    first, second, scalar = src0.places // size, src1.places // size, np.empty(1, memory.dtype)
+    first, second, scalar = src0.elements, src1.elements, np.empty(1, memory.dtype)
 
     def keep(bits: Array) -> Array:
         every = np.zeros((rows, nbytes * 8), bits.dtype)
@@ -208,27 +196,33 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 
     def spread(parts: Sequence[Array]) -> Any:
         every = keep(np.maximum.reduce(list(parts)) % MAX_ORIGINS).reshape(rows, nbytes, 8)
-        number, known = every.max(axis=2), np.packbits(every == 0, axis=2, bitorder="little")[..., 0]
-        return number + (number != 0) * known.astype(np.uint16) * MAX_ORIGINS
+        number, known_bits = every.max(axis=2), np.packbits(every == 0, axis=2, bitorder="little")[..., 0]
+        return number + (number != 0) * known_bits.astype(np.uint16) * MAX_ORIGINS
 
     return Special(dst, (src0, src1) if operands is Operands.COMPARE else (src0,), BLOCK_BYTES, compute, spread)
 
 
 def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     """src0 is selMask, src1 and src2 are the two to choose from; the strides are those of dst, src0 and src1."""
-    operands, code = OPERATIONS[d.op].operands, types_of(d.types)[0]
-    memory, size = ub.typed[code], DTYPES[code].itemsize
-    width = REPEAT_BYTES // size
-    dst, count = _rows(d.dst, size, d, lanes, (d.dst_block, d.dst_repeat), width)
-    first_source, _ = _rows(d.src1, size, d, lanes, (d.src0_block, d.src0_repeat), width)
-    other, _ = _rows(d.src2, size, d, lanes, (d.src1_block, d.src1_repeat), width)
+    operands, memory = OPERATIONS[d.op].operands, ub.typed[d.codes[0]]
+    width = REPEAT_BYTES // memory.itemsize
+    count = d.n if d.form == COUNT else width  # bits of a row
+    target, _, src1, src2 = d.operands
+    dst, first_source, other = (
+        d.geometry(operand, lanes)
+        for operand in (
+            target,
+            src1._replace(block=d.src0_block, repeat=d.src0_repeat),
+            src2._replace(block=d.src1_block, repeat=d.src1_repeat),
+        )
+    )
     nbytes, rows = -(-count // 8), len(dst.places)
     if d.extra == ONE_MASK:
         nbytes = width // 8 if d.form == COUNT else nbytes
         chosen = Geometry(d.src0 + np.zeros((rows, 1), int) + np.arange(nbytes), 1, d.src0)
     else:
         chosen = Geometry(d.src0 + np.arange(rows * nbytes).reshape(rows, nbytes), 1, d.src0)
-    into, first, second = dst.places // size, first_source.places // size, other.places // size
+    into, first, second = dst.elements, first_source.elements, other.elements
     taken, scalar = slice(None) if d.form == COUNT else lanes, np.empty(1, memory.dtype)
 
     def bits() -> Any:
@@ -242,8 +236,8 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
         memory[into] = np.where(bits(), memory[first], scalar if scalars else memory[second])
 
     def spread(parts: Sequence[Array]) -> Any:
-        known = np.unpackbits((parts[0] // MAX_ORIGINS).astype(np.uint8), axis=1, bitorder="little")
-        by = np.repeat(parts[0] % MAX_ORIGINS, 8, axis=1) * (1 - known)
+        known_bits = np.unpackbits((parts[0] // MAX_ORIGINS).astype(np.uint8), axis=1, bitorder="little")
+        by = np.repeat(parts[0] % MAX_ORIGINS, 8, axis=1) * (1 - known_bits)
         by = np.resize(by, (1, count)) if d.extra == ONE_MASK and d.form == COUNT else by[:, :count][:, taken]
         return np.maximum(by, np.where(bits(), parts[1], parts[2] if len(parts) > 2 else 0))
 
@@ -252,17 +246,17 @@ def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 
 
 def _gather(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
-    code = types_of(d.types)[0]
-    memory, size = ub.typed[code], DTYPES[code].itemsize
-    offsets = ub.typed[types_of(d.types)[2]]
+    code, _, offset_code, _ = d.codes
+    memory, offsets = ub.typed[code], ub.typed[offset_code]
+    size = memory.itemsize
     if d.form == COUNT:
         dst, by = contiguous(d.dst, d.n, size), contiguous(d.src1, d.n, 4)
     else:
         dst = repeated(d.dst, size, lanes, d.repeat, (1, d.dst_repeat))
         starts = d.src1 + np.arange(d.repeat)[:, None] * (REPEAT_BYTES // size * 4)
         by = Geometry(starts + lanes * 4, 4, d.src1)
-    into, at = dst.places // size, by.places // 4
-    whole = contiguous(d.src0, (d.src0_end - d.src0) // size, size)
+    into, at = dst.elements, by.elements
+    source = contiguous(d.src0, (d.src0_end - d.src0) // size, size)
 
     def places() -> Any:
         wanted = offsets[at].astype(np.int64) + d.extra
@@ -281,23 +275,20 @@ def _gather(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     def compute() -> None:
         memory[into] = memory[d.src0 // size + places()]
 
-    return Special(dst, (whole, by), BLOCK_BYTES, compute, lambda parts: parts[0][0][places()])
+    return Special(dst, (source, by), BLOCK_BYTES, compute, lambda parts: parts[0][0][places()])
 
 
 def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     """Cast between half and int4b_t, two of which lie in a byte, the first one low."""
-    widening = types_of(d.types)[1] == INT4
-    if d.form == COUNT:
-        lanes, repeats = np.arange(d.n), 1
-        sides = [(d.dst, (1, 0)), (d.src0, (1, 0))]
-    else:
-        repeats = d.repeat
-        sides = [(d.dst, (d.dst_block, d.dst_repeat)), (d.src0, (d.src0_block, d.src0_repeat))]
-    (wide, wide_strides), (narrow, narrow_strides) = sides if widening else sides[::-1]
-    half = repeated(wide, 2, lanes, repeats, wide_strides)
+    widening = d.codes[1] == INT4
+    if d.form == COUNT:  # one repeat, of any length
+        lanes, d = np.arange(d.n), d._replace(form=MASK, repeat=1, dst_block=1, src0_block=1)
+    wide, narrow = d.operands[:2] if widening else d.operands[1::-1]
+    half = d.geometry(wide, lanes)
     byte, first, of = np.unique(lanes // 2, return_index=True, return_inverse=True)
-    pairs, shift = repeated(narrow, 1, byte, repeats, narrow_strides), (lanes % 2 * 4).astype(np.uint8)
-    memory, values, at = ub.typed[CPP_NAMES.index("half")], half.places // 2, pairs.places[:, of]
+    pairs = repeated(narrow.start, 1, byte, d.repeat, (narrow.block, narrow.repeat))
+    shift = (lanes % 2 * 4).astype(np.uint8)
+    memory, values, at = ub.typed[CPP_NAMES.index("half")], half.elements, pairs.places[:, of]
 
     def compute() -> None:
         if widening:

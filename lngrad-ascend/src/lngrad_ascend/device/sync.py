@@ -1,10 +1,10 @@
-"""What orders a kernel: flags and barriers between the pipes of a core, and barriers between blocks."""
+"""The order of a kernel: flags and barriers between the pipes of a core, and barriers between blocks."""
 
 from __future__ import annotations
 
 from lngrad_ascend.device.core import Core, running
 from lngrad_ascend.device.pipes import ALL_PIPES, EVENT_PIPES, PIPE_NAMES, HardEvent, S, pipe_t
-from lngrad_ascend.device.report import site_text
+from lngrad_ascend.device.report import Instruction, site_text
 from lngrad_ascend.device.schedule import Signal
 from lngrad_ascend.faults import SyncFault
 
@@ -78,11 +78,11 @@ def SyncAll(isAIVOnly: bool = True) -> None:
         DeadlockFault: Some block will never come here.
     """
     core = running("SyncAll")
-    site = core.record("SyncAll", S)[3]
+    instruction = core.record("SyncAll", S)
     core.clock.barrier_all()
     if core.schedule is not None:
         core.schedule.set(core.index, "SyncAll", core.clock.release_all())
-        core.schedule.wait(core.clock, "SyncAll", f"SyncAll at {site_text(site)}")
+    _wait(core, "SyncAll", instruction)
 
 
 def CrossCoreSetFlag(flagId: int, modeId: int = 0, pipe: pipe_t = pipe_t.PIPE_MTE3) -> None:
@@ -116,10 +116,7 @@ def CrossCoreWaitFlag(flagId: int) -> None:
     """
     core = running("CrossCoreWaitFlag")
     flag = flagId % CROSS_CORE_FLAGS
-    name = f"CrossCoreWaitFlag({flag})"
-    site = core.record(name, S)[3]
-    if core.schedule is not None:
-        core.schedule.wait(core.clock, flag, f"{name} at {site_text(site)}")
+    _wait(core, flag, core.record(f"CrossCoreWaitFlag({flag})", S))
 
 
 def IBSet(blockIdx: int, eventID: int) -> None:
@@ -142,10 +139,7 @@ def IBWait(blockIdx: int, eventID: int) -> None:
         DeadlockFault: No block will raise it.
     """
     core = running("IBWait")
-    name = f"IBWait({blockIdx}, {eventID})"
-    site = core.record(name, S)[3]
-    if core.schedule is not None:
-        core.schedule.wait(core.clock, Signal(blockIdx, eventID), f"{name} at {site_text(site)}")
+    _wait(core, Signal(blockIdx, eventID), core.record(f"IBWait({blockIdx}, {eventID})", S))
     core.clock.barrier_all()
 
 
@@ -183,6 +177,12 @@ def MutexUnlock(pipe: pipe_t, mutexID: int) -> None:
     core.record(f"Mutex::Unlock({mutexID})", pipe)
 
 
+def _wait(core: Core, flag: object, instruction: Instruction) -> None:
+    """Let a block wait for a flag of other blocks."""
+    if core.schedule is not None:
+        core.schedule.wait(core.clock, flag, f"{instruction[0]} at {site_text(instruction[3])}")
+
+
 def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
     pipes = EVENT_PIPES.get(event)
     if pipes is None:
@@ -192,14 +192,3 @@ def _pipes(core: Core, api: str, event: int, identity: int) -> tuple[int, int]:
     if not 0 <= identity < limit:
         raise SyncFault(f"{api}: an event id is 0 to {limit - 1} on {core.soc.name}, got {identity}")
     return pipes
-
-
-def check_flags(core: Core) -> None:
-    """Refuse flags that are raised at the end of a kernel; "device" leaves them to the next one.
-
-    Raises:
-        SyncFault: Naming every one.
-    """
-    if core.flags and core.checked:
-        left = ", ".join(f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in core.flags.values())
-        raise SyncFault(f"end of kernel: {len(core.flags)} flags were never waited for: {left} [ErrorSync3]")

@@ -1,4 +1,4 @@
-"""What a kernel asks of the system: block numbers, tiling, the workspace, filling global memory, scalars."""
+"""The system's functions for kernels: block numbers, tiling, the workspace, filling global memory, scalars."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lngrad_ascend.device.global_tensor import GlobalTensor
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.pipes import MTE3, V
 from lngrad_ascend.device.pipes import S as SCALAR
+from lngrad_ascend.device.races import ATOMIC
 from lngrad_ascend.device.report import caller
 from lngrad_ascend.device.unified_buffer import Allocation, State, TPosition
 from lngrad_ascend.device.vector import DUPLICATE
@@ -29,7 +30,7 @@ BURST_BYTES = 255 * 32
 
 
 class CacheLine:
-    """How much of the data cache DataCacheCleanAndInvalid takes."""
+    """The part of the data cache that DataCacheCleanAndInvalid takes."""
 
     SINGLE_CACHE_LINE = 0
     ENTIRE_DATA_CACHE = 1
@@ -106,12 +107,12 @@ def set_atomic(api: str, T: Any, combine: Callable[..., Any]) -> None:
 
 
 def SetAtomicMax(T: Any) -> None:
-    """As SetAtomicAdd: the larger one stays. C prototype: ``template <typename T> void SetAtomicMax()``."""
+    """Let later copies to global memory keep the larger number. C prototype: ``template <typename T> void SetAtomicMax()``."""
     set_atomic("SetAtomicMax", T, np.maximum)
 
 
 def SetAtomicMin(T: Any) -> None:
-    """As SetAtomicAdd: the smaller one stays. C prototype: ``template <typename T> void SetAtomicMin()``."""
+    """Let later copies to global memory keep the smaller number. C prototype: ``template <typename T> void SetAtomicMin()``."""
     set_atomic("SetAtomicMin", T, np.minimum)
 
 
@@ -145,7 +146,7 @@ def _atomic_place(api: str, gm: GlobalTensor) -> tuple[np.generic, Any]:
     core = running(api)
     core.reads((region.start + start, region.start + stop))
     instruction = core.record(api, SCALAR)
-    core.touch_global(instruction, region, start, stop, writing=True, atomic=True)
+    core.touch_global(instruction, region, ((start, stop),), ATOMIC)
     place = region.data[start:stop].view(gm.bound(api)[1])
     return place[0].copy(), place
 
@@ -200,7 +201,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     """
     core, site = running("InitOutput"), caller()
     dtype = gm.bound("InitOutput")[1]
-    whole = GlobalTensor.at(*gm.window("InitOutput", 0, size), dtype, gm.bypass)
+    target = GlobalTensor.at(*gm.window("InitOutput", 0, size), dtype, gm.bypass)
     if size == 0:
         return
     ub, start = core.ub, core.ub.next_free
@@ -226,7 +227,7 @@ def InitOutput(gm: GlobalTensor, size: int, value: float = 0) -> None:
     core.clock.acquire(MTE3, core.clock.release(V))
     for first in range(0, size, count):
         part = min(count, size - first) * dtype.itemsize
-        copy_global(site, "DataCopyPad", source, whole[first], Blocks(1, part, part, part), inward=False)
+        copy_global(site, "DataCopyPad", source, target[first], Blocks(1, part, part, part), inward=False)
 
 
 def SetDeqScale(scale: float) -> None:

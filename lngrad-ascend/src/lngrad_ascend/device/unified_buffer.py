@@ -19,7 +19,7 @@ from lngrad_ascend.faults import CapacityFault
 
 
 class TPosition(enum.Enum):
-    """Where a tensor lies, as kernels name it. Only the vector positions are simulated; the cube's are not."""
+    """The position of a tensor, as kernels name it. Only the vector positions are simulated; the cube's are not."""
 
     __hash__ = object.__hash__  # every call of a queue looks one up; Enum's own is a function in Python
     GM = "GM"
@@ -38,7 +38,7 @@ class TPosition(enum.Enum):
 
 
 class State(enum.Enum):
-    """Where a piece of the Unified Buffer is in its life."""
+    """The state of a piece of the Unified Buffer."""
 
     __hash__ = object.__hash__
     FREE = "free"
@@ -113,7 +113,7 @@ class Registers:
 
 @dataclass
 class Origin:
-    """Why bytes have no value: what happened, who owned them, and the first instruction that read them."""
+    """The reason why bytes have no value, and the first instruction that read them."""
 
     text: str
     first: Instruction | None = None
@@ -221,12 +221,12 @@ class UnifiedBuffer:
 
     def settle(self, spans: Sequence[Span]) -> bool:
         """Note which spans have a value throughout, and return whether all have."""
-        whole = True
+        complete = True
         for span in spans:
             if not span.valid:
                 span.valid = not self.poison[span.start : span.stop].any()
-                whole = whole and span.valid
-        return whole
+                complete = complete and span.valid
+        return complete
 
     def doubt(self, runs: Sequence[tuple[int, int]]) -> None:
         """Look again at ranges to which bytes without a value were carried."""

@@ -29,7 +29,6 @@ from typing import Any, ParamSpec, Union, cast
 from lngrad.errors import DtypeError
 from lngrad_ascend.device.descriptors import (
     COUNT,
-    MASK,
     BinaryRepeatParams,
     BrcbRepeatParams,
     CopyRepeatParams,
@@ -49,25 +48,25 @@ Unary = Union[UnaryRepeatParams, Sequence[int], None]  # noqa: UP007
 
 
 class CMPMODE(enum.IntEnum):
-    """What Compare asks for."""
+    """The comparisons of Compare."""
 
     LT, GT, EQ, LE, GE, NE = range(6)
 
 
 class SELMODE(enum.IntEnum):
-    """By which bits Select chooses: the same for every repeat, or one for each element."""
+    """The bits by which Select chooses: the same for every repeat, or one for each element."""
 
     VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE = range(3)
 
 
 class ReduceOrder(enum.IntEnum):
-    """What a maximum or a minimum of a repeat gives."""
+    """The results of a maximum or a minimum of a repeat."""
 
     ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX = range(4)
 
 
 class ReduceType(enum.Enum):
-    """What ReduceRepeat computes."""
+    """The computations of ReduceRepeat."""
 
     SUM = "WholeReduceSum"
     MAX = "WholeReduceMax"
@@ -89,11 +88,12 @@ def issue_unary(
 
 
 def _issue(
-    name: str, form: tuple[int, ...], strides: tuple[int, ...], extra: int, dst: LocalTensor, *sources: LocalTensor,
-    scalar: float = 0.0,
+    name: str, count: Mask, repeatTime: int | None, strides: tuple[int, ...], extra: int, dst: LocalTensor,
+    *sources: LocalTensor, scalar: float = 0.0, api: str = "",
 ) -> None:  # fmt: skip
     """Issue an instruction that has another meaning of the strides, a use for ``extra``, or up to three sources."""
     op, codes, places, handles = NUMBERS_OF[name], dst.code, [], [0, 0, 0]
+    form = elements_of(api or name, count, repeatTime)
     for number, source in enumerate(sources):
         codes |= source.code << 8 * (number + 1)
         places += [source.start, source.end]
@@ -159,8 +159,8 @@ def _repeat_reduction(
     dst: LocalTensor, src: LocalTensor, mask: Mask, repeatTime: int, dstRepStride: int, srcBlkStride: int,
     srcRepStride: int, order: ReduceOrder = ReduceOrder.ORDER_VALUE_INDEX, *, op: int = 0,
 ) -> None:  # fmt: skip
-    strides, name = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8), OPERATIONS[op].name
-    _issue(name, elements_of(name, mask, repeatTime), strides, int(order), dst, src)
+    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+    _issue(OPERATIONS[op].name, mask, repeatTime, strides, int(order), dst, src)
 
 
 @_form
@@ -168,8 +168,8 @@ def _block_reduction(
     dst: LocalTensor, src: LocalTensor, repeatTime: int, mask: Mask, dstRepStride: int, srcBlkStride: int,
     srcRepStride: int, *, op: int = 0,
 ) -> None:  # fmt: skip
-    strides, name = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8), OPERATIONS[op].name
-    _issue(name, elements_of(name, mask, repeatTime), strides, 0, dst, src)
+    strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
+    _issue(OPERATIONS[op].name, mask, repeatTime, strides, 0, dst, src)
 
 
 def mathematical(
@@ -179,7 +179,7 @@ def mathematical(
     sources = [operand for operand in operands if isinstance(operand, LocalTensor)]
     (scalar,) = [float(operand) for operand in operands if not isinstance(operand, LocalTensor)] or [0.0]
     buffers = [*sources, *([dst] * (2 - len(sources))), *([sharedTmpBuffer] if sharedTmpBuffer else [])]
-    _issue(name, elements_of(name, count, None), _PACKED, 0, dst, *buffers, scalar=scalar)
+    _issue(name, count, None, _PACKED, 0, dst, *buffers, scalar=scalar)
 
 
 _PACKED = (1, 1, 1, 8, 8, 8)  # strides without gaps
@@ -242,7 +242,7 @@ def Duplicate(
             const uint8_t repeatTime, const uint16_t dstBlockStride, const uint8_t dstRepeatStride)
     """
     strides = (dstBlockStride, 1, 1, dstRepeatStride, 8, 8)
-    _issue("Duplicate", elements_of("Duplicate", count, repeatTime), strides, 0, dst, scalar=scalarValue)
+    _issue("Duplicate", count, repeatTime, strides, 0, dst, scalar=scalarValue)
 
 
 def Copy(
@@ -298,7 +298,6 @@ def Cast(
     """
     if not isinstance(roundMode, RoundMode):
         raise DtypeError(f"Cast: roundMode must be a RoundMode, got {roundMode!r}")
-    form = elements_of("Cast", count, repeatTime)
     if repeatParams is None:
         wide = max(dst.dtype.itemsize, src.dtype.itemsize)
         strides: tuple[int, ...] = (1, 1, 8 * dst.dtype.itemsize // wide, 8 * src.dtype.itemsize // wide)
@@ -306,7 +305,7 @@ def Cast(
         strides = params_of("Cast", UnaryRepeatParams, repeatParams)
     d, s, dr, sr = strides
     extra = CAST_MODES.index(roundMode) + 256 * saturate
-    _issue("Cast", form, (d, s, 1, dr, sr, 8), extra, dst, src)
+    _issue("Cast", count, repeatTime, (d, s, 1, dr, sr, 8), extra, dst, src)
 
 
 def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: BrcbRepeatParams | Sequence[int]) -> None:
@@ -319,7 +318,7 @@ def Brcb(dst: LocalTensor, src: LocalTensor, repeatTime: int, repeatParams: Brcb
     """
     block, repeat = params_of("Brcb", BrcbRepeatParams, repeatParams)
     strides = (block, 1, 1, repeat, 8, 8)
-    _issue("Brcb", (MASK, 0, 0, repeatTime), strides, 0, dst, src)
+    _issue("Brcb", 0, repeatTime, strides, 0, dst, src)
 
 
 def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
@@ -327,7 +326,7 @@ def CreateVecIndex(dst: LocalTensor, firstValue: float, count: int) -> None:
 
     C prototype: ``void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint32_t count)``
     """
-    _issue("CreateVecIndex", elements_of("CreateVecIndex", count, None), _PACKED, 0, dst, scalar=firstValue)
+    _issue("CreateVecIndex", count, None, _PACKED, 0, dst, scalar=firstValue)
 
 
 def Compare(
@@ -349,8 +348,7 @@ def Compare(
             const BinaryRepeatParams& repeatParams)
     """
     strides = params_of("Compare", BinaryRepeatParams, repeatParams)
-    form = elements_of("Compare", count, repeatTime)
-    _issue("Compare", form, strides, int(cmpMode), dst, src0, src1)
+    _issue("Compare", count, repeatTime, strides, int(cmpMode), dst, src0, src1)
 
 
 def CompareScalar(
@@ -364,8 +362,7 @@ def CompareScalar(
 ) -> None:
     """`Compare` with a scalar; its newer name is Compares."""
     d, s, dr, sr = params_of("CompareScalar", UnaryRepeatParams, repeatParams)
-    form = elements_of("CompareScalar", count, repeatTime)
-    _issue("CompareScalar", form, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
+    _issue("CompareScalar", count, repeatTime, (d, s, 1, dr, sr, 8), int(cmpMode), dst, src0, scalar=src1Scalar)
 
 
 def Select(
@@ -388,11 +385,10 @@ def Select(
             const BinaryRepeatParams& repeatParams)
     """
     strides = params_of("Select", BinaryRepeatParams, repeatParams)
-    form = elements_of("Select", count, repeatTime)
     if isinstance(src1, LocalTensor):
-        _issue("Select", form, strides, int(selMode), dst, selMask, src0, src1)
+        _issue("Select", count, repeatTime, strides, int(selMode), dst, selMask, src0, src1)
     else:
-        _issue("SelectScalar", form, strides, int(selMode), dst, selMask, src0, scalar=src1)
+        _issue("SelectScalar", count, repeatTime, strides, int(selMode), dst, selMask, src0, scalar=src1, api="Select")
 
 
 def Gather(
@@ -413,9 +409,8 @@ def Gather(
         void Gather(…, const uint64_t mask | const uint64_t mask[], const uint8_t repeatTime,
             const uint16_t dstRepStride)
     """
-    form = elements_of("Gather", count, repeatTime)
     strides = (1, 1, 1, dstRepStride, 8, 8)
-    _issue("Gather", form, strides, srcBaseOffset, dst, src, srcOffset)
+    _issue("Gather", count, repeatTime, strides, srcBaseOffset, dst, src, srcOffset)
 
 
 # Neighbours are added first, then neighbouring sums. dstRepStride is in results of a repeat, the other two in blocks.
@@ -451,8 +446,7 @@ def ReduceRepeat(
     CANN: ``reduceType`` is an argument.
     """
     strides = (1, srcBlkStride, 1, dstRepStride, srcRepStride, 8)
-    form = elements_of("ReduceRepeat", mask, repeatTime)
-    _issue(reduceType.value, form, strides, int(order), dst, src)
+    _issue(reduceType.value, mask, repeatTime, strides, int(order), dst, src, api="ReduceRepeat")
 
 
 def ReduceSum(
@@ -477,7 +471,7 @@ def ReduceSum(
     a tree and the partial sums one after another. dst needs the alignment of an element only.
     """
     strides = (1, 1, 1, 1, srcRepStride, 8)
-    _issue("ReduceSum", elements_of("ReduceSum", count, repeatTime), strides, 0, dst, src, sharedTmpBuffer)
+    _issue("ReduceSum", count, repeatTime, strides, 0, dst, src, sharedTmpBuffer)
 
 
 @_form
@@ -485,8 +479,8 @@ def _extreme(
     dst: LocalTensor, src: LocalTensor, sharedTmpBuffer: LocalTensor, count: Mask, repeatTime: int | None = None,
     srcRepStride: int = 8, calIndex: bool = False, *, op: int = 0,
 ) -> None:  # fmt: skip
-    strides, name = (1, 1, 1, 1, srcRepStride, 8), OPERATIONS[op].name
-    _issue(name, elements_of(name, count, repeatTime), strides, int(calIndex), dst, src, sharedTmpBuffer)
+    strides = (1, 1, 1, 1, srcRepStride, 8)
+    _issue(OPERATIONS[op].name, count, repeatTime, strides, int(calIndex), dst, src, sharedTmpBuffer)
 
 
 # The prototypes are those of ReduceSum, with ``bool calIndex = 0`` at the end: then dst[1] is its place, in the bits of T.

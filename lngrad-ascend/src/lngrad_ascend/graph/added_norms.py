@@ -121,19 +121,19 @@ class AddedNormOp:
         row = self._row
         known = {name: sizes[self._names[name]] for name in row.inputs}
         like_x = [known[name] for name in self._of(Role.TENSOR, row.inputs)]
-        whole: Shape = next((shape for shape in like_x if shape not in (None, UNKNOWN_RANK)), UNKNOWN_RANK)
+        common: Shape = next((shape for shape in like_x if shape not in (None, UNKNOWN_RANK)), UNKNOWN_RANK)
         gamma: Shape = known["gamma"] or ()
         rows: Shape = UNKNOWN_RANK
-        if UNKNOWN_RANK in (whole, gamma) or len(gamma) > len(whole):
-            x = whole
+        if UNKNOWN_RANK in (common, gamma) or len(gamma) > len(common):
+            x = common
         else:
-            lead = len(whole) - len(gamma)
+            lead = len(common) - len(gamma)
             statistics = [
                 (*shape[:lead], *(UNKNOWN,) * len(gamma))
                 for name, shape in known.items()
-                if row.roles[name] is Role.STATISTIC and shape is not None and len(shape) == len(whole)
+                if row.roles[name] is Role.STATISTIC and shape is not None and len(shape) == len(common)
             ]
-            x = _merged(len(whole), [*like_x, (*(UNKNOWN,) * lead, *gamma), *statistics])
+            x = _merged(len(common), [*like_x, (*(UNKNOWN,) * lead, *gamma), *statistics])
             rows, gamma = x[:lead] + (1,) * len(gamma), x[lead:]
         forms = {Role.TENSOR: x, Role.STATISTIC: rows, Role.PARAMETER: gamma}
         results = [forms[row.roles[name]] for name in row.outputs]
@@ -184,7 +184,7 @@ def _facts(array: Any) -> TensorFacts | None:
 
 
 def _merged(rank: int, shapes: Sequence[Shape | None]) -> Shape:
-    """What is known of a shape that several arrays have."""
+    """Return the known dimensions of a shape that several arrays have."""
     fitting = [shape for shape in shapes if shape is not None and len(shape) == rank]
     return tuple(next((size for size in sizes if size != UNKNOWN), UNKNOWN) for sizes in zip(*fitting, strict=True))
 

@@ -83,7 +83,7 @@ class PdOutputs(NamedTuple):
 
 
 class GraphOp:
-    """What both ops share; they differ in their third input.
+    """The part that both ops share; they differ in their third input.
 
     Attributes:
         name: Of the op.
@@ -110,8 +110,8 @@ class GraphOp:
         """
         self._check_number(shapes)
         takes_empty = socs.current().documents == "master"
-        dy, x, statistic, mean, gamma = known = [tuple(shape) for shape in shapes]
-        for name, shape in zip(self.inputs, known, strict=True):
+        dy, x, statistic, mean, gamma = sizes = [tuple(shape) for shape in shapes]
+        for name, shape in zip(self.inputs, sizes, strict=True):
             least = 1 if name in ("dy", "x") and not takes_empty else 0
             if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
                 raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
@@ -318,7 +318,7 @@ def _rstd(variance: Known, epsilon: float) -> Known:
 
 
 def _run_half_away(inputs: tuple[Known, ...], mask: Mask, kind: str, dtypes: tuple[str, str]) -> PdOutputs:
-    """As Atlas A2 rounds dy, x, mean, rstd, gamma's results: in float32, then to `dtypes`, ties of bfloat16 away from zero."""
+    """Compute from dy, x, mean, rstd, gamma as Atlas A2 rounds: in float32, then to `dtypes`, bfloat16 half away from zero."""
     grads = layer_norm_backward(*(as_numpy(array).astype(np.float32) for array in inputs), output_mask=mask)
     results: list[Known | None] = [None, None, None]
     for place, (result, dtype) in enumerate(zip(grads, (dtypes[0], dtypes[1], dtypes[1]), strict=True)):
@@ -391,7 +391,7 @@ def strategy(
     if not 1 <= normalized <= len(sizes) or any(size < (0 if row.regbase else 1) for size in sizes):
         raise ShapeError(f"shape: expected at least {normalized} dimensions, none of them empty, got {sizes}")
     dtypes = dtype_name(dtype), dtype_name(dtype if gamma_dtype is None else gamma_dtype)
-    if dtypes not in {known[:2] for known in DTYPE_ROWS}:
+    if dtypes not in {dtype_row[:2] for dtype_row in DTYPE_ROWS}:
         raise DtypeError(f"dtype, gamma_dtype: expected a row of the op's table, got {dtypes[0]} with {dtypes[1]}")
     M, N = math.prod(sizes[:-normalized]), math.prod(sizes[-normalized:])
     row_bytes = N * (4 if dtypes[0] == "float32" else 2)

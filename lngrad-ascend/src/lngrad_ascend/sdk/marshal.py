@@ -139,7 +139,7 @@ class _Entry:
 
 
 def _reader(function: Function, parameter: Parameter, at: int, unified: bool) -> Reader:
-    """How one argument is made from its word and the others of a call."""
+    """Return the function that makes an argument of its word and the call's other words."""
     if parameter.kind is Kind.HANDLE:
         return _handle
     if unified and parameter.base == "aclrtMemcpyKind":

@@ -281,7 +281,7 @@ def _build(
 
 
 def _helpers(source: Path, flags: list[str]) -> list[Path]:
-    """What is linked to a test: the .cpp beside headers that it includes by name, and op_host's tiling if it runs that."""
+    """Sources that are linked to a test: the .cpp beside headers that it includes by name, and op_host's tiling."""
     text = source.read_text(errors="replace")
     names = re.findall(r'#include\s+"(\w+)\.h"', text)
     folders = [Path(flag[2:]) for flag in flags if flag.startswith("-I")]

@@ -23,7 +23,7 @@ HANDLE_SPAN = KIND_SPAN * len(HANDLES)
 
 
 class foreign_pointer:
-    """In the place of an object: what a pointer that is no handle leads to. No interface takes it."""
+    """Stands for the object of a pointer that is no handle; every interface refuses it."""
 
 
 _FOREIGN = foreign_pointer()
@@ -51,7 +51,7 @@ class Handles:
         return number
 
     def object_of(self, number: int) -> Any:
-        """Return the object behind a number: None for 0, else what every interface refuses with the right text."""
+        """Return the object of a number, None for 0; for others an object that every interface refuses by its own text."""
         if number == 0:
             return None
         found = self._objects.get(number)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from lngrad.errors import MISSING, LngradError, printable
+from lngrad.support.children import how_it_died
 from lngrad.support.compilers import c_compiler, cxx_compiler
 from lngrad_ascend.cpp.bridge import SETTINGS_VARIABLE
 from lngrad_ascend.cpp.compiling import without_chevrons
@@ -68,7 +69,7 @@ def run_program(
                 write_toolkit(toolkit, settings)
             python = host(toolkit)
             found = [*flags, *_INSIDE * bool(python), *cflags(toolkit), f"-I{source.resolve().parent}"]
-            compile_program(_plain(source, Path(scratch)), program, found, libs(toolkit))
+            compile_program(plain_source(source, Path(scratch)), program, found, libs(toolkit))
         sys.stdout.flush()
         environment = {**os.environ, **({SETTINGS_VARIABLE: rules} if rules else {})}
         command = [python, "-I", _HOSTED] if python else []
@@ -85,16 +86,15 @@ def run_program(
             process.kill()
             process.wait()
     if code < 0 and code != -getattr(signal, "SIGPIPE", 0):  # that is no crash: whoever read its output has gone
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        print(printable(f"lngrad: {source}: crashed ({name})"), file=sys.stderr)
+        print(printable(f"lngrad: {source}: {how_it_died(code, '')}"), file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 
-def _plain(source: Path, scratch: Path) -> Path:
-    """The file, or what an .asc file is in plain C++: its launches by macro, its lines as they were."""
+def plain_source(source: Path, folder: Path) -> Path:
+    """The file, or for an .asc file one in the folder, in plain C++: its launches by macro, its lines as they were."""
     if source.suffix != ".asc":
         return source
-    plain = scratch / f"{source.stem}.cpp"
+    plain = folder / f"{source.stem}_asc.cpp"
     place = json.dumps(str(source.resolve()))
     text = without_chevrons(source.read_text(encoding="utf-8"))
     plain.write_text(f'#include "tikicpulib.h"\n#line 1 {place}\n{text}', encoding="utf-8")

@@ -97,19 +97,19 @@ def is_toolkit(folder: Path) -> bool:
 
 
 def cflags(folder: Path) -> list[str]:
-    """What a compiler needs to find the headers, and to know the SoC as kernels ask for it."""
+    """Flags by which a compiler finds the headers and defines the SoC's macros."""
     soc = folder.resolve() / "include" / "lngrad" / "soc.h"
     return [*_include(folder.resolve()), *(["-include", str(soc)] if soc.is_file() else [])]  # older folders lack it
 
 
 def host(folder: Path) -> str:
-    """Return the Python that programs of this folder must be inside of, as it has no shared library; "" where it has one."""
+    """Return the Python that must contain programs of this folder because it has no shared library; "" where it has one."""
     python, libpython = texts.python_of((folder / "src" / "environment.h").read_text())
     return "" if libpython else python
 
 
 def libs(folder: Path) -> list[str]:
-    """What a compiler needs to link a program that finds its library without LD_LIBRARY_PATH."""
+    """Flags that link a program which finds its library without LD_LIBRARY_PATH."""
     library = folder.resolve() / "lib64"
     return [f"-L{library}", f"-Wl,-rpath,{library}", *(f"-l{name}" for name in LINKED)]
 
@@ -119,7 +119,7 @@ def _include(folder: Path) -> list[str]:
 
 
 def _files(folder: Path, settings: Settings) -> dict[str, str]:
-    """Every file but the library, by its path. A kind of headers to come is one more row."""
+    """Every file but the library, by its path."""
     shim = resources("lngrad_ascend.sdk") / "shim"
     return {
         **{f"include/{path}": text for path, text in (headers() | header_files()).items()},

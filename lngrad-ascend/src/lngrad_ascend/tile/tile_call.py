@@ -1,4 +1,4 @@
-"""One call of a tile API: what CANN's CPU-debug build checks, and what happens where operands share memory.
+"""A call of a tile API: the checks of CANN's CPU-debug build, and operands that share memory.
 
 The manuals allow source and destination to share memory. Whether that changes the result depends on the order of the
 instructions, on the chunks and on isReuseSource; instead of guessing, such a call runs a second time on separate
@@ -34,7 +34,7 @@ else:
 
 
 class Operand(NamedTuple):
-    """One tensor of a call: the parameter's name in CANN, the tensor, and how many elements the tiling needs."""
+    """A tensor of a call: the parameter's name in CANN, the tensor, and the elements that the tiling needs."""
 
     name: str
     tensor: LocalTensor
@@ -58,7 +58,7 @@ def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
 
 
 class TileCall(Generic[Tensors]):
-    """One call of a tile API.
+    """A call of a tile API.
 
     Args:
         api: Name of the API.

@@ -60,11 +60,11 @@ class Words:
             raise TilingError(f"{self.api}: {text}")
         self._complaints.append(text)
 
-    def word(self, what: str, value: int) -> int:
+    def word(self, name: str, value: int) -> int:
         """Return ``value`` as a uint32_t; a value that does not fit is an error, or wraps when lenient."""
         if 0 <= value <= UINT32_MAX:
             return value
-        self.rule(False, f"{what}: {value} does not fit a uint32_t (0 to {UINT32_MAX}) and would wrap silently")
+        self.rule(False, f"{name}: {value} does not fit a uint32_t (0 to {UINT32_MAX}) and would wrap silently")
         return value & UINT32_MAX
 
     def shape(self, srcShape: Sequence[int], typeSize: int) -> tuple[int, int, int, int]:

@@ -30,7 +30,7 @@ TYPE_SIZES = {"half": 2, "float16": 2, "float": 4, "float32": 4}
 
 @dataclass(frozen=True)
 class Buffer:
-    """One part of the temporary buffer, in bytes: where it starts, what the tiling reserves, what a kernel touches."""
+    """A part of the temporary buffer, in bytes: its start, what the tiling reserves, what a kernel touches."""
 
     name: str
     start: int
@@ -164,7 +164,7 @@ def safe_stack_bytes(
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a tile API: everything that its temporary buffer depends on."""
+    """A call of a tile API: everything that its temporary buffer depends on."""
 
     api: str
     dims: tuple[int, ...]
@@ -247,7 +247,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """How many shapes of the sweep end in each verdict, for one dtype, reuse and stack."""
+    """The counts of shapes by verdict, for one dtype, reuse and stack."""
 
     dtype: str
     reuse_source: bool

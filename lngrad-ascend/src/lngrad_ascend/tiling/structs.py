@@ -44,7 +44,7 @@ _FORMATS = {"float": "<f", **{name: typing.get_args(globals()[name])[1] for name
 
 
 class _Field(NamedTuple):
-    """One field of a struct: where it lies, and how it is written."""
+    """A field of a struct: its place, and its format."""
 
     name: str
     start: int

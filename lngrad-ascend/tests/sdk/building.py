@@ -19,11 +19,8 @@ needs_c = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compi
 needs_cxx = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
 
-def build(toolkit: Path, source: Path | str, folder: Path, *flags: str) -> Path:
-    """Compile a file, or the text of a C program, with every warning an error."""
-    if isinstance(source, str):
-        source, text = folder / "program.c", source
-        source.write_text(text)
+def build(toolkit: Path, source: Path, folder: Path, *flags: str) -> Path:
+    """Compile a program with every warning an error."""
     program = folder / source.stem
     strict = ["-Wall", "-Wextra", "-Werror", "-pthread", *flags]
     compile_program(source, program, [*cflags(toolkit), *strict], libs(toolkit))

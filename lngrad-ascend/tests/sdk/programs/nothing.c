@@ -1,0 +1,6 @@
+#include "start.h"
+int main(void)
+{
+    start();
+    return 0;
+}

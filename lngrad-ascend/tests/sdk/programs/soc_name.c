@@ -1,0 +1,7 @@
+#include "start.h"
+int main(void)
+{
+    start();
+    puts(aclrtGetSocName());
+    return 0;
+}

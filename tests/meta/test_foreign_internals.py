@@ -20,7 +20,7 @@ INTERNAL = (
     "jaxlib",
     "torch._inductor",
 )
-PUBLIC = {"_fields", "_replace", "_asdict", "_make"}  # of named tuples
+PUBLIC = {"_fields", "_field_defaults", "_replace", "_asdict", "_make"}  # of named tuples
 
 
 def names_of_our_own() -> set[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lngrad
-from aclnn_harness import Call, tensor
+from aclnn_harness import Call
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
 from lngrad.support.dtypes import numpy_dtype
@@ -66,8 +66,8 @@ def test_what_no_return_code_goes_with_is_taken(mode):
         check_grads(Grads(*LayerNormGradV3(inputs.dy, inputs.x, rstd, mean, inputs.gamma)), inputs)
         call = Call(Case((2, 3), (16,)))
         call.inputs = inputs
-        call.arguments |= {"gradOut": tensor(inputs.dy), "input": tensor(inputs.x), "mean": tensor(mean)}
-        call.arguments |= {"rstd": tensor(rstd), "weightOptional": tensor(inputs.gamma)}
+        call.changed(gradOut=inputs.dy, input=inputs.x, mean=mean)
+        call.changed(rstd=rstd, weightOptional=inputs.gamma)
         call.check()
 
 

@@ -933,8 +933,8 @@ def test_mixed_on_a_device(columns: int, dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1024, 131072])
 def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
-    from lngrad.bench import cuda
     from lngrad.bench.cases import Job
+    from peer_libraries import cuda
 
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GiB of the device's memory")

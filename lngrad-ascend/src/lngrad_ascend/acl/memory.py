@@ -124,8 +124,9 @@ def region_of(name: str, data: object) -> Region:
     if array.dtype.hasobject:
         raise invalid_param(f"{name}: expected a buffer of numbers, got one of Python objects")
     if not array.flags.c_contiguous:
-        text = f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
-        raise invalid_param(text)
+        raise invalid_param(
+            f"{name}: expected a contiguous buffer, got strides {array.strides} for shape {array.shape}"
+        )
     return Region(array.reshape(-1).view(np.uint8), None)
 
 

@@ -78,8 +78,10 @@ class aclrtStream(Handle):
         with self._running:
             # A finalizer, a signal handler or a host function, in the midst of one, would wait for itself.
             if self._at_work:
-                text = "stream: expected a call from outside of its tasks, got one from within"
-                raise StatusError(aclError.ACL_ERROR_RT_FAILURE, text)
+                raise StatusError(
+                    aclError.ACL_ERROR_RT_FAILURE,
+                    "stream: expected a call from outside of its tasks, got one from within",
+                )
             self._run_tasks()
             error, self._error = self._error, None
         if error is not None:

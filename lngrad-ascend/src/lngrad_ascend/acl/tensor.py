@@ -123,8 +123,9 @@ class aclTensor(Handle):
         shape = _sizes("viewDims", viewDims)
         steps = contiguous_strides(shape) if strides is None else _sizes("strides", strides)
         if len(steps) != len(shape):
-            text = f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
-            raise invalid_argument(text)
+            raise invalid_argument(
+                f"strides: expected {len(shape)} of them, one per dimension of the view, got {len(steps)}"
+            )
         facts = TensorFacts(enumerator("dataType", aclDataType, dataType), shape, steps)
         (start,) = _sizes("offset", (offset,))
         layout, dims = enumerator("format", aclFormat, format), _sizes("storageDims", storageDims)

@@ -57,8 +57,9 @@ class aclOpExecutor(Handle):
             if not tensor.alive:
                 raise invalid_argument(f"{name}: expected a living aclTensor, got one destroyed since phase 1")
             if tensor.facts is not facts and tensor.facts != facts:
-                text = f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
-                raise invalid_argument(text)
+                raise invalid_argument(
+                    f"{name}: expected what phase 1 saw, got an aclTensor initialised anew: {tensor.facts}"
+                )
             view = self.rebound.get(name, tensor.view)
             if view is None:
                 raise null_argument(f"{name}: expected data, got a null address")

@@ -69,19 +69,19 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     instruction = (api, pipe, core.index, core.site or site)
     blocks_bytes = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = blocks_bytes if inward and b.local_step >= blocks_bytes else filled
-    core.touch(instruction, role, local.handle, _runs(local.start, b.blocks, reached, b.local_step), bit)
+    core.touch(instruction, role, local.handle, _ranges(local.start, b.blocks, reached, b.local_step), bit)
     if inward:
         core.reads((region.start + first, b.nbytes))
         if reached > b.nbytes:
             _pad_local(local, b, reached)
     memory = np.concatenate([region.data[first:], np.full(spare, 0xFF, np.uint8)]) if spare else region.data[first:]
-    local_bytes = _rows(core.ub.data, local.start, b.blocks, reached, b.local_step)
-    remote_bytes = _rows(memory, 0, b.blocks, b.nbytes, b.global_step)
+    local_bytes = _blocks_of(core.ub.data, local.start, b.blocks, reached, b.local_step)
+    remote_bytes = _blocks_of(memory, 0, b.blocks, b.nbytes, b.global_step)
     kind = READ if inward else WRITE if core.atomic is None else ATOMIC
     if kind == ATOMIC:
         _refuse_uncleared(api, local, region, first, remote_bytes.reshape(b.blocks, -1), b)
     if core.rules.ordering:
-        ranges = _runs(first, b.blocks, b.nbytes, b.global_step)
+        ranges = _ranges(first, b.blocks, b.nbytes, b.global_step)
         core.touch_global(instruction, region, ranges, kind, local_bytes, remote_bytes)
         if core.ub.padded and kind == WRITE:
             _pad_global(local, region.start + first, b)
@@ -116,14 +116,14 @@ def _check_position(api: str, local: LocalTensor, role: str, side: TPosition) ->
 def _pad_local(local: LocalTensor, b: Blocks, reached: int) -> None:
     """Note which bytes behind the blocks of a copy in are padding."""
     if local.core.rules.ordering and b.blocks > 1 and not b.undefined and b.fill is None:
-        starts = [start for start, _ in _runs(local.start, b.blocks, 0, b.local_step)]
+        starts = [start for start, _ in _ranges(local.start, b.blocks, 0, b.local_step)]
         local.core.ub.pad([(start + b.nbytes, start + reached) for start in starts], 1)
 
 
 def _pad_global(local: LocalTensor, start: int, b: Blocks) -> None:
     """Note which bytes of blocks that go to a global address are padding of a copy in."""
     core = local.core
-    padding = _rows(core.ub.padding, local.start, b.blocks, b.nbytes, b.local_step).reshape(b.blocks, -1)
+    padding = _blocks_of(core.ub.padding, local.start, b.blocks, b.nbytes, b.local_step).reshape(b.blocks, -1)
     for row in np.flatnonzero(padding.any(axis=1)).tolist():
         core.order.pad(start + row * b.global_step, padding[row])
 
@@ -205,13 +205,13 @@ def _move_in(local: LocalTensor, local_bytes: Array, remote_bytes: Array, b: Blo
                 local.core.ub.forget(start, stop, "is padding that DataCopyPad leaves undefined")
 
 
-def _rows(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
+def _blocks_of(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
     if count == 1:
         return memory[start : start + nbytes]
     return as_strided(memory[start:], (count, nbytes), (step * memory.itemsize, memory.itemsize))
 
 
-def _runs(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int]]:
+def _ranges(start: int, count: int, nbytes: int, step: int) -> list[tuple[int, int]]:
     if count == 1 or nbytes == step:
         return [(start, start + count * nbytes)]
     return [(start + index * step, start + index * step + nbytes) for index in range(count)]
@@ -227,16 +227,16 @@ def _copy_local(site: Site, dst: LocalTensor, src: LocalTensor, b: Blocks) -> No
     for role, local, step, bit in (("src", src, b.global_step, READ_V), ("dst", dst, b.local_step, WRITE_V)):
         stop = local.start + (b.blocks - 1) * step + b.nbytes
         check_place("DataCopy", f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
-        ranges.append(_runs(local.start, b.blocks, b.nbytes, step))
+        ranges.append(_ranges(local.start, b.blocks, b.nbytes, step))
         if role == "dst":
-            poison = _rows(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
+            poison = _blocks_of(core.ub.poison, src.start, b.blocks, b.nbytes, b.global_step).copy()
         core.touch(instruction, role, local.handle, ranges[-1], bit, carries=True)
     if any(a < d and c < b_ for a, b_ in ranges[0] for c, d in ranges[1]) and ranges[0] != ranges[1]:
         raise AlignmentFault("DataCopy: dst and src overlap")
-    source = _rows(core.ub.data, src.start, b.blocks, b.nbytes, b.global_step).copy()
-    _rows(core.ub.data, dst.start, b.blocks, b.nbytes, b.local_step)[...] = source
+    source = _blocks_of(core.ub.data, src.start, b.blocks, b.nbytes, b.global_step).copy()
+    _blocks_of(core.ub.data, dst.start, b.blocks, b.nbytes, b.local_step)[...] = source
     if poison.any():
-        _rows(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
+        _blocks_of(core.ub.poison, dst.start, b.blocks, b.nbytes, b.local_step)[...] = poison
         core.ub.doubt(ranges[1])
     core.looped("DataCopy", 1, b.blocks * b.nbytes)
     core.log.append(instruction)

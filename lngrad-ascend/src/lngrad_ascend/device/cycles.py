@@ -125,9 +125,9 @@ def _bank_factor(d: Descriptor, sizes: Sequence[int], groups: int) -> float:
     count = min(8, -(-d.n * widest // BLOCK_BYTES)) if d.form == MASK else 8
     for repeat in (0, 1):
         written, *read = (
-            [start // BLOCK_BYTES + repeat * (8 * size // widest if close else step) + (1 if close else block) * place
+            [x.start // BLOCK_BYTES + repeat * (8 * size // widest if close else x.repeat) + (1 if close else x.block) * place
              for place in range(max(1, count * size // widest))]
-            for start, block, step, size in zip(d[12:18:2], d[6:9], d[9:12], sizes, strict=False)  # dst, src0, src1
+            for x, size in zip(d.operands, sizes, strict=False)
         )  # fmt: skip
         total += max(_fullest(chain(*read), groups), _fullest(written, groups))
     return total / 2

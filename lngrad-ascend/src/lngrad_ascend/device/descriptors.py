@@ -182,6 +182,27 @@ def repeats_meet(dst: Geometry, src: Geometry) -> tuple[bool, bool]:
     return inside, across
 
 
+class Operand(NamedTuple):
+    """An operand of a descriptor.
+
+    Attributes:
+        code: Of the element type.
+        start, end: First byte, and the byte behind the end of its tensor.
+        block, repeat: Strides in blocks.
+    """
+
+    code: int
+    start: int
+    end: int
+    block: int = 1
+    repeat: int = 8
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.code].itemsize
+
+
 class Descriptor(NamedTuple):
     """A vector instruction as integers.
 
@@ -229,6 +250,23 @@ class Descriptor(NamedTuple):
         """The codes of the element types of dst, src0, src1 and src2."""
         types = self.types
         return types & 255, types >> 8 & 255, types >> 16 & 255, types >> 24 & 255
+
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand, Operand]:
+        """Dst, src0, src1 and src2."""
+        dst, src0, src1, src2 = self.codes
+        return (
+            Operand(dst, self.dst, self.dst_end, self.dst_block, self.dst_repeat),
+            Operand(src0, self.src0, self.src0_end, self.src0_block, self.src0_repeat),
+            Operand(src1, self.src1, self.src1_end, self.src1_block, self.src1_repeat),
+            Operand(src2, self.src2, self.src2_end),
+        )
+
+    def geometry(self, operand: Operand, lanes: Array) -> Geometry:
+        """Return the elements of an operand: all ``n`` of a count, or ``lanes`` of each repeat."""
+        if self.form == COUNT:
+            return contiguous(operand.start, self.n, operand.size)
+        return repeated(operand.start, operand.size, lanes, self.repeat, (operand.block, operand.repeat))
 
     @property
     def dtype(self) -> Dtype:

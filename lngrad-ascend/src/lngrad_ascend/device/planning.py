@@ -22,10 +22,9 @@ from lngrad_ascend.device.descriptors import (
     Descriptor,
     Geometry,
     Names,
+    Operand,
     Runs,
     check_place,
-    contiguous,
-    repeated,
     repeats_meet,
     selected_lanes,
 )
@@ -134,8 +133,8 @@ def _planned(
 def _counted(operation: Operation, d: Descriptor, codes: Sequence[int]) -> Descriptor:
     """Return an instruction of the counter mode in its count form where its repeats have no gaps, else as repeats."""
     lanes = REPEAT_BYTES // max(DTYPES[code].itemsize for code in codes)
-    blocks = (d.dst_block, d.src0_block, d.src1_block)[: len(codes)]
-    repeats = (d.dst_repeat, d.src0_repeat, d.src1_repeat)[: len(codes)]
+    blocks = tuple(operand.block for operand in d.operands[: len(codes)])
+    repeats = tuple(operand.repeat for operand in d.operands[: len(codes)])
     close = tuple(lanes * DTYPES[code].itemsize // BLOCK_BYTES for code in codes)
     if operation.operands.elementwise and INT4 not in codes:
         if d.n == 0 or (set(blocks) == {1} and (repeats == close or d.n <= lanes)):
@@ -214,9 +213,8 @@ def _special_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, special: Special
 ) -> PlannedInstruction:
     name, operands = operation.name, operation.operands
-    ends = (d.src0_end, d.src1_end, d.src2_end)
-    for role, geometry, end in zip(operands.sources, special.sources, ends, strict=False):
-        check_place(name, names(role), geometry.start, geometry.stop, end, BLOCK_BYTES)
+    for role, geometry, operand in zip(operands.sources, special.sources, d.operands[1:], strict=False):
+        check_place(name, names(role), geometry.start, geometry.stop, operand.end, BLOCK_BYTES)
     check_place(name, names("dst"), d.dst, special.dst.stop, d.dst_end, special.align)
     size = special.dst.size
     if operands is Operands.REDUCE and d.src1_end > d.src1 and (kept := _first_round(operation, d, size, ub.soc.arch)):
@@ -271,17 +269,6 @@ def _checked_types(operation: Operation, codes: tuple[int, ...], arch: int, tole
     )
 
 
-def _operands(operation: Operation, d: Descriptor) -> list[tuple[str, int, int, int, tuple[int, int]]]:
-    """Return (role, type code, start, end, strides) of dst and of every source."""
-    dst, src0, src1, _ = d.codes
-    roles = zip(("dst", *operation.operands.sources), (
-        (dst, d.dst, d.dst_end, (d.dst_block, d.dst_repeat)),
-        (src0, d.src0, d.src0_end, (d.src0_block, d.src0_repeat)),
-        (src1, d.src1, d.src1_end, (d.src1_block, d.src1_repeat)),
-    ), strict=False)  # fmt: skip
-    return [(role, *operand) for role, operand in roles]
-
-
 def _count_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, tolerate: Tolerate
 ) -> PlannedInstruction:
@@ -289,20 +276,21 @@ def _count_plan(
         raise BoundsFault(f"{operation.name}: count must not be negative, got {d.n}")
     if operation.operands.mathematical:
         _check_temporary(operation, d)
-    views, accesses = [], []
-    for role, code, start, end, _ in _operands(operation, d):
-        size = DTYPES[code].itemsize
+    roles, views, accesses = ("dst", *operation.operands.sources), [], []
+    for role, operand in zip(roles, d.operands, strict=False):
+        start, size = operand.start, operand.size
         stop = start + d.n * size
-        check_place(operation.name, names(role), start, stop, end, BLOCK_BYTES)
-        views.append(ub.typed[code][start // size : stop // size])
+        check_place(operation.name, names(role), start, stop, operand.end, BLOCK_BYTES)
+        views.append(ub.typed[operand.code][start // size : stop // size])
         accesses.append(Access(role, start, ((start, stop),) if d.n else ()))
         if role != "dst":
-            _check_count_overlap(operation, d, role, start, size, names, tolerate)
-    rows = _operands(operation, d)
-    return _planned(
-        operation, d, accesses, _computation(operation, d, ub, views[0], views[1:]),
-        lambda: ([contiguous(start, d.n, DTYPES[code].itemsize) for _, code, start, *_ in rows], _elementwise),
-    )  # fmt: skip
+            _check_count_overlap(operation, d, role, operand, names, tolerate)
+
+    def touched() -> Touched:
+        return [d.geometry(operand, np.arange(0)) for operand in d.operands[: len(roles)]], _elementwise
+
+    computation = _computation(operation, d, ub, views[0], views[1:])
+    return _planned(operation, d, accesses, computation, touched)
 
 
 def _check_temporary(operation: Operation, d: Descriptor) -> None:
@@ -318,10 +306,11 @@ def _check_temporary(operation: Operation, d: Descriptor) -> None:
 
 
 def _check_count_overlap(
-    operation: Operation, d: Descriptor, role: str, src: int, src_size: int, names: Names, tolerate: Tolerate
+    operation: Operation, d: Descriptor, role: str, source: Operand, names: Names, tolerate: Tolerate
 ) -> None:
     """Refuse operands that are shifted against each other: some elements are read before, some after the write."""
     dst, dst_size, operands = d.dst, d.dtype.itemsize, operation.operands
+    src, src_size = source.start, source.size
     if dst + d.n * dst_size <= src or src + d.n * src_size <= dst:
         return
     if dst == src and dst_size <= src_size and not operands.mathematical:
@@ -385,21 +374,18 @@ def _computation(
 def _repeat_plan(
     operation: Operation, d: Descriptor, ub: UnifiedBuffer, names: Names, lanes: Array
 ) -> PlannedInstruction:
-    rows = _operands(operation, d)
-    if d.dst_block == 0 and lanes.size > 32 // DTYPES[rows[0][1]].itemsize:
+    if d.dst_block == 0 and lanes.size > 32 // d.dtype.itemsize:
         raise DeviceFault(f"{operation.name}: a block stride of 0 for dst is undefined on a device")
-    geometries = []
-    for role, code, start, end, strides in rows:
-        geometry = repeated(start, DTYPES[code].itemsize, lanes, d.repeat, strides)
-        check_place(operation.name, names(role), start, geometry.stop, end, BLOCK_BYTES)
-        geometries.append(geometry)
+    roles = ("dst", *operation.operands.sources)
+    geometries = [d.geometry(operand, lanes) for operand in d.operands[: len(roles)]]
+    for role, geometry, operand in zip(roles, geometries, d.operands, strict=False):
+        check_place(operation.name, names(role), geometry.start, geometry.stop, operand.end, BLOCK_BYTES)
     loop = _must_loop(operation, d, geometries, names)
-    accesses = [Access(row[0], row[2], g.runs()) for row, g in zip(rows, geometries, strict=True)]
-    codes = [row[1] for row in rows]
-    views = [g.view(ub.typed[code]) for g, code in zip(geometries, codes, strict=True)]
+    accesses = [Access(role, g.start, g.runs()) for role, g in zip(roles, geometries, strict=True)]
+    views = [g.view(ub.typed[code]) for g, code in zip(geometries, d.codes, strict=False)]
     arrays = [view for view in views if view is not None]
     if loop or len(arrays) < len(views):
-        computation = _gathered(operation, d, ub, geometries, codes, loop)
+        computation = _gathered(operation, d, ub, geometries, loop)
     else:
         computation = _computation(operation, d, ub, arrays[0], arrays[1:])
     return _planned(operation, d, accesses, computation, lambda: (geometries, _elementwise))
@@ -439,10 +425,10 @@ def _upper_half(dst: int, src: int, narrow_bytes: int) -> bool:
 
 
 def _gathered(
-    operation: Operation, d: Descriptor, ub: UnifiedBuffer, geometries: list[Geometry], codes: list[int], loop: bool
+    operation: Operation, d: Descriptor, ub: UnifiedBuffer, geometries: list[Geometry], loop: bool
 ) -> Computation:
     """Compute through index arrays: one repeat after another, or all at once."""
-    memories = [ub.typed[code] for code in codes]
+    memories = [ub.typed[code] for code in d.codes[: len(geometries)]]
     indices = [g.elements for g in geometries]
     steps = [slice(r, r + 1) for r in range(d.repeat)] if loop else [slice(None)]
     buffers = [np.empty(index[steps[0]].shape, memory.dtype) for index, memory in zip(indices, memories, strict=True)]

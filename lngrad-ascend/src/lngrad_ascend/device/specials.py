@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lngrad.typing import Array
-from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, Descriptor, Geometry, contiguous, repeated
+from lngrad_ascend.device.descriptors import BLOCK_BYTES, COUNT, MASK, Descriptor, Geometry, contiguous, repeated
 from lngrad_ascend.device.numerics import (
     CAST_MODES,
     CPP_NAMES,
@@ -134,10 +134,7 @@ def _repeat_extreme(
 def _reduce(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     operation, memory = OPERATIONS[d.op], ub.typed[d.codes[0]]
     size = memory.itemsize
-    if d.form == COUNT:
-        src = contiguous(d.src0, d.n, size)
-    else:
-        src = repeated(d.src0, size, lanes, d.repeat, (1, d.src0_repeat))
+    src = d.geometry(d.operands[1]._replace(block=1), lanes)
     into, index = d.dst // size, src.elements
     function: Any = operation.arithmetic
     dst = contiguous(d.dst, 2 if function is not np.add and d.extra else 1, size)
@@ -174,23 +171,13 @@ def _bits(places: Geometry, memory: Array, count: int) -> Any:
     return np.unpackbits(memory[places.places], axis=1, bitorder="little")[:, :count].astype(bool)
 
 
-def _rows(
-    start: int, size: int, d: Descriptor, lanes: Array, strides: tuple[int, int], width: int
-) -> tuple[Geometry, int]:
-    """Return the elements of one operand, and how many bits a row has."""
-    if d.form == COUNT:
-        return contiguous(start, d.n, size), d.n
-    return repeated(start, size, lanes, d.repeat, strides), width
-
-
 def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     operands, memory = OPERATIONS[d.op].operands, ub.typed[d.codes[1]]
-    size = memory.itemsize
-    width = REPEAT_BYTES // size
+    width = REPEAT_BYTES // memory.itemsize
     if d.form == COUNT and ub.soc.arch != 3510:  # what is short of a repeat takes no part
         d = d._replace(n=d.n // width * width)
-    src0, count = _rows(d.src0, size, d, lanes, (d.src0_block, d.src0_repeat), width)
-    src1, _ = _rows(d.src1, size, d, lanes, (d.src1_block, d.src1_repeat), width)
+    _, src0, src1, _ = (d.geometry(operand, lanes) for operand in d.operands)
+    count = d.n if d.form == COUNT else width  # bits of a row
     nbytes, rows = -(-count // 8), len(src0.places)
     dst = Geometry(d.dst + np.arange(rows * nbytes).reshape(rows, nbytes), 1, d.dst)
     function, taken = COMPARISONS[d.extra], slice(None) if d.form == COUNT else lanes
@@ -218,11 +205,17 @@ def _compare(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 def _select(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     """src0 is selMask, src1 and src2 are the two to choose from; the strides are those of dst, src0 and src1."""
     operands, memory = OPERATIONS[d.op].operands, ub.typed[d.codes[0]]
-    size = memory.itemsize
-    width = REPEAT_BYTES // size
-    dst, count = _rows(d.dst, size, d, lanes, (d.dst_block, d.dst_repeat), width)
-    first_source, _ = _rows(d.src1, size, d, lanes, (d.src0_block, d.src0_repeat), width)
-    other, _ = _rows(d.src2, size, d, lanes, (d.src1_block, d.src1_repeat), width)
+    width = REPEAT_BYTES // memory.itemsize
+    count = d.n if d.form == COUNT else width  # bits of a row
+    target, _, src1, src2 = d.operands
+    dst, first_source, other = (
+        d.geometry(operand, lanes)
+        for operand in (
+            target,
+            src1._replace(block=d.src0_block, repeat=d.src0_repeat),
+            src2._replace(block=d.src1_block, repeat=d.src1_repeat),
+        )
+    )
     nbytes, rows = -(-count // 8), len(dst.places)
     if d.extra == ONE_MASK:
         nbytes = width // 8 if d.form == COUNT else nbytes
@@ -288,16 +281,13 @@ def _gather(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
 def packed_cast(d: Descriptor, ub: UnifiedBuffer, lanes: Array) -> Special:
     """Cast between half and int4b_t, two of which lie in a byte, the first one low."""
     widening = d.codes[1] == INT4
-    if d.form == COUNT:
-        lanes, repeats = np.arange(d.n), 1
-        sides = [(d.dst, (1, 0)), (d.src0, (1, 0))]
-    else:
-        repeats = d.repeat
-        sides = [(d.dst, (d.dst_block, d.dst_repeat)), (d.src0, (d.src0_block, d.src0_repeat))]
-    (wide, wide_strides), (narrow, narrow_strides) = sides if widening else sides[::-1]
-    half = repeated(wide, 2, lanes, repeats, wide_strides)
+    if d.form == COUNT:  # one repeat, of any length
+        lanes, d = np.arange(d.n), d._replace(form=MASK, repeat=1, dst_block=1, src0_block=1)
+    wide, narrow = d.operands[:2] if widening else d.operands[1::-1]
+    half = d.geometry(wide, lanes)
     byte, first, of = np.unique(lanes // 2, return_index=True, return_inverse=True)
-    pairs, shift = repeated(narrow, 1, byte, repeats, narrow_strides), (lanes % 2 * 4).astype(np.uint8)
+    pairs = repeated(narrow.start, 1, byte, d.repeat, (narrow.block, narrow.repeat))
+    shift = (lanes % 2 * 4).astype(np.uint8)
     memory, values, at = ub.typed[CPP_NAMES.index("half")], half.elements, pairs.places[:, of]
 
     def compute() -> None:

@@ -12,6 +12,7 @@ from building import needs_c
 
 from lngrad.cli import commands, terminal
 from lngrad_ascend.sdk import Settings, program
+from lngrad_ascend.sdk import toolkit as toolkit_module
 
 PROGRAMS = Path(__file__).with_name("programs")
 WORDS, TWICE = PROGRAMS / "words.c", PROGRAMS / "twice.asc"
@@ -32,6 +33,17 @@ def test_run_gives_the_program_its_words_and_returns_its_code(any_toolkit: Path)
 def test_run_without_a_folder() -> None:
     done = lngrad("sdk", "--soc", "Ascend950", "--run", WORDS)
     assert (done.returncode, done.stdout) == (42, "Ascend950")
+
+
+@needs_c
+def test_writing_says_where_python_has_no_shared_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(toolkit_module, "_libpython", lambda: "")
+    assert terminal.exit_code(commands.app, "sdk", str(tmp_path / "new")) == 0
+    assert capsys.readouterr().err.startswith(
+        f"warning: {sys.executable} has no shared library: programs start only by "
+    )
 
 
 @needs_c

@@ -67,6 +67,7 @@ def sdk(
     from lngrad_ascend.sdk import Settings, is_toolkit, write_toolkit
     from lngrad_ascend.sdk import cflags as compile_flags
     from lngrad_ascend.sdk import libs as link_flags
+    from lngrad_ascend.sdk.toolkit import host
 
     chosen = {"soc": soc, "cann": cann, "mode": mode, "rounding": rounding, "unified": unified or None}
     try:
@@ -88,6 +89,8 @@ def sdk(
     with working(f"building {folder}"):
         write_toolkit(folder, settings)
     say(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
+    if python := host(folder):
+        say(f"warning: {python} has no shared library: programs start only by lngrad sdk {folder} --run FILE", err=True)
 
 
 def kernel_test(

@@ -179,7 +179,7 @@ def bits_of(numbers: Sequence[float]) -> list[int]:
 
 
 def numbers_of(bits: Sequence[int]) -> tuple[float, ...]:
-    """What bits_of was given."""
+    """The reverse of bits_of."""
     return tuple(np.array(bits, np.int64).view(np.float64).tolist())
 
 
@@ -211,7 +211,9 @@ class XlaCall(BoundCall):
         M, N = math.prod(shape[split - lead : split]), math.prod(shape[split:])
         self._steps = [_steps(buffers[name], len(batch)) for name in names]
         examples, samples = math.prod(batch), batch[:0]
-        counts = {(ROLES[name] is Role.PARAMETER, math.prod(one[: len(batch)])) for name, (_, one) in buffers.items()}
+        counts = {
+            (ROLES[name] is Role.PARAMETER, math.prod(shape[: len(batch)])) for name, (_, shape) in buffers.items()
+        }
         if batch and counts <= {(False, examples), (True, 1)}:
             M, batch = examples * M, ()  # more rows of one call
         elif batch and counts == {(False, examples), (True, examples)} and "gamma" in buffers:
@@ -292,11 +294,11 @@ def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer
 def counted(run: Callable[..., None]) -> Callable[..., None]:
     """The same function, waited for by wait_until_idle."""
 
-    def counting(*given: Any) -> None:
+    def counting(*arguments: Any) -> None:
         thread = get_ident()
         _running.add(thread)
         try:
-            run(*given)
+            run(*arguments)
         finally:
             _running.discard(thread)
             _ended.append(thread)

@@ -8,7 +8,7 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -56,11 +56,11 @@ def _forward_tangents(
     x, gamma, _, residual = primals
     results = forward(*primals, normalized, eps, normalization, axis)
     _, mean, rstd, total = results
-    of_x, of_gamma, of_beta, of_residual = (None if isinstance(one, SymbolicZero) else one for one in moved)
+    of_x, of_gamma, of_beta, of_residual = (None if isinstance(tangent, SymbolicZero) else tangent for tangent in moved)
     if total is not None and not (of_x is None and of_residual is None):
-        both = (of_x, x), (of_residual, residual)
-        of_both = (jnp.zeros_like(one) if tangent is None else tangent for tangent, one in both)
-        of_x = operators.total_formula(*of_both, normalization=normalization)
+        summands = (of_x, x), (of_residual, residual)
+        of_summands = (jnp.zeros_like(array) if tangent is None else tangent for tangent, array in summands)
+        of_x = operators.total_formula(*of_summands, normalization=normalization)
     dtype, x = x.dtype, x if total is None else total
     static: dict[str, Any] = {"normalized": normalized, "normalization": normalization, "axis": axis, "dtype_y": dtype}
     tangents = of_x, of_gamma, of_beta
@@ -71,9 +71,9 @@ _STATIC = ("normalized", "wanted", "dtypes", "normalization", "axis")
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static: Any, *given: Any) -> Any:
-    """What a kernel computes, and a formula where JAX differentiates it; static: what both take by name, as pairs."""
-    return kernel(*given, **dict(static))
+def _by_formula(kernel: Callable[..., Any], formula: Callable[..., Any], static: Any, *arrays: Any) -> Any:
+    """A kernel's results, and a formula where JAX differentiates it; static: what both take by name, as pairs."""
+    return kernel(*arrays, **dict(static))
 
 
 @partial(_by_formula.defjvp, symbolic_zeros=True)
@@ -88,10 +88,10 @@ def _tangents_by(formula: Callable[..., Any], primals: Sequence[Any], moved: Seq
     """Tangents of a formula, by those of its arguments at some places alone."""
 
     def of_chosen(*chosen: Any) -> Any:
-        given = list(primals)
+        arguments = list(primals)
         for k, value in zip(at, chosen, strict=True):
-            given[k] = value
-        return formula(*given)
+            arguments[k] = value
+        return formula(*arguments)
 
     return jax.jvp(of_chosen, [primals[k] for k in at], [moved[k] for k in at])[1]
 
@@ -99,8 +99,8 @@ def _tangents_by(formula: Callable[..., Any], primals: Sequence[Any], moved: Seq
 def _backward(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, *static: Any) -> Three:
     """dx, dgamma and dbeta, None where not wanted; the latter two in `dtypes`. x is the total where there is one."""
     facts = tuple(zip(_STATIC, static, strict=True))
-    given = dy, x, mean, rstd, gamma, dtotal
-    return _by_formula(operators.backward, operators.backward_formula, facts, *given)  # type: ignore[no-any-return]
+    arrays = dy, x, mean, rstd, gamma, dtotal
+    return _by_formula(operators.backward, operators.backward_formula, facts, *arrays)  # type: ignore[no-any-return]
 
 
 backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9, 10), inline=True)
@@ -114,7 +114,9 @@ backward = jax.jit(_backward, static_argnums=(6, 7, 8, 9, 10), inline=True)
 
 Batches: TypeAlias = "tuple[tuple[bool, ...], ...]"  # for every jax.vmap, outermost first: which arguments it batches
 
-_RESIDUALS = 4  # x, mean, rstd, gamma; the rest are tangents
+# Arguments of the operation, by name, as far as they are present; it is linear in the tangents.
+_PRIMALS, _TANGENTS = ("x", "mean", "rstd", "gamma"), ("of_x", "of_gamma", "of_beta")
+_RESULTS = ("y", "mean", "rstd", "total")
 _primitive = jax.extend.core.Primitive("lngrad_layer_norm_tangents")
 _primitive.multiple_results = True
 
@@ -143,47 +145,51 @@ def tangents_of_forward(
         dtype_y: Of y's tangent.
         with_total: Whether x's tangent is a result too: transposed, dtotal is added to dx before that is rounded.
     """
-    arguments = (x, mean, rstd, gamma, *tangents)
-    present = tuple(argument is not None for argument in arguments)
-    static = {"normalized": normalized, "normalization": normalization, "axis": axis, "dtype_y": dtype_y}
-    static["with_total"] = with_total
-    given = vary_together(*(argument for argument in arguments if argument is not None))
-    results = _primitive.bind(*given, **static, present=present, batches=())
-    y, of_mean, of_rstd, of_total = _all(_are_results(present, with_total), results)
-    return y, of_mean, of_rstd, of_total
+    arguments = zip((*_PRIMALS, *_TANGENTS), (x, mean, rstd, gamma, *tangents), strict=True)
+    present = {name: array for name, array in arguments if array is not None}
+    names = tuple(present)
+    results = _primitive.bind(
+        *vary_together(*present.values()), names=names, with_total=with_total, batches=(), normalized=normalized,
+        normalization=normalization, axis=axis, dtype_y=dtype_y,
+    )  # fmt: skip
+    of_y, of_mean, of_rstd, of_total = _in_order(_RESULTS, _named(_results_of(names, with_total), results))
+    return of_y, of_mean, of_rstd, of_total
 
 
-def _are_results(present: tuple[bool, ...], with_total: bool) -> tuple[bool, ...]:
-    """Which tangents there are, of y, mean, rstd and total."""
-    return True, present[1], True, with_total
+def _results_of(names: tuple[str, ...], with_total: bool) -> list[str]:
+    """The results whose tangents the operation has."""
+    absent = {"mean"} - {*names} | ({"total"} if not with_total else set())
+    return [name for name in _RESULTS if name not in absent]
 
 
-def _all(present: tuple[bool, ...], given: Sequence[Any]) -> list[Any]:
-    """What is given, with None for what is absent."""
-    arguments = iter(given)
-    return [next(arguments) if is_there else None for is_there in present]
+def _named(names: Iterable[str], values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(names, values, strict=True))
+
+
+def _in_order(names: Iterable[str], named: dict[str, Any]) -> list[Any]:
+    """Values by their names; None for an absent one."""
+    return [named.get(name) for name in names]
 
 
 def _batched(function: Callable[..., Any], batches: Batches) -> Callable[..., Any]:
     for batched in reversed(batches):
-        function = jax.vmap(function, tuple(0 if one else None for one in batched))
+        function = jax.vmap(function, tuple(0 if is_batched else None for is_batched in batched))
     return function
 
 
-def _evaluate(*given: Any, with_total: bool, present: tuple[bool, ...], batches: Batches, **static: Any) -> Any:
-    def tangents(*given: Any) -> Any:
-        arguments = _all(present, given)
-        x, of_x = arguments[0], arguments[_RESIDUALS]
-        of_total = [jnp.zeros_like(x) if of_x is None else of_x] if with_total else []
-        results = operators.forward_tangents(*arguments, **static)
-        return [one for one in results if one is not None] + of_total
+def _evaluate(*arrays: Any, with_total: bool, names: tuple[str, ...], batches: Batches, **static: Any) -> Any:
+    def tangents(*arrays: Any) -> Any:
+        named = _named(names, arrays)
+        results = operators.forward_tangents(*_in_order((*_PRIMALS, *_TANGENTS), named), **static)
+        of_total = [named.get("of_x", jnp.zeros_like(named["x"]))] if with_total else []
+        return [result for result in results if result is not None] + of_total
 
-    return list(_batched(tangents, batches)(*given))
+    return list(_batched(tangents, batches)(*arrays))
 
 
 def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static: Any) -> Any:
     """By the tangents it is linear; by x, mean, rstd and gamma JAX differentiates the formula."""
-    residuals = sum(static["present"][:_RESIDUALS])
+    split = sum(name in _PRIMALS for name in static["names"])
     results = _primitive.bind(*primals, **static)
     moved = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     totals: list[Any] = [None] * len(results)
@@ -191,58 +197,55 @@ def _differentiate(primals: tuple[Any, ...], tangents: tuple[Any, ...], **static
     def add(terms: Any) -> None:
         totals[:] = [term if total is None else total + term for total, term in zip(totals, terms, strict=True)]
 
-    if any(moved[residuals:]):
-        linear = [ad.instantiate_zeros(tangent) for tangent in tangents[residuals:]]
-        add(_primitive.bind(*primals[:residuals], *linear, **static))
-    if any(moved[:residuals]):
-        at = [k for k in range(residuals) if moved[k]]
+    if any(moved[split:]):
+        linear = [ad.instantiate_zeros(tangent) for tangent in tangents[split:]]
+        add(_primitive.bind(*primals[:split], *linear, **static))
+    if any(moved[:split]):
+        at = [k for k in range(split) if moved[k]]
         add(_tangents_by(partial(_evaluate, **static), primals, tangents, at))
     return results, totals
 
 
-def _transpose(cotangents: Any, *given: Any, **static: Any) -> Any:
+def _transpose(
+    cotangents: Any, *arguments: Any, names: tuple[str, ...], with_total: bool, batches: Batches, normalized: int,
+    normalization: Normalization, axis: AxisName, dtype_y: Any,
+) -> Any:  # fmt: skip
     """Cotangents of the tangents of x, gamma and beta: our backward."""
-    present, batches, normalized = static["present"], static["batches"], static["normalized"]
-    normalization, axis = static["normalization"], static["axis"]
-    are_results = iter(_are_results(present, static["with_total"]))
-    residuals = sum(present[:_RESIDUALS])
-    lin = [ad.is_undefined_primal(argument) for argument in given[residuals:]]
-    linear_flags = iter(lin)
-    wanted = tuple(is_there and next(linear_flags) for is_there in present[_RESIDUALS:])
-    names = [name for name, is_there in zip(("x", "gamma", "beta"), present[_RESIDUALS:], strict=True) if is_there]
-    types = {name: one.aval for name, one, is_linear in zip(names, given[residuals:], lin, strict=True) if is_linear}
-    there = [not isinstance(cotangent, ad.Zero) for cotangent in cotangents]
-    there_are = iter(there)
-    nonzero = tuple(is_result and next(there_are) for is_result in are_results)
+    saved = {name: array for name, array in _named(names, arguments).items() if name in _PRIMALS}
+    linear = {
+        name: argument.aval for name, argument in _named(names, arguments).items() if ad.is_undefined_primal(argument)
+    }
+    of_results = _named(_results_of(names, with_total), cotangents).items()
+    nonzero = {f"d{name}": cotangent for name, cotangent in of_results if not isinstance(cotangent, ad.Zero)}
+    wanted = tuple(name in linear for name in _TANGENTS)
 
-    def pull(*arguments: Any) -> Any:
-        x, mean, rstd, gamma = _all(present[:_RESIDUALS], arguments[:residuals])
-        dy, dmean, drstd, dtotal = _all(nonzero, arguments[residuals:])
-        dx = dtotal if wanted[0] else None
+    def pull(*arrays: Any) -> Any:
+        named = _named((*saved, *nonzero), arrays)
+        x, mean, rstd, gamma = _in_order(_PRIMALS, named)
+        dy, dmean, drstd, dtotal = _in_order(("dy", "dmean", "drstd", "dtotal"), named)
+        dx = dtotal if "of_x" in linear else None
         dgamma = dbeta = None
         if dy is not None:
             if dx is None:
                 dy = dy.astype(x.dtype)  # beside a wider total that nobody used
-            if "beta" in types and operators.accumulator(x, gamma, types["beta"]) != operators.accumulator(x, gamma):
-                ones = jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma
-                gamma = ones.astype(types["beta"].dtype)  # so that dbeta is summed as wide
-            dtypes = tuple(types[name].dtype if name in types else x.dtype for name in ("gamma", "beta"))
+            of_beta: Any = linear.get("of_beta")
+            if operators.accumulator(x, gamma, of_beta) != operators.accumulator(x, gamma):
+                scale = jnp.ones(x.shape[x.ndim - normalized :]) if gamma is None else gamma
+                gamma = scale.astype(of_beta.dtype)  # so that dbeta is summed as wide
+            dtypes = tuple(linear[name].dtype if name in linear else x.dtype for name in ("of_gamma", "of_beta"))
             dx, dgamma, dbeta = backward(dy, x, mean, rstd, gamma, dx, normalized, wanted, dtypes, normalization, axis)
-        if wanted[0] and not (dmean is None and drstd is None):
+        if "of_x" in linear and not (dmean is None and drstd is None):
             more = operators.statistics_gradient(x, mean, rstd, dmean, drstd, normalized=normalized, axis=axis)
             dx = more if dx is None else dx + more
-        return tuple(grad for grad, want in zip((dx, dgamma, dbeta), wanted, strict=True) if want)
+        return tuple(grad for grad, is_wanted in zip((dx, dgamma, dbeta), wanted, strict=True) if is_wanted)
 
-    inner = [(*batched[:residuals], *(True,) * sum(nonzero)) for batched in batches]
-    arrays = [cotangent for cotangent, is_there in zip(cotangents, there, strict=True) if is_there]
-    grads = iter(_batched(pull, tuple(inner))(*given[:residuals], *arrays))
-    results: list[Any] = [None] * residuals
-    for k, is_linear in enumerate(lin):
-        grad = next(grads) if is_linear else None
-        if grad is not None:
-            shared = tuple(level for level, batched in enumerate(batches) if not batched[residuals + k])
-            grad = grad.sum(shared).astype(given[residuals + k].aval.dtype) if shared else grad
-        results.append(grad)
+    inner = tuple((*batched[: len(saved)], *(True,) * len(nonzero)) for batched in batches)
+    grads = _named(linear, _batched(pull, inner)(*saved.values(), *nonzero.values()))
+    results = []
+    for k, name in enumerate(names):
+        grad = grads.get(name)
+        shared = tuple(level for level, batched in enumerate(batches) if not batched[k])
+        results.append(grad.sum(shared).astype(linear[name].dtype) if grad is not None and shared else grad)
     return results
 
 
@@ -257,7 +260,7 @@ def _batch(arguments: Any, dims: Any, **static: Any) -> Any:
     return results, (0,) * len(results)
 
 
-_primitive.def_impl(lambda *given, **static: jax.jit(partial(_evaluate, **static))(*given))
+_primitive.def_impl(lambda *arrays, **static: jax.jit(partial(_evaluate, **static))(*arrays))
 _primitive.def_abstract_eval(lambda *types, **static: jax.make_jaxpr(partial(_evaluate, **static))(*types).out_avals)
 ad.primitive_jvps[_primitive] = _differentiate
 ad.primitive_transposes[_primitive] = _transpose

@@ -134,7 +134,7 @@ def add_layer_norm(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    switches = Normalization.of(True, offset, alpha, residual)
+    switches = Normalization.of(True, offset, alpha, has_residual=True)
     return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual)
 
 
@@ -154,7 +154,7 @@ def add_rms_norm(
     x, gamma, eps, offset, normalized_shape and axis_name are as for rms_norm; residual, alpha, results and errors as for
     add_layer_norm.
     """
-    switches = Normalization.of(False, offset, alpha, residual)
+    switches = Normalization.of(False, offset, alpha, has_residual=True)
     return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
 
 
@@ -208,23 +208,25 @@ def modulated_rms_norm(x: ArrayLike, scale: ArrayLike, *, eps: float | jax.Array
     return _modulated(False, eps, x=x, gamma=scale)
 
 
-def _modulated(centred: bool, eps: Any, **given: Any) -> jax.Array:
+def _modulated(centred: bool, eps: Any, **arguments: Any) -> jax.Array:
     """A batch of samples, each normalized by itself."""
-    x, *parameters = _arrays(**given)
+    x, *parameters = _arrays(**arguments)
     refuse_sharded("x, scale, shift", x, *parameters)
-    for k, one in enumerate(parameters):
-        if one is not None and 1 < one.ndim < x.ndim:
-            parameters[k] = one.reshape(*one.shape[:-1], *(1,) * (x.ndim - one.ndim), one.shape[-1])
+    for k, array in enumerate(parameters):
+        if array is not None and 1 < array.ndim < x.ndim:
+            parameters[k] = array.reshape(*array.shape[:-1], *(1,) * (x.ndim - array.ndim), array.shape[-1])
     normalization = Normalization.of(centred, 1.0, modulated=True)
     operator, facts = operators.row("forward", normalization, False), tuple(map(_facts, (x, *parameters)))
     problem, _ = describe(operator, facts, x.shape[-1:], operator.everything, None, normalization)
 
     def of_sample(*arrays: Any) -> Any:
-        of_one = normalization._replace(modulated=False)
-        return _normalized(of_one, eps, problem.normalized_shape, None, **dict(zip(given, arrays, strict=True)))[0]
+        alone, named = normalization._replace(modulated=False), dict(zip(arguments, arrays, strict=True))
+        y, _ = _normalized(alone, eps, problem.normalized_shape, None, **named)
+        return y
 
     shape = problem.samples, problem.M // max(problem.samples, 1), problem.N
-    own = [None if one is None else one.reshape(shape[::2]) for one in parameters]
+    samples, _, N = shape
+    own = [None if array is None else array.reshape(samples, N) for array in parameters]
     return jax.vmap(of_sample)(x.reshape(shape), *own).reshape(x.shape)
 
 
@@ -233,12 +235,12 @@ def _normalized(
     eps: Any,
     normalized_shape: int | Sequence[int] | None,
     axis_name: AxisName,
-    **given: Any,
+    **arguments: Any,
 ) -> tuple[Any, Any]:
     """y and total, None without a residual, of the operator's arguments in its order."""
     check_axis(axis_name)
-    operator = operators.row("forward", normalization, "residual" in given)
-    arrays = dict(zip(given, _arrays(**given), strict=True))
+    operator = operators.row("forward", normalization, "residual" in arguments)
+    arrays = dict(zip(arguments, _arrays(**arguments), strict=True))
     described = tuple(map(_facts, arrays.values()))
     problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)
     normalized = len(problem.normalized_shape)
@@ -249,7 +251,8 @@ def _normalized(
         epsilon = number("eps", eps)
 
         def of_shards(x: Any, residual: Any, gamma: Any, beta: Any, axis: AxisName) -> Any:
-            return derivatives.forward(x, gamma, beta, residual, normalized, epsilon, normalization, axis)[::3]
+            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, epsilon, normalization, axis)
+            return y, total
 
         return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)  # type: ignore[no-any-return]
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
@@ -291,8 +294,8 @@ def layer_norm_backward(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-    return Grads(*_gradients(Normalization.of(True, offset), normalized_shape, output_mask, axis_name, given))
+    arguments = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+    return _gradients(Normalization.of(True, offset), normalized_shape, output_mask, axis_name, arguments)  # type: ignore[no-any-return]
 
 
 def rms_norm_backward(
@@ -312,8 +315,8 @@ def rms_norm_backward(
     Args:
         output_mask: Which of dx, dgamma are wanted; the other is None.
     """
-    given = {"dy": dy, "x": x, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
-    return RmsGrads(*_gradients(Normalization.of(False, offset), normalized_shape, output_mask, axis_name, given)[:2])
+    arguments = {"dy": dy, "x": x, "rstd": rstd, "gamma": gamma, "dtotal": dtotal}
+    return _gradients(Normalization.of(False, offset), normalized_shape, output_mask, axis_name, arguments)  # type: ignore[no-any-return]
 
 
 def _gradients(
@@ -321,22 +324,24 @@ def _gradients(
     normalized_shape: int | Sequence[int] | None,
     output_mask: Sequence[bool],
     axis_name: AxisName,
-    given: dict[str, Any],
-) -> tuple[Any, ...]:
-    """dx, dgamma and dbeta, None where not wanted, of the operator's arguments in its order, dtotal last."""
+    arguments: dict[str, Any],
+) -> Any:
+    """The operator's results, None where not wanted, of its arguments in its order, dtotal last."""
     check_axis(axis_name)
-    if given["dtotal"] is None:
-        del given["dtotal"]
-    operator = operators.row("backward", normalization, "dtotal" in given)
-    arrays = dict(zip(given, _arrays(**given), strict=True))
+    if arguments["dtotal"] is None:
+        del arguments["dtotal"]
+    operator = operators.row("backward", normalization, "dtotal" in arguments)
+    arrays = dict(zip(arguments, _arrays(**arguments), strict=True))
     problem, _ = describe(
         operator, tuple(map(_facts, arrays.values())), normalized_shape, output_mask, None, normalization
     )
     refuse_sharded(", ".join(arrays), *arrays.values())
     dy, x, mean, rstd, gamma, dtotal = vary_together(*map(arrays.get, ("dy", "x", "mean", "rstd", "gamma", "dtotal")))
-    dtype, wanted = (x if gamma is None else gamma).dtype, (*problem.wanted, False)[:3]
+    dtype, mask = (x if gamma is None else gamma).dtype, dict(zip(operator.outputs, problem.wanted, strict=True))
+    wanted = tuple(mask.get(name, False) for name in Grads._fields)
     static = len(problem.normalized_shape), wanted, (dtype, dtype), normalization, axis_name
-    return derivatives.backward(dy, x, mean, rstd, gamma, dtotal, *static)  # type: ignore[no-any-return]
+    grads = dict(zip(Grads._fields, derivatives.backward(dy, x, mean, rstd, gamma, dtotal, *static), strict=True))
+    return operator.results(*map(grads.get, operator.outputs))
 
 
 def _arrays(**arrays: Any) -> Iterator[Any]:

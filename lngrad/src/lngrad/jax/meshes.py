@@ -11,7 +11,7 @@ sums of jax.numpy's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from lngrad.support.dtypes import ACCUMULATORS, bytes_of, contiguous_strides, nu
 
 TARGET = "lngrad_slices"  # in XLA's table of CPU functions
 
-Given: TypeAlias = "dict[str, calls.Buffer]"
+Buffers: TypeAlias = "dict[str, calls.Buffer]"
 
 # --- Which device has what ----------------------------------------------------------------------------------------
 
@@ -155,14 +155,14 @@ def _trees(parts: int, n: int) -> list[list[tuple[int, int, int]]]:
 class _Slice:
     """One step's buffers: x (M, n) and what goes with it, of the columns of one of `parts` devices."""
 
-    def __init__(self, given: Given, parts: int, eps: float, offset: float, *, centred: bool):
-        self.given, self.eps, self.centred = given, eps, centred
-        _, self.dtype, (self.M, self.n) = given["x"]
+    def __init__(self, buffers: Buffers, parts: int, eps: float, offset: float, *, centred: bool):
+        self.buffers, self.eps, self.centred = buffers, eps, centred
+        _, self.dtype, (self.M, self.n) = buffers["x"]
         self.N, self.wide = parts * self.n, numpy_dtype(ACCUMULATORS[self.dtype])
         self.trees = _trees(parts, self.n)
         self.scale = None
-        if "gamma" in given:
-            self.scale = _array(given["gamma"]) + self.wide.type(offset) if offset else _array(given["gamma"])
+        if "gamma" in buffers:
+            self.scale = _array(buffers["gamma"]) + self.wide.type(offset) if offset else _array(buffers["gamma"])
         elif offset:
             self.scale = np.full(self.n, 1 + offset, self.wide)
 
@@ -170,9 +170,9 @@ class _Slice:
         """A compiled task on some columns; arrays are NumPy's, in the accumulator's dtype."""
         itemsize, count = bytes_of(self.dtype), self.n if count is None else count
         rows: dict[str, Any] = {
-            name: (self.given[name][0] + start * itemsize, self.n * itemsize)
+            name: (self.buffers[name][0] + start * itemsize, self.n * itemsize)
             for name in ("x", "dy", "dtotal")
-            if name in self.given
+            if name in self.buffers
         }
         if self.scale is not None:
             arrays["gamma"] = self.scale[start : start + count]
@@ -184,16 +184,16 @@ class _Slice:
 
     def lanes(self, task: str, sums: int, **arrays: Any) -> None:
         """Lanes of the subtrees that are here, the last of the task's sums of them, to `lanes` (subtrees, M, sums, LANES)."""
-        place, sent = int(_array(self.given["place"])[0]), _array(self.given["lanes"])
+        place, sent = int(_array(self.buffers["place"])[0]), _array(self.buffers["lanes"])
         sent[len(self.trees[place]) :] = 0
         for part, (_, start, count) in zip(sent, self.trees[place], strict=False):
-            found = np.empty((self.M, sums, LANES), self.wide)
-            self.run(task, start - place * self.n, count, row_numbers=found, **arrays)
-            part[...] = found if part.shape == found.shape else found[:, 1:2]
+            own = np.empty((self.M, sums, LANES), self.wide)
+            self.run(task, start - place * self.n, count, row_numbers=own, **arrays)
+            part[...] = own if part.shape == own.shape else own[:, 1:2]
 
     def whole(self, name: str) -> Any:
         """(sums, M) over whole rows, of lanes that were gathered from all devices."""
-        gathered = _array(self.given[name])
+        gathered = _array(self.buffers[name])
         parts = [
             (part, level)
             for of_device, trees in zip(gathered, self.trees, strict=True)
@@ -203,7 +203,7 @@ class _Slice:
 
     def row(self, name: str) -> Any:
         """A statistic (M,), None where there is none."""
-        return _array(self.given[name]).reshape(-1) if name in self.given else None
+        return _array(self.buffers[name]).reshape(-1) if name in self.buffers else None
 
     # The steps.
 
@@ -221,54 +221,74 @@ class _Slice:
         if self.centred:
             mean, rest, rstd = centred_statistics(self.centre(), self.whole("squares"), self.N, self.eps)
             statistics = {"mean": mean, "rstd": rstd, "lost": lost_of(mean, rest, rstd)}
-            _array(self.given["mean"])[:, 0] = mean
+            _array(self.buffers["mean"])[:, 0] = mean
         else:
             rstd = rstd_of(self.centre(), self.eps)
             statistics = {"rstd": rstd}
-        _array(self.given["rstd"])[:, 0] = rstd
-        if "beta" in self.given:
-            statistics["beta"] = _array(self.given["beta"])
-        self.run("slice_forward", result=self.given["y"][0], **statistics)
+        _array(self.buffers["rstd"])[:, 0] = rstd
+        if "beta" in self.buffers:
+            statistics["beta"] = _array(self.buffers["beta"])
+        self.run("slice_forward", result=self.buffers["y"][0], **statistics)
 
     def row_sums(self) -> None:
-        statistics = {name: self.row(name) for name in ("mean", "rstd") if name in self.given}
+        statistics = {name: self.row(name) for name in ("mean", "rstd") if name in self.buffers}
         self.lanes("slice_row_sums", 3, **statistics)
 
     def backward(self) -> None:
-        mean, rstd, given = self.row("mean"), self.row("rstd"), self.given
+        mean, rstd, buffers = self.row("mean"), self.row("rstd"), self.buffers.copy()
         means, lost = means_of_rows(self.whole("sums"), mean, rstd, self.wide.type(self.N))
         statistics = {"rstd": rstd} if mean is None else {"mean": mean, "rstd": rstd, "lost": lost}
-        if "dx" in given:
-            self.run("slice_dx", result=given["dx"][0], row_numbers=np.stack(means), **statistics)
-        wanted = ["dgamma" in given, "dbeta" in given]
-        if any(wanted):
+        if "dx" in buffers:
+            self.run("slice_dx", result=buffers["dx"][0], row_numbers=np.stack(means), **statistics)
+        if "dgamma" in buffers or "dbeta" in buffers:
             operator = SLICE_BACKWARD if self.centred else RMS_BACKWARD
-            mask = (False, *wanted)[: len(operator.outputs)]
-            buffers = dict(given)
+            mask = tuple(name != "dx" and name in buffers for name in operator.outputs)
             if lost is not None:
                 buffers["lost"] = (address_of(lost), lost.dtype.name, (self.M, 1))
-            attribute = calls.attribute(operator, 1, 1, ["gamma" in given], mask)
+            attribute = calls.attribute(operator, 1, 1, ["gamma" in buffers], mask)
             inputs = [buffers[name] for name in operator.inputs if name in buffers]
-            results = [given[name] for name in ("dgamma", "dbeta") if name in given]
+            results = [buffers[name] for name in ("dgamma", "dbeta") if name in buffers]
             calls.serve(tuple(attribute.tolist()), inputs, results)
 
 
-_NAMES = ("place", "dy", "x", "mean", "rstd", "gamma", "beta", "dtotal", "sums", "squares",
-          "lanes", "y", "dx", "dgamma", "dbeta")  # fmt: skip
-_STEPS: tuple[Callable[[_Slice], None], ...] = (
-    _Slice.first_sums,
-    _Slice.centred_sums,
-    _Slice.forward,
-    _Slice.row_sums,
-    _Slice.backward,
-)
+class Step(NamedTuple):
+    """What XLA's call of a step says beside its buffers: an array of int64, in which names are their places in the tables.
+
+    Attributes:
+        name: A method of _Slice.
+        parts: The number of devices that a row is cut among.
+        eps, offset, centred: The normalization's.
+        buffers: The names of the call's arguments and results.
+    """
+
+    name: str
+    parts: int
+    eps: float
+    offset: float
+    centred: bool
+    buffers: tuple[str, ...]
+
+    def packed(self) -> Any:
+        numbers, places = calls.bits_of((self.eps, self.offset)), map(_BUFFERS.index, self.buffers)
+        return np.array([_STEPS.index(self.name), self.parts, *numbers, self.centred, *places], np.int64)
+
+    @staticmethod
+    def unpacked(words: tuple[int, ...]) -> Step:
+        step, parts, *numbers, centred = words[:5]
+        eps, offset = calls.numbers_of(numbers)
+        return Step(_STEPS[step], parts, eps, offset, bool(centred), tuple(_BUFFERS[place] for place in words[5:]))
+
+
+_STEPS = ("first_sums", "centred_sums", "forward", "row_sums", "backward")
+_BUFFERS = ("place", "dy", "x", "mean", "rstd", "gamma", "beta", "dtotal", "sums", "squares",
+            "lanes", "y", "dx", "dgamma", "dbeta")  # fmt: skip
 
 
 def _serve(attribute: tuple[int, ...], inputs: list[calls.Buffer], results: list[calls.Buffer]) -> None:
-    step, parts, eps, offset, centred, *names = attribute
-    given = {_NAMES[name]: buffer for name, buffer in zip(names, inputs + results, strict=True)}
+    step = Step.unpacked(attribute)
+    buffers = dict(zip(step.buffers, inputs + results, strict=True))
     with np.errstate(all="ignore"):
-        _STEPS[step](_Slice(given, parts, *calls.numbers_of((eps, offset)), centred=bool(centred)))
+        getattr(_Slice(buffers, step.parts, step.eps, step.offset, centred=step.centred), step.name)()
 
 
 _handler = calls.make_handler(calls.counted(_serve))
@@ -294,34 +314,33 @@ class SlicedCall:
         self.place = vary_together(place, x)[0]
         self.most = max(map(len, _trees(self.parts, x.shape[1])))
 
-    def call(self, step: Callable[[_Slice], None], specs: dict[str, Any], **given: Any) -> dict[str, Any]:
+    def call(self, step: str, specs: dict[str, Any], **arrays: Any) -> dict[str, Any]:
         """A step's results by name, of the shapes and dtypes that specs has."""
-        given = {name: array for name, array in given.items() if array is not None}
-        bits = calls.bits_of((self.eps, self.normalization.offset))
-        names = [_NAMES.index(name) for name in (*given, *specs)]
-        attribute = [_STEPS.index(step), self.parts, *bits, self.normalization.centred, *names]
-        types = [result(self.x, *one) for one in specs.values()]
+        arrays = {name: array for name, array in arrays.items() if array is not None}
+        offset, centred = self.normalization.offset, self.normalization.centred
+        attribute = Step(step, self.parts, self.eps, offset, centred, (*arrays, *specs)).packed()
+        types = [result(self.x, *spec) for spec in specs.values()]
         function = jax.ffi.ffi_call(TARGET, types, vmap_method="sequential")
-        return dict(zip(specs, function(*given.values(), call=np.array(attribute, np.int64)), strict=True))
+        return dict(zip(specs, function(*arrays.values(), call=attribute), strict=True))
 
-    def gathered(self, step: Callable[[_Slice], None], count: int, **given: Any) -> Any:
+    def gathered(self, step: str, count: int, **arrays: Any) -> Any:
         """Lanes of all devices, (parts, subtrees, M, sums, LANES). One collective."""
-        lanes = (self.most, self.x.shape[0], count, LANES), self.wide
-        found = self.call(step, {"lanes": lanes}, place=self.place, x=self.x, **given)["lanes"]
-        return jax.lax.all_gather(found, self.axis)
+        specs = {"lanes": ((self.most, self.x.shape[0], count, LANES), self.wide)}
+        lanes = self.call(step, specs, place=self.place, x=self.x, **arrays)["lanes"]
+        return jax.lax.all_gather(lanes, self.axis)
 
     def forward(self, gamma: Any, beta: Any) -> dict[str, Any]:
         """y, mean (where it is centred) and rstd, the latter (M, 1)."""
-        sums, squares = self.gathered(_Slice.first_sums, 1), None
+        sums, squares = self.gathered("first_sums", 1), None
         statistics = ["rstd"]
         if self.normalization.centred:
-            squares = self.gathered(_Slice.centred_sums, 2, sums=sums)
+            squares = self.gathered("centred_sums", 2, sums=sums)
             statistics = ["mean", "rstd"]
         specs: dict[str, Any] = {"y": (self.x.shape, self.x.dtype)}
         specs |= dict.fromkeys(statistics, ((self.x.shape[0], 1), self.wide))
-        return self.call(_Slice.forward, specs, x=self.x, gamma=gamma, beta=beta, sums=sums, squares=squares)
+        return self.call("forward", specs, x=self.x, gamma=gamma, beta=beta, sums=sums, squares=squares)
 
-    def backward(self, specs: dict[str, Any], gamma: Any, dtotal: Any, **given: Any) -> dict[str, Any]:
+    def backward(self, specs: dict[str, Any], gamma: Any, dtotal: Any, **arrays: Any) -> dict[str, Any]:
         """Of dx, dgamma and dbeta those that are asked for, from dy, mean and rstd."""
-        sums = self.gathered(_Slice.row_sums, 3 if self.normalization.centred else 1, gamma=gamma, **given)
-        return self.call(_Slice.backward, specs, x=self.x, gamma=gamma, dtotal=dtotal, sums=sums, **given)
+        sums = self.gathered("row_sums", 3 if self.normalization.centred else 1, gamma=gamma, **arrays)
+        return self.call("backward", specs, x=self.x, gamma=gamma, dtotal=dtotal, sums=sums, **arrays)

@@ -120,7 +120,10 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
     found = {}
     kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
-    for module, name in [*(("pool", name) for name in ENTRIES), *(("tasks", name) for name in kernels)]:
+    for module, name in [
+        *((entry.module, name) for name, entry in ENTRIES.items()),
+        *(("tasks", name) for name in kernels),
+    ]:
         code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
         found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
     return found

@@ -48,18 +48,18 @@ def certify(
     known_norm(norm, plain_norms)
     group = ""
 
-    def tell(so_far: Certificate, one: Measured | None) -> None:
+    def tell(so_far: Certificate, measured: Measured | None) -> None:
         nonlocal group
-        if one is None:
+        if measured is None:
             say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.norm, so_far.dtype))))
             return
-        if one.group != group:
-            group = one.group
+        if measured.group != group:
+            group = measured.group
             say(f"\n{group}")
-        counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
-        say(f"  {one.name}: {one.answer}{counted}")
-        if one.counterexample:
-            say(f"    {one.counterexample}")
+        counted = f"  ({measured.trials} trials)" if measured.trials > 1 else ""
+        say(f"  {measured.name}: {measured.answer}{counted}")
+        if measured.counterexample:
+            say(f"    {measured.counterexample}")
 
     certificate = measure(impl, trials, tell, threads_variable, norm)
     if report is not None:

@@ -25,7 +25,7 @@ from lngrad.cli.terminal import (
     explaining,
     fail,
     file_option,
-    given,
+    files_exist,
     impl_names,
     in_table,
     known_norm,
@@ -50,10 +50,10 @@ MAX_PRINTED = 20  # failures, and other lines of a kind
 FORMATS = ("bin", "npy", "npz", "safetensors")  # of golden
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
-Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES, callback=given)]
+Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES, callback=files_exist)]
 CasesOrOurs = Annotated[
     list[Path] | None,
-    Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=given),
+    Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=files_exist),
 ]
 SEED = "Of the inputs: equal seeds give equal inputs on every machine."
 Seed = Annotated[int, Option(min=0, help=SEED)]
@@ -101,7 +101,8 @@ def check(
     level: Annotated[str, choice("Of the standard dual: L0, L1 or L2.", lambda: ("L0", "L1", "L2"))] = "L1",
     third: Annotated[str, choice("Implementation that the standard dual compares with.", impl_names)] = "torch",
     against: Annotated[
-        Path | None, file_option("FOLDER", "Judge dumps of a device in place of an implementation.", callback=given)
+        Path | None,
+        file_option("FOLDER", "Judge dumps of a device in place of an implementation.", callback=files_exist),
     ] = None,
     report: Annotated[Path | None, file_option("HTML", "A report for people.")] = None,
     junit: Annotated[Path | None, file_option("XML", "A report for CI.")] = None,
@@ -111,7 +112,8 @@ def check(
         file_option("JSONL", "Every result as it comes; the last line is the run. -: that line on stdout alone."),
     ] = None,
     compare: Annotated[
-        Path | None, file_option("JSONL", "An earlier --json file: say what got better and worse.", callback=given)
+        Path | None,
+        file_option("JSONL", "An earlier --json file: say what got better and worse.", callback=files_exist),
     ] = None,
     resume: Resume = None,
     jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
@@ -344,21 +346,25 @@ def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_d
     results, counts = run.results, run.counts
     if believed := sum(BELIEVED in result.notes for result in results):
         console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
-    if refused := sum(one.cases for one in run.restrictions):
-        kinds = (f"{one.cases} × {one.text}" + f" ({one.said})" * (one.said != one.text) for one in run.restrictions)
+    if refused := sum(restriction.cases for restriction in run.restrictions):
+        kinds = (
+            f"{restriction.cases} × {restriction.text}"
+            + f" ({restriction.reason})" * (restriction.reason != restriction.text)
+            for restriction in run.restrictions
+        )
         console.print(f"[yellow]refused {refused} of {len(results)} cases: {escape(', '.join(kinds))}[/]")
     if run.signature:
         dim(run.signature)
     skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
-    said = run.signature, BELIEVED
-    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in said)
+    printed = run.signature, BELIEVED
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in printed)
     for kind, texts in (("skipped", skipped), ("note", notes)):
         for text, number in texts.most_common(MAX_PRINTED):
             dim(f"{kind} {number}: {text}")
     _print_times(console, results)
     for mistake, number in tally(results)[:MAX_PRINTED]:
         console.print(f"{number} × {escape(mistake)}")
-    pairs = ((one.mistake, after.mistake) for one, after in zip(found, results, strict=True) if one.mistake)
+    pairs = ((before.mistake, after.mistake) for before, after in zip(found, results, strict=True) if before.mistake)
     for (was, now), number in Counter(pair for pair in pairs if pair[0] != pair[1]).most_common(MAX_PRINTED):
         why = f"it is {now}, which explains more failures" if now else "the other failures speak against it"
         dim(f"withdrawn above: {number} × {was}: {why}")

@@ -34,11 +34,11 @@ def layer(path: str) -> Any:
     build = tomllib.loads((root / "build.toml").read_text("utf-8"))
     name = build["general"]["name"].replace("-", "_")
     namespace = f"_{name}_lngrad"
-    sections = [one for one in build.get("kernel", {}).values() if one["backend"] == "cpu"]
+    sections = [section for section in build.get("kernel", {}).values() if section["backend"] == "cpu"]
     if sections:
         sections.append(build["torch"])
-        sources = [str(root / one) for part in sections for one in part["src"] if one.endswith(_SUFFIXES)]
-        folders = [str(root / one) for part in sections for one in part.get("include", ())]
+        sources = [str(root / name) for part in sections for name in part["src"] if name.endswith(_SUFFIXES)]
+        folders = [str(root / name) for part in sections for name in part.get("include", ())]
         flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *(flag for part in sections for flag in part.get("cxx-flags", ()))]
         try:
             load(
@@ -46,8 +46,8 @@ def layer(path: str) -> Any:
                 extra_include_paths=[str(Path(__file__).parent), *folders],
             )  # fmt: skip
         except (RuntimeError, OSError) as error:
-            said = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
-            raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(said[:2])}") from None
+            sentence = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
+            raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(sentence[:2])}") from None
     elif "torch-noarch" not in build:
         raise BackendUnavailable(f"--impl: hub: {root.name}: expected a kernel with backend cpu, found none")
     ops = ModuleType(f"{name}._ops")
@@ -55,8 +55,8 @@ def layer(path: str) -> Any:
     sys.modules[ops.__name__] = ops
     sys.path.insert(0, str(root / "torch-ext"))
     layers = import_module(f"{name}.layers")
-    found = [one for one, kind in vars(layers).items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
-    chosen = [one for one in found if one == wanted or (not wanted and "norm" in one.lower())]
+    found = [var for var, kind in vars(layers).items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
+    chosen = [name for name in found if name == wanted or (not wanted and "norm" in name.lower())]
     if len(chosen) != 1:
         raise BackendUnavailable(f"--impl: hub: expected FOLDER:LAYER with one of {', '.join(found)}, got {path!r}")
     return getattr(layers, chosen[0])

@@ -36,18 +36,7 @@ def layer(path: str) -> Any:
     namespace = f"_{name}_lngrad"
     sections = [section for section in build.get("kernel", {}).values() if section["backend"] == "cpu"]
     if sections:
-        sections.append(build["torch"])
-        sources = [str(root / name) for part in sections for name in part["src"] if name.endswith(_SUFFIXES)]
-        folders = [str(root / name) for part in sections for name in part.get("include", ())]
-        flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *(flag for part in sections for flag in part.get("cxx-flags", ()))]
-        try:
-            load(
-                namespace, sources, extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False,
-                extra_include_paths=[str(Path(__file__).parent), *folders],
-            )  # fmt: skip
-        except (RuntimeError, OSError) as error:
-            sentence = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
-            raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(sentence[:2])}") from None
+        _compile(load, namespace, root, [*sections, build["torch"]])
     elif "torch-noarch" not in build:
         raise BackendUnavailable(f"--impl: hub: {root.name}: expected a kernel with backend cpu, found none")
     ops = ModuleType(f"{name}._ops")
@@ -56,7 +45,26 @@ def layer(path: str) -> Any:
     sys.path.insert(0, str(root / "torch-ext"))
     layers = import_module(f"{name}.layers")
     found = [var for var, kind in vars(layers).items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
-    chosen = [name for name in found if name == wanted or (not wanted and "norm" in name.lower())]
+    chosen = [var for var in found if var == wanted or (not wanted and "norm" in var.lower())]
     if len(chosen) != 1:
         raise BackendUnavailable(f"--impl: hub: expected FOLDER:LAYER with one of {', '.join(found)}, got {path!r}")
     return getattr(layers, chosen[0])
+
+
+def _compile(load: Any, namespace: str, root: Path, sections: list[dict[str, Any]]) -> None:
+    """Have torch's `load` compile the sources of these sections of build.toml into operators of a namespace."""
+
+    def listed(key: str) -> list[str]:
+        return [text for section in sections for text in section.get(key, ())]
+
+    sources = [str(root / source) for source in listed("src") if source.endswith(_SUFFIXES)]
+    folders = [str(Path(__file__).parent), *(str(root / folder) for folder in listed("include"))]
+    flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *listed("cxx-flags")]
+    try:
+        load(
+            namespace, sources, extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False,
+            extra_include_paths=folders,
+        )  # fmt: skip
+    except (RuntimeError, OSError) as error:
+        lines = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
+        raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(lines[:2])}") from None

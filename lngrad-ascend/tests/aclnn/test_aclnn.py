@@ -28,13 +28,13 @@ def test_the_bits_are_the_cores():
 def test_the_documents_example():
     x = np.array([[2, 3], [4, 5]], np.float32)
     call = Call(Case((2,), (2,)))
-    call.arguments |= {
-        "gradOut": tensor(x),
-        "input": tensor(x.copy()),
-        "mean": tensor(np.array([[2], [3]], np.float32)),
-        "rstd": tensor(np.array([[4], [5]], np.float32)),
-        "weightOptional": tensor(np.ones(2, np.float32)),
-    }
+    call.changed(
+        gradOut=x,
+        input=x.copy(),
+        mean=np.array([[2], [3]], np.float32),
+        rstd=np.array([[4], [5]], np.float32),
+        weightOptional=np.ones(2, np.float32),
+    )
     assert [result.tolist() for result in call.run()] == [[[-2, -94], [-877.5, -1747.5]], [20, 62], [6, 8]]
 
 
@@ -63,7 +63,7 @@ def test_a_null_weight_is_ones_and_the_bias_is_never_read():
     plain.check()
     ones, nan = np.ones(13, np.float32), np.full(13, np.nan, np.float32)
     call = Call(Case((9,), (13,), gamma=False))
-    call.arguments |= {"weightOptional": tensor(ones), "biasOptional": tensor(nan)}
+    call.changed(weightOptional=ones, biasOptional=nan)
     check_same_bits(tuple(call.run()), tuple(plain.computed()))
 
 
@@ -94,7 +94,7 @@ def test_mixed_dtypes_are_rounded_once_to_the_outputs_own(dtype, weight, statist
 
 def test_a_result_too_large_for_float16_is_infinity():
     call = Call(Case((2,), (3,)), out_dtypes=("float16", "float32", "float16"))
-    call.arguments["gradOut"] = tensor(np.full((2, 3), [1e6, -1e6, 0], np.float32))
+    call.changed(gradOut=np.full((2, 3), [1e6, -1e6, 0], np.float32))
     grads = call.run()
     assert grads.dbeta.tolist() == [np.inf, -np.inf, 0]
     assert np.isinf(grads.dx).any()
@@ -128,8 +128,8 @@ def test_empty_input_zeroes_the_sums_and_needs_no_workspace(lead, normalized):
 def test_the_strides_of_an_empty_output_do_not_matter():
     call = Call(Case((2,), (3,)))
     x, statistics = np.zeros((0, 3), np.float32), np.zeros((0, 1), np.float32)
-    call.arguments |= {"gradOut": tensor(x), "input": tensor(x), "mean": tensor(statistics), "rstd": tensor(statistics)}
-    call.arguments["gradInputOut"] = acl.aclCreateTensor((0, 3), acl.ACL_FLOAT, (0, 0), 0, 2, (0,), None)
+    call.changed(gradOut=x, input=x, mean=statistics, rstd=statistics)
+    call.changed(gradInputOut=acl.aclCreateTensor((0, 3), acl.ACL_FLOAT, (0, 0), 0, 2, (0,), None))
     assert call.run().dbeta.tolist() == [0, 0, 0]
 
 
@@ -181,10 +181,10 @@ def test_deterministic_for_any_number_of_threads():
 def test_a_strided_sum_of_another_shape_is_written_through_the_workspace():
     call = Call(Case((9,), (2, 3)))
     storage = np.zeros(20, np.float32)
-    call.arguments["gradBiasOut"] = acl.aclCreateTensor((3, 2), acl.ACL_FLOAT, (1, 5), 2, 2, (20,), storage)
+    call.changed(gradBiasOut=acl.aclCreateTensor((3, 2), acl.ACL_FLOAT, (1, 5), 2, 2, (20,), storage))
     with soc.use(soc.DEFAULT, mode="compat"):
         call.run()
-        call.arguments["gradBiasOut"] = tensor(call.results["gradBiasOut"])
+        call.changed(gradBiasOut=call.results["gradBiasOut"])
         expected = call.run()
     view = np.lib.stride_tricks.as_strided(storage[2:], (3, 2), (4, 20))
     assert view.ravel().tolist() == expected.dbeta.ravel().tolist()
@@ -203,7 +203,7 @@ def tie_call():
     """A call whose gradBias lies halfway between bfloat16 numbers, for either sign and parity."""
     call = Call(Case((2,), (4,)), "bfloat16")
     dy = np.array([[1, -1, 1.0078125, 3], [2**-8, -(2**-8), 2**-8, 2**-8]], call.inputs.dy.dtype)
-    call.arguments["gradOut"] = tensor(dy)
+    call.changed(gradOut=dy)
     return call
 
 
@@ -237,7 +237,7 @@ def test_device_rounding_rounds_the_float32_result_once(dtype, outputs):
 
 def test_device_rounding_keeps_infinities_and_nan():
     call = Call(Case((1,), (4,)), "bfloat16")
-    call.arguments["gradOut"] = tensor(np.array([[np.inf, -np.inf, np.nan, 3.3895e38]], call.inputs.dy.dtype))
+    call.changed(gradOut=np.array([[np.inf, -np.inf, np.nan, 3.3895e38]], call.inputs.dy.dtype))
     with soc.use("Ascend910B1", rounding="device"):
         dbeta = call.run().dbeta.astype(np.float32)
     assert dbeta[:2].tolist() == [np.inf, -np.inf]
@@ -463,7 +463,7 @@ def test_the_workspace_shares_memory_with_no_tensor():
 def test_a_read_only_output():
     call = Call()
     call.results["gradInputOut"].flags.writeable = False
-    call.arguments["gradInputOut"] = tensor(call.results["gradInputOut"])
+    call.changed(gradInputOut=call.results["gradInputOut"])
     refused(call.phase2(), acl.ACLNN_ERR_PARAM_INVALID, "gradInputOut: expected a writable array")
 
 
@@ -512,7 +512,7 @@ def test_everything_in_device_memory(stream):
 def test_device_memory_freed_before_phase_2(stream):
     call = Call()
     address = on_device(call.inputs.dy)
-    call.arguments["gradOut"] = tensor(call.inputs.dy, data=address)
+    call.changed(gradOut=tensor(call.inputs.dy, data=address))
     size, executor, _ = call.phase1()
     acl.aclrtFree(address)
     refused(
@@ -524,7 +524,7 @@ def test_device_memory_freed_before_phase_2(stream):
 def test_device_memory_freed_before_the_stream_ran_surfaces_at_synchronize(stream):
     call = Call()
     address = on_device(call.inputs.dy)
-    call.arguments["gradOut"] = tensor(call.inputs.dy, data=address)
+    call.changed(gradOut=tensor(call.inputs.dy, data=address))
     stream._running.acquire()  # the stream is busy
     try:
         assert call.phase2(stream) == 0
@@ -568,8 +568,8 @@ def test_torch_buffers_are_written():
     call = Call(Case((9,), (16,)), "bfloat16")
     result = torch.zeros(9, 16, dtype=torch.bfloat16)
     x = torch.from_numpy(call.inputs.x.view(np.uint16).copy()).view(torch.bfloat16)
-    call.arguments["input"] = acl.aclCreateTensor((9, 16), acl.ACL_BF16, None, 0, 2, (9, 16), x)
-    call.arguments["gradInputOut"] = acl.aclCreateTensor((9, 16), acl.ACL_BF16, None, 0, 2, (9, 16), result)
+    call.changed(input=acl.aclCreateTensor((9, 16), acl.ACL_BF16, None, 0, 2, (9, 16), x))
+    call.changed(gradInputOut=acl.aclCreateTensor((9, 16), acl.ACL_BF16, None, 0, 2, (9, 16), result))
     call.run()
     expected = lngrad.support.addresses.as_numpy(result)
     check_grads(call.computed()._replace(dx=expected), call.inputs)

@@ -238,7 +238,7 @@ def check_grads(
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
     base = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
-    operator, _ = problem.extended(base, inputs.dtotal, inputs.gate)
+    operator = problem.EXTENDED[base, inputs.dtotal is not None, inputs.gate is not None]
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -266,7 +266,7 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     """
     normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
     base = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
-    operator, _ = problem.extended(base, inputs.residual, inputs.gate)
+    operator = problem.EXTENDED[base, inputs.residual is not None, inputs.gate is not None]
     expected, scales = {}, {}
     if inputs.residual is not None:
         expected["total"] = reference.total(x, inputs.residual, normalization=normalization)

@@ -86,8 +86,8 @@ def test_16_bit_statistics_are_written_as_a_call_writes_them(dtype):
 
 
 def test_threads_at_once_do_not_share_memory():
-    given = [make_inputs(Case((100,), (50,)), "float32", seed) for seed in range(4)]
-    run, wrong = plan_of(given[0]).on_addresses, []
+    drawn = [make_inputs(Case((100,), (50,)), "float32", seed) for seed in range(4)]
+    run, wrong = plan_of(drawn[0]).on_addresses, []
 
     def work(inputs):
         expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
@@ -99,7 +99,7 @@ def test_threads_at_once_do_not_share_memory():
         except AssertionError as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=(inputs,)) for inputs in given]
+    threads = [threading.Thread(target=work, args=(inputs,)) for inputs in drawn]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -93,11 +93,11 @@ def test_the_plan_knows_the_number_of_threads(threads):
     inputs = make_inputs(Case((3000,), (40,)), "float32")
     problem, _ = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
     lngrad.set_num_threads(1)
-    one = make_plan(problem)
+    plan = make_plan(problem)
     lngrad.set_num_threads(2)
-    assert make_plan(problem) is not one
+    assert make_plan(problem) is not plan
     lngrad.set_num_threads(1)
-    assert make_plan(problem) is one
+    assert make_plan(problem) is plan
 
 
 def test_memory_that_was_used_before_does_not_show():

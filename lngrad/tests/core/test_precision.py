@@ -96,8 +96,8 @@ def test_with_both_halves_of_the_mean_errors_do_not_grow(shape, offset, backend)
     got = completed(inputs, backend=backend)
     check_grads(got, own)
     truth = reference.layer_norm_backward(inputs.dy, inputs.x, own.mean, expected.rstd, inputs.gamma)
-    for one, other in zip(got, truth, strict=True):
-        assert relative_error(one, other) <= 1e-6
+    for result, other in zip(got, truth, strict=True):
+        assert relative_error(result, other) <= 1e-6
     check_grads(norms.backward(inputs, backend=backend), inputs)  # which takes them as they are
     if offset > 10:
         assert relative_error(norms.backward(inputs, backend=backend).dgamma, truth.dgamma) > 1e-6

@@ -155,12 +155,12 @@ def test_statistics_may_have_any_shape_with_one_element_a_row():
 def test_equal_facts_are_one_problem_and_one_plan():
     inputs = make_inputs(Case((2, 3), (4,)), "float32")
     arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    one, _ = Problem.backward(*arguments)
+    problem, _ = Problem.backward(*arguments)
     other, _ = Problem.backward(*(array.copy() for array in arguments))
-    assert one is other
-    assert make_plan(one) is make_plan(other)
+    assert problem is other
+    assert make_plan(problem) is make_plan(other)
     transposed, _ = Problem.backward(inputs.dy, np.asfortranarray(inputs.x), *arguments[2:])
-    assert transposed is not one
+    assert transposed is not problem
 
 
 def test_outputs_are_known_before_they_exist():

@@ -183,9 +183,9 @@ def test_the_number_of_threads_is_checked():
         lngrad.set_num_threads(0)
 
 
-@pytest.mark.parametrize(("given", "expected"), [("1", 1), ("1,4", 1), ("nonsense", None), ("0", None), ("", None)])
-def test_omp_num_threads_is_a_limit(given, expected):
-    environment = {**os.environ, "OMP_NUM_THREADS": given}
+@pytest.mark.parametrize(("limit", "expected"), [("1", 1), ("1,4", 1), ("nonsense", None), ("0", None), ("", None)])
+def test_omp_num_threads_is_a_limit(limit, expected):
+    environment = {**os.environ, "OMP_NUM_THREADS": limit}
     program = "import lngrad; print(lngrad.get_num_threads())"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     without = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

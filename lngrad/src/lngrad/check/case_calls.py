@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import Kernel, KernelError, Request
-from lngrad.check.case import CheckCase, Options
+from lngrad.check.case import CheckCase, Options, Results
 from lngrad.check.comparison import Comparison, Piece
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw
 from lngrad.core.machine import available_bytes
-from lngrad.core.problem import Grads
 from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import error_share, gradient_scales
 
@@ -79,7 +78,7 @@ class CaseCalls:
         assert self.kernel is not None  # where dumps are judged, nothing is called
         return self.kernel
 
-    def call(self, request: Request, other: Kernel | None = None) -> Grads:
+    def call(self, request: Request, other: Kernel | None = None) -> Results:
         kernel = other or self.called
         if kernel.has_threads and request.threads is None:
             request = replace(request, threads=kernel.threads)
@@ -93,7 +92,7 @@ class CaseCalls:
         blocks = self.all_blocks() if given is None else iter([given])
         return self.called.memory.place(case or self.case, self.case.M, blocks)
 
-    def first(self) -> Grads:
+    def first(self) -> Results:
         try:
             return self.call(self.placed())
         except (NotApplicable, KernelError) as refusal:
@@ -103,7 +102,7 @@ class CaseCalls:
                 raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
             raise
 
-    def later(self, request: Request) -> Grads:
+    def later(self, request: Request) -> Results:
         try:
             return self.call(request)
         except (NotApplicable, KernelError) as error:
@@ -121,7 +120,7 @@ class CaseCalls:
                 got = self.call(self.kernel.memory.place(self.case, stop - start, [given]))
             yield Piece(start, stop, got, self.third_party([given], stop - start), [given])
 
-    def third_party(self, blocks: Any, rows: int) -> Grads | None:
+    def third_party(self, blocks: Any, rows: int) -> Results | None:
         return None if self.third is None else self.call(self.third.memory.place(self.case, rows, blocks), self.third)
 
     def compare(self, pieces: Any, own_statistics: float | None = None, standard: str = "") -> Comparison:
@@ -130,29 +129,31 @@ class CaseCalls:
             own_statistics=own_statistics,
         )  # fmt: skip
 
-    def compared(self, got: Grads, given: DrawnInputs | None = None, standard: str = "") -> Comparison:
+    def compared(self, got: Results, given: DrawnInputs | None = None, standard: str = "") -> Comparison:
         """Results of all rows, beside the truth of the inputs as they are drawn, or of others."""
         blocks = self.all_blocks() if given is None else [given]
         third = None if standard else self.third_party(self.all_blocks() if given is None else blocks, self.case.M)
         return self.compare([Piece(0, self.case.M, got, third, blocks)], self.own_eps, standard)
 
-    def is_far_off(self, got: Grads, given: DrawnInputs | None, first: Grads) -> bool:
+    def is_far_off(self, got: Results, given: DrawnInputs | None, first: Results) -> bool:
         """Whether more is wrong with a further call than the last digits, which strict standards fail in right results."""
         if self.compared(first, standard="stable").passed:
             outputs = self.compared(got, given, "stable").outputs
             return any(not one.passed and one.worst_share > FAR_OFF for one in outputs)
         return not self.compared(got, given, "cosine").passed
 
-    def differs_by_rounding(self, got: Grads, expected: Grads) -> bool:
+    def differs_by_rounding(self, got: Results, expected: Results) -> bool:
         """Whether results of equal calls are as near as sums in another order are, which no standard but `binary` forbids."""
         if self.standard == "binary" or len(self.blocks) > 1:
             return False
-        for one, other, scale in zip(got, expected, gradient_scales(self.given(*self.blocks[0]).exact), strict=True):
-            if (one is None) != (other is None) or (one is not None and one.shape != other.shape):
+        scales = gradient_scales(self.given(*self.blocks[0]).exact)
+        for name in self.case.outputs:
+            array, other = getattr(got, name), getattr(expected, name)
+            if (array is None) != (other is None) or (array is not None and array.shape != other.shape):
                 return False
-            if one is not None and one.size:
-                wide = other.astype(np.float64)
-                share = error_share(one, wide, scale.reshape(one.shape), ACCUMULATORS[one.dtype.name])
+            if array is not None and array.size:
+                scale = getattr(scales, name).reshape(array.shape)
+                share = error_share(array, other.astype(np.float64), scale, ACCUMULATORS[array.dtype.name])
                 if share.max() > FAR_OFF:
                     return False
         return True

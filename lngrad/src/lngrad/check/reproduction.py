@@ -108,8 +108,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
         seed="torch.manual_seed(0)" if torch else "rng = np.random.default_rng(0)",
         draw="(4 * torch.rand(size) - 2).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
         x=views[0], dy=views[1], gradients=gradients, many=MANY, one="one.double()" if torch else "np.asarray(one, float)",
-        names=tuple(one for one, there in zip(("dx", "dgamma", "dbeta"), has, strict=True) if there),
-        units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
+        names=case.wanted, units=tuple(UNIT_ROUNDOFF[case.output_dtypes[name]] for name in case.wanted or ()),
     )  # fmt: skip
     return text if _shows(text) else None
 

@@ -182,7 +182,7 @@ def require_memory(name: str, array: Any) -> None:
     if fake is not None and isinstance(array, fake.FakeTensor):
         raise DtypeError(f"{name}: expected a tensor with memory, got a fake one")
     try:
-        address, there = array.data_ptr(), array.untyped_storage().nbytes()
+        address, nbytes = array.data_ptr(), array.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
         raise DtypeError(
             f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
@@ -191,8 +191,8 @@ def require_memory(name: str, array: Any) -> None:
     size = array.element_size()
     span = spanned(array.shape, [step * size for step in array.stride()], size)
     needed = array.storage_offset() * size + span
-    if span and (not address or there < needed):
-        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
+    if span and (not address or nbytes < needed):
+        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {nbytes if address else 0}")
 
 
 def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:

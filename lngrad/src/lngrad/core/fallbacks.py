@@ -37,8 +37,8 @@ def last_run() -> str | None:
     """What the last process with fallbacks left behind, a reason a line, or None."""
     try:
         kept = json.loads(_file().read_text(encoding="utf-8"))
-        told = (f"{number} × {reason}" for reason, number in kept["counts"].items())
-        return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *told))
+        lines = (f"{number} × {reason}" for reason, number in kept["counts"].items())
+        return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *lines))
     except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
         return None
 

@@ -101,7 +101,7 @@ class Normalization(NamedTuple):
 
     @staticmethod
     def of(
-        centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False,
+        centred: bool, offset: object, alpha: object = 1.0, has_residual: bool = False, modulated: bool = False,
         norm_before_gate: bool = True,
     ) -> Normalization:  # fmt: skip
         """The one with these switches.
@@ -120,7 +120,7 @@ class Normalization(NamedTuple):
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
-        if residual is None and alpha != 1:
+        if not has_residual and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
         return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
@@ -219,17 +219,12 @@ WITH_RESIDUAL = {
 WITH_GATE = {RMS_FORWARD: GATED_FORWARD, RMS_BACKWARD: GATED_BACKWARD}
 
 
-def extended(operator: Operator, added: Any, gate: Any) -> tuple[Operator, tuple[Any, ...]]:
-    """The operator with a residual, or the gradient of its total, and a gate, unless they are None; and these arrays.
-
-    Raises:
-        ShapeError: There are both.
-    """
-    if added is None:
-        return (operator, ()) if gate is None else (WITH_GATE[operator], (gate,))
-    if gate is not None:
-        raise ShapeError("gate: expected no residual and no dtotal beside it")
-    return WITH_RESIDUAL[operator], (added,)
+# By an operator without either, whether there is a residual (or the gradient of its total), and whether there is a gate.
+EXTENDED = {
+    **{(operator, False, False): operator for operator in WITH_RESIDUAL},
+    **{(operator, True, False): extended for operator, extended in WITH_RESIDUAL.items()},
+    **{(operator, False, True): extended for operator, extended in WITH_GATE.items()},
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lngrad.check.case import CheckCase
+from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
 from lngrad.check.implementations.implementation import first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
-from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
@@ -112,7 +111,7 @@ class Kernel(Protocol):
     threads: int
     seconds: float
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         """Copies of the results, as they were when the call returned."""
 
     def again(self) -> Any:
@@ -207,9 +206,9 @@ class Caller:
         self.subject, self._descriptor = subject, descriptor
         rounding_of_a_gpu()
         self._bytes = np.empty(0, np.uint8)
-        self._results: Any = Grads(None, None, None)
+        self._results: Any = ()
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         """Copies of the results.
 
         Raises:
@@ -219,7 +218,7 @@ class Caller:
         given = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
-        self._results = Grads(None, None, None)  # large ones are not there twice
+        self._results = ()  # large ones are not there twice
         _poison(request.case, request.fill)
         compiled: deque[str] = deque()
         if request.is_flushed and (jax := sys.modules.get("jax")):
@@ -230,21 +229,24 @@ class Caller:
         if compiled:
             raise NotApplicable(FLUSHED)
         self._results = results
-        copies: Grads = self.again()
+        copies: Results = self.again()
         if request.copied:
             self._unchanged(request, given)
         return copies
 
     def again(self) -> Any:
         """The results of the last call, as they are now."""
-        return type(self._results)(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
+        arrays = self._results._asdict().items()
+        return self._results._replace(
+            **{name: None if array is None else np.array(as_numpy(array)) for name, array in arrays}
+        )
 
     def repeat(self, request: Request, number: int) -> None:
         """So many calls, of what can't be prepared."""
         call = self.subject.prepared(request.case, self._given(request))
         for _ in range(number):
             results = call()
-        self._results = request.case.grads(*results)
+        self._results = request.case.operator.results(*results)
 
     def _given(self, request: Request) -> DrawnInputs:
         if self._bytes.size < request.nbytes:
@@ -310,14 +312,14 @@ class Here:
         self.seconds, self.threads = 0.0, get_num_threads()
         self.signature = subject.signature
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         start = perf_counter()
-        results: Grads = self._told(lambda: self._caller.call(replace(request, copied=True)))
+        results: Results = self._told(lambda: self._caller.call(replace(request, copied=True)))
         self.seconds = perf_counter() - start
         return results
 
     def again(self) -> Any:
-        results: Grads = self._told(self._caller.again)
+        results: Results = self._told(self._caller.again)
         return results
 
     def repeat(self, request: Request, number: int) -> None:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
+from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError, flattened
 from lngrad.support.children import BLAS_THREADS, end_of, ends_with_parent, give_up_access, how_it_died
@@ -77,9 +77,11 @@ class KernelProcess:
         self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection
+        self._case: CheckCase  # of the last call
         self._writes = False  # to its inputs, as was seen: it gets copies from then on
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Any:
+        self._case = request.case
         if self._writes:
             return self._results(self._ask("call", replace(request, copied=True)))
         try:
@@ -97,10 +99,11 @@ class KernelProcess:
             self._writes = True
         raise KernelError("it writes to its inputs, and puts back what was there")
 
-    def again(self) -> Grads:
+    def again(self) -> Results:
         return self._results(self._ask("again", None))
 
     def repeat(self, request: Request, number: int) -> None:
+        self._case = request.case
         self._ask("repeat", request, number)
 
     def restart(self) -> bool:
@@ -153,15 +156,16 @@ class KernelProcess:
             raise EOFError
         return told
 
-    def _results(self, told: dict[str, Any]) -> Grads:
+    def _results(self, told: dict[str, Any]) -> Results:
         """The arrays of an answer. Of one whose size can't be right nothing but dtype and shape is taken."""
-        arrays = []
+        results: dict[str, Any] = {}
         try:
-            for one in told["arrays"]:
-                arrays.append(None if one is None else self._array(one["dtype"], tuple(one["shape"]), one["sent"]))
+            for name in self._case.outputs:
+                if (facts := told["arrays"][name]) is not None:
+                    results[name] = self._array(facts["dtype"], tuple(facts["shape"]), facts["sent"])
         except _BROKEN:
             raise self._death() from None
-        return GatedGrads(*arrays) if told["gated"] else Grads(*arrays)  # type: ignore[return-value]  # as of CheckCase.grads
+        return self._case.results(results)
 
     def _array(self, name: str, shape: tuple[int, ...], sent: bool) -> Any:
         dtype = numpy_dtype(name) if name in DTYPES else np.dtype(name)
@@ -251,7 +255,7 @@ def with_variable(name: str, variable: str) -> Implementation:
     kernel = KernelProcess(name, 1, CALL_SECONDS, filled=False)
     kernel.start()
 
-    def backward(a: Arguments) -> Grads:
+    def backward(a: Arguments) -> Any:
         assert a.case is not None  # of whoever certifies
         x = a.x if a.summand is None else a.summand
         added = a.normalization, a.residual, a.dtotal, a.gate
@@ -317,18 +321,16 @@ def _tell(pipe: Connection, **told: Any) -> None:
     pipe.send_bytes(json.dumps(told).encode())
 
 
-def _send(pipe: Connection, results: Grads, request: Request) -> None:
-    case, data = request.case, []
-    told: list[dict[str, Any] | None] = []
-    shapes = case.results(request.given.stop - request.given.start)
-    for array, shape, dtype in zip(results, shapes, case.output_dtypes, strict=True):
-        if array is None:
-            told.append(None)
+def _send(pipe: Connection, results: Results, request: Request) -> None:
+    case, sent = request.case, []
+    answer: dict[str, Any] = dict.fromkeys(case.outputs)
+    for name, shape in case.shapes_of_results(request.given.stop - request.given.start).items():
+        if (array := getattr(results, name)) is None:
             continue
-        sent = array.size == math.prod(shape) and array.dtype.name == dtype
-        told.append({"dtype": array.dtype.name, "shape": array.shape, "sent": sent})
-        if sent and array.nbytes:
-            data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    _tell(pipe, kind="done", arrays=told, gated=case.gated)
-    for one in data:
-        pipe.send_bytes(one)
+        is_sent = array.size == math.prod(shape) and array.dtype.name == case.output_dtypes[name]
+        answer[name] = {"dtype": array.dtype.name, "shape": array.shape, "sent": is_sent}
+        if is_sent and array.nbytes:
+            sent.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    _tell(pipe, kind="done", arrays=answer)
+    for data in sent:
+        pipe.send_bytes(data)

@@ -35,7 +35,6 @@ from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
 from lngrad.core.norms import NORMS, norm_with
-from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array, Shape
@@ -51,6 +50,7 @@ ROLES = {
     "offset": ("offset",),
     "alpha": ("alpha",),
 }
+_ROLE_OF = {"dx": "x", "dgamma": "weight", "dbeta": "bias", "dgate": "gate"}  # whose gradient a result is
 TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "deep_norm",
          "add_layer_norm", "gated_rms_norm", "rms_norm_of_gated")  # fmt: skip  # what takes alpha is both of add_… and deep_…
 _EPS = 0.37  # so large that a forward which does not take it gives itself away
@@ -155,7 +155,7 @@ def _implementation(
     )  # fmt: skip
 
 
-def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
+def _gradients(library: _Library, way: _Way, a: Arguments) -> Any:
     """One call and its derivative."""
     eps = a.eps if a.case is None else a.case.eps
     gamma = np.ones(a.normalized_shape, a.x.dtype) if a.gamma is None else a.gamma
@@ -175,13 +175,13 @@ def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
         return made
 
     found = library.gradients(call, {role: library.array(one) for role, one in leaves.items()}, dys)
-    roles = "x", "weight", "bias" if a.gate is None else "gate"
-    for label, role, wanted in zip(a.grads._fields, roles, a.output_mask, strict=True):
-        if wanted and role in leaves and found[role] is None:
+    for label in a.wanted:
+        role = _ROLE_OF[label]
+        if role in leaves and found[role] is None:
             raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
-    if "residual" in found and a.output_mask[0]:
+    if "residual" in found and "dx" in a.wanted:
         found["x"] = _of_the_total(a, found["x"], found["residual"])
-    return a.masked(found.get(role) for role in roles)
+    return a.masked(**{label: found.get(_ROLE_OF[label]) for label in a.wanted})
 
 
 def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:

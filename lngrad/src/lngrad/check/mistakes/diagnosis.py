@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
@@ -104,20 +104,23 @@ class Failure:
 
     Attributes:
         call: The inputs, their terms and the right gradients.
-        got: The result, in its own dtypes.
+        got: The results by name, in their own dtypes; None where there is none.
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
 
     call: ExactCase
-    got: Grads
+    got: Mapping[str, Any]
     shares: Mapping[str, Array]
 
     @cached_property
     def outputs(self) -> list[WrongOutput]:
         """All that are wanted."""
-        compared = zip(OUTPUTS, self.got, self.call.true, gradient_scales(self.call.given), strict=True)
-        there = (one for one in compared if one[1] is not None and one[1].size)
-        return [WrongOutput(name, np.asarray(result), true, scale) for name, result, true, scale in there]
+        scales = gradient_scales(self.call.given)
+        return [
+            WrongOutput(name, np.asarray(array), getattr(self.call.true, name), getattr(scales, name))
+            for name, array in self.got.items()
+            if array is not None and array.size
+        ]
 
     @property
     def wrong(self) -> list[WrongOutput]:
@@ -149,7 +152,7 @@ class Failure:
 
 
 def diagnose(
-    case: CheckCase, given: DrawnInputs, got: Grads, shares: Mapping[str, Array], in_brief: bool = False
+    case: CheckCase, given: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False
 ) -> Diagnosis:
     """Explain a failed result of a case: the first stage that has something to say.
 
@@ -160,11 +163,11 @@ def diagnose(
         in_brief: Search no mistake.
     """
     if shares.keys() == {"dgate"}:
-        said = OF_GATE if np.any(got[2]) else "dgate is 0 everywhere: it was never written, or added up."
+        said = OF_GATE if np.any(got.dgate) else "dgate is 0 everywhere: it was never written, or added up."
         return Diagnosis(None, f"{UNEXPLAINED} {said}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = make(case, given.exact, got, shares)
+        failure = make(case, given.exact, got._asdict(), shares)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())
@@ -172,25 +175,27 @@ def diagnose(
     return found._replace(alternatives=(*found.alternatives, *lost))
 
 
-def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]) -> Failure:
+def _plain(case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mapping[str, Array]) -> Failure:
     """The failure of a call without a gate whose dx is that one's but for a factor; of one sample, the first of the worst."""
     norm, (of_x, of_y, _) = exact.normalization, gate_factors(exact.gate, exact.normalization)
     inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, norm_before_gate=True))
-    sums, dx, lead = list(got[1:]) if exact.gate is None else [got[1], None], got.dx, case.lead
+    sums, dx, lead = {name: array for name, array in got.items() if name not in OF_ROWS}, got["dx"], case.lead
     if exact.gate is not None:
         inputs = replace(inputs, dy=wide(exact.dy) * of_y, x=wide(exact.x) * of_x)
         if not norm.norm_before_gate and dx is not None:
             dx = (wide(dx) / of_x if "dx" in shares else true_grads(inputs).dx).astype(dx.dtype)
     if norm.modulated and lead and exact.gamma is not None:
-        shares = {name: one.reshape(lead[0], -1, case.N) for name, one in shares.items()}
-        one = int(np.argmax(sum((share > 1).any((1, 2)) for share in shares.values())))
-        rows = {name: getattr(inputs, name)[one] for name in ("dy", "x", "mean", "rstd")}
-        inputs = replace(inputs, **rows, gamma=exact.gamma[one].reshape(case.normalized))
-        sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
-        dx, lead = None if dx is None else dx[one], lead[1:]
-        shares = {name: share[one] for name, share in shares.items()}
+        shares = {name: share.reshape(lead[0], -1, case.N) for name, share in shares.items()}
+        sample = int(np.argmax(sum((share > 1).any((1, 2)) for share in shares.values())))
+        rows = {name: getattr(inputs, name)[sample] for name in ("dy", "x", "mean", "rstd")}
+        inputs = replace(inputs, **rows, gamma=exact.gamma[sample].reshape(case.normalized))
+        sums = {
+            name: array if array is None else array[sample].reshape(case.normalized) for name, array in sums.items()
+        }
+        dx, lead = None if dx is None else dx[sample], lead[1:]
+        shares = {name: share[sample] for name, share in shares.items()}
     plain = replace(case, norm=norm_with(inputs.normalization).name, lead=lead)
-    return Failure(ExactCase(plain, inputs), Grads(dx, *sums), shares)
+    return Failure(ExactCase(plain, inputs), {"dx": dx, **sums}, shares)
 
 
 def _no_rows(failure: Failure) -> Diagnosis | None:

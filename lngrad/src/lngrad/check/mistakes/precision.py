@@ -147,9 +147,9 @@ def inputs_in_format(call: ExactCase, format: str, **_: str) -> Changes:
 def _cut(call: ExactCase, names: Sequence[str], whole: Callable[[Array], Array]) -> Changes:
     """Results of 16 bits whose digits are made whole numbers by a function."""
     cut = {}
-    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+    for name, dtype in call.case.output_dtypes.items():
         if dtype in DIGITS and name in names:
-            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            mantissa, exponent = np.frexp(getattr(call.true, name).astype(np.float32).astype(np.float64))
             cut[name] = np.ldexp(whole(np.ldexp(mantissa, DIGITS[dtype])), exponent - DIGITS[dtype])
     return cut or None
 
@@ -170,9 +170,9 @@ def _flushed(array: Array, dtype: str) -> Array:
 
 def flushed_results(call: ExactCase, *names: str) -> Changes:
     """What is smaller than the smallest normal number of its dtype is zero."""
-    outputs = zip(Grads._fields, call.true, call.case.output_dtypes, strict=True)
-    made = {name: _flushed(one, dtype) for name, one, dtype in outputs if not names or name in names}
-    return made if any((made[name] != getattr(call.true, name)).any() for name in made) else None
+    dtypes = {name: dtype for name, dtype in call.case.output_dtypes.items() if not names or name in names}
+    flushed = {name: _flushed(getattr(call.true, name), dtype) for name, dtype in dtypes.items()}
+    return flushed if any((flushed[name] != getattr(call.true, name)).any() for name in flushed) else None
 
 
 def flushed_inputs(call: ExactCase) -> Changes:

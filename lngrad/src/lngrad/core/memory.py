@@ -44,7 +44,7 @@ _idle_bytes = 0
 
 
 class _Owner:
-    """What an array's memory belongs to: NumPy keeps it until the last view is gone, and then the block comes back."""
+    """The owner of an array's memory: NumPy keeps it until the last view is gone, and then the block comes back."""
 
     __slots__ = ("__array_interface__", "_block", "_nbytes")
 
@@ -153,7 +153,7 @@ def _fresh(shape: Shape, dtype: np.dtype[Any], nbytes: int) -> _SmallBlock:
 
 
 def _references(block: _SmallBlock) -> int:
-    """How often Python refers to a block's memory, in the words of `make`; a release may count its own hold or not."""
+    """The number of references to a block's memory, in the words of `make`; a release may count its own hold or not."""
     memory, _ = block
     return getrefcount(memory)
 

@@ -82,7 +82,7 @@ def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _code(node: ast.AST) -> str:
-    """What is the same for every layout, comment and docstring."""
+    """The code of a definition, whatever its layout, comments and docstrings."""
     for part in ast.walk(node):
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(part, clean=False) is not None:
             del part.body[0]
@@ -163,7 +163,7 @@ def _versions() -> list[str]:
 
 
 def _target() -> str:
-    """What kernels are compiled for and by: this processor, Numba's settings, versions."""
+    """The target and the tools of compiled kernels: this processor, Numba's settings, versions."""
     return "\n".join([processor_identity(), repr(sorted(SETTINGS.items())), _settings_file(), *_versions()])
 
 

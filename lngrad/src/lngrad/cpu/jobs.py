@@ -80,7 +80,7 @@ DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 
 
 class Kind(NamedTuple):
-    """What an operator has that its row tasks are compiled for.
+    """Parts of an operator that its row tasks are compiled for.
 
     Attributes:
         mean: Whether rows are centred.

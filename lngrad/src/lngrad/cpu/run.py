@@ -52,7 +52,7 @@ class Workspace:
         self._memory, self._offsets = memory, offsets
 
     def address(self, name: str) -> Address:
-        """Where a region begins."""
+        """The address of a region."""
         return self.start + self._offsets[name]
 
     def content(self) -> Words:
@@ -94,8 +94,8 @@ class Copy(NamedTuple):
 
 
 class StrideTable(NamedTuple):
-    """Of a tensor without a plain row stride: the region of its table, the functions that copy its rows, and what the table
-    holds; None: too much to keep."""
+    """The table of a tensor without a plain row stride: its region, the functions that copy the tensor's rows, and its content,
+    None where that is too much to keep."""
 
     name: str
     spec: ArraySpec
@@ -105,7 +105,7 @@ class StrideTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CpuSteps:
-    """How a problem is cut.
+    """The division of a problem into jobs.
 
     Attributes:
         threads: At most this many.

@@ -65,7 +65,7 @@ def _processors() -> Any:
 
 @cache
 def _pauses() -> int:
-    """How many pauses take _ACTIVE_NS: 4000 on one make of processor, 12,000 on another."""
+    """The number of pauses that take _ACTIVE_NS: 4000 on one make of processor, 12,000 on another."""
     wait, many, times = entry_function("wait_pauses"), 2000, []
     for _ in range(3):
         before = time.perf_counter_ns()

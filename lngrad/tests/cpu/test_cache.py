@@ -319,7 +319,7 @@ def test_every_kernel_has_a_stamp_of_all_that_it_reaches():
 
 def test_comments_docstrings_and_layout_stale_nothing():
     comment = ("    tail, last = n % LANES, n - LANES\n", "    # A comment.\n    tail, last = (n % LANES), n - LANES\n")
-    docstring = ("How many columns a block has", "Columns of a block")
+    docstring = ("The number of columns of a block", "Columns of a block")
     assert (
         stale(backward_rows=comment)
         == stale(row_sums=docstring)

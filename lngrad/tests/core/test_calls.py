@@ -54,7 +54,7 @@ def test_a_second_call_is_not_described_again(outs, norm, monkeypatch):
 def test_a_second_call_with_tensors_is_not_described_again(monkeypatch):
     torch = pytest.importorskip("torch")
     inputs = make_inputs(CASE, "float32")
-    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    arrays = [torch.from_numpy(array) for array in inputs.arguments]
     right, out = backward(inputs), lngrad.layer_norm_backward(*arrays)
     lngrad.layer_norm_backward(*arrays, out=out)
     for tensor in out:
@@ -85,7 +85,7 @@ def test_a_known_out_is_checked_wherever_it_lies(outs, norm):
 
 def test_a_known_out_of_a_result_that_is_not_wanted_is_left_alone():
     inputs = make_inputs(CASE, "float32")
-    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arrays = inputs.arguments
     right, out = backward(inputs), backward(inputs)
     for _ in range(4):
         for array in out:
@@ -211,7 +211,7 @@ def test_plain_functions_let_torchs_threads_work(monkeypatch):
     theirs = threads.torch_parallel_for()
     monkeypatch.setattr(calls, "torch_parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
     inputs = make_inputs(Case((2048,), (256,)), "float32")
-    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    arrays = [torch.from_numpy(array) for array in inputs.arguments]
     for _ in range(2):
         check_grads(lngrad.layer_norm_backward(*arrays), inputs)
         assert lent

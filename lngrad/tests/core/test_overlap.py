@@ -29,7 +29,7 @@ def guarded(nbytes):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_is_written_outside_outputs_and_workspace(case, dtype):
     inputs = make_inputs(case, dtype)
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     for mask in itertools.product((True, False), repeat=3):
         out, buffers = [], []
         for shape in (inputs.x.shape, case.normalized, case.normalized):
@@ -100,7 +100,7 @@ def test_in_place_works_for_any_layout(norm, backend):
 
 def test_overlaps_are_refused_by_name():
     inputs = make_inputs(Case((9,), (40,)), "float32")
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     buffer = np.zeros((10, 40), np.float32)
 
     def refused(text, *changed, **out):
@@ -139,7 +139,7 @@ def test_neighbours_in_one_buffer_are_not_an_overlap(backend):
 @pytest.mark.parametrize(("at", "name"), [(0, "dx"), (1, "dgamma"), (3, "workspace")])
 def test_a_failed_allocation_leaves_given_outputs_alone(at, name, monkeypatch):
     inputs = make_inputs(Case((200 + at,), (40,)), "float32")  # no memory is kept of a call with other rows
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     place = np.full(40, 7, np.float32)
     real, calls = np.empty, itertools.count()
 

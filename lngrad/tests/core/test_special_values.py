@@ -97,7 +97,7 @@ def kinds_of(array):
 def ordinary(shape, dtype, backend):
     """Inputs with nothing special, and their gradients; nobody writes to them."""
     inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype)
-    return inputs, backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+    return inputs, backward(*inputs.arguments, backend=backend)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

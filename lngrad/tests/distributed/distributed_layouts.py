@@ -220,7 +220,7 @@ def backward_arguments(inputs: Any, x_at: Any, on: Any = None) -> tuple[Any, ...
     on = on or mesh()
     rows = [Shard(0)] if x_at == [Shard(0)] else [R]
     at = (x_at, x_at, rows, rows, [R])
-    arrays = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    arrays = inputs.arguments
     return tuple(placed(array, on, placement) for array, placement in zip(arrays, at, strict=True))
 
 

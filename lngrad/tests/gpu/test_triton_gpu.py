@@ -90,7 +90,7 @@ def tensor(array: Any) -> Any:
 
 
 def tensors(inputs: Inputs) -> tuple[Any, ...]:
-    return tuple(map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)))
+    return tuple(map(tensor, inputs.arguments))
 
 
 def backward(*arguments: Any, **options: Any) -> Grads:

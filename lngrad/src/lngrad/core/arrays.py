@@ -22,7 +22,7 @@ ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
 
 
 class ArraySpec(NamedTuple):
-    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
+    """The facts of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
 
     It can stand for an array that does not exist yet, where a call is described and not run.
     """
@@ -78,7 +78,7 @@ def _view(name: str, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def key_of(array: Any) -> Hashable:
-    """What spec_of depends on: equal keys have equal facts. Cheap, since every call makes five of them."""
+    """The key of an array's facts: equal keys have equal facts. Cheap, since every call makes five of them."""
     if array is None:
         return None
     if type(array) is not np.ndarray and _is_torch(array):

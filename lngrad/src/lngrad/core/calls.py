@@ -185,7 +185,7 @@ def find(key: Hashable | None) -> BoundCall | None:
 
 
 class Switches(NamedTuple):
-    """What a call of a public function says besides its arrays. tuple.__new__ makes it without a call of Python's."""
+    """The switches of a call of a public function. tuple.__new__ makes it without a call of Python's."""
 
     offset: float
     alpha: float
@@ -197,7 +197,7 @@ def key_of_call(
     operator: Operator, arrays: tuple[Any, ...], out: Any, normalized_shape: int | Sequence[int] | None,
     mask: Sequence[bool], backend: str | None, switches: Switches,
 ) -> Hashable | None:  # fmt: skip
-    """What a call of a public function is found by; None if its arrays are not all plain ones of NumPy, or all of torch."""
+    """The key of a call of a public function; None if its arrays are not all plain ones of NumPy, or all of torch."""
     if type(normalized_shape) not in _SHAPES or type(mask) is not tuple:
         return None
     if type(normalized_shape) is tuple and set(map(type, normalized_shape)) != {int}:

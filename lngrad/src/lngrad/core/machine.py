@@ -57,14 +57,14 @@ def instruction_sets() -> list[str]:
 
 
 def processor_identity() -> str:
-    """What tells one kind of processor from another that runs other instructions, in one line."""
+    """The identity of a kind of processor, in one line: others run other instructions."""
     facts = processor_facts()
     identity = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
     return "; ".join([platform.machine(), *(identity or [platform.processor()])])
 
 
 def processor_facts() -> dict[str, str]:
-    """What Linux says about the first processor, by its own names; the others take it time to ask. Empty elsewhere."""
+    """Linux's facts about the first processor, by its own names; asking for the others takes time. Empty elsewhere."""
     facts: dict[str, str] = {}
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
@@ -79,7 +79,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def processor_flags(facts: dict[str, str]) -> frozenset[str]:
-    """What a processor with these facts has, by Linux's names, such as avx2 or asimd; empty where it tells nothing."""
+    """Flags of a processor with these facts, by Linux's names, such as avx2 or asimd; empty where it tells nothing."""
     return frozenset((facts.get("flags") or facts.get("Features") or "").split())
 
 

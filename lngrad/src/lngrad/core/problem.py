@@ -81,7 +81,7 @@ class GatedGrads(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
+    """The switches of a normalization. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
 
     The operator says whether there is a residual (then h is a result) or a gate (y, or x, is multiplied by silu(gate)).
 
@@ -125,7 +125,7 @@ class Normalization(NamedTuple):
         return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
-        """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
+        """The factor of xhat: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
         return gamma + self.offset if self.offset else gamma
 
 
@@ -146,7 +146,7 @@ RMS_NORM = Normalization(centred=False)
 
 
 class Role(Enum):
-    """What an array is in a call; its shape and its dtype as a result follow from that."""
+    """The role of an array in a call, from which its shape and its dtype as a result follow."""
 
     TENSOR = "(*A, *R) in x's dtype; a residual and a total may have float32 beside 16 bits of x and y"
     STATISTIC = "one element a row, (*A, 1, …, 1) as a result, in the accumulator's dtype"
@@ -162,7 +162,7 @@ ROLES = {
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """What goes into one direction of a normalization and comes out of it.
+    """Arguments and results of one direction of a normalization.
 
     Attributes:
         direction: Forward or backward.
@@ -478,7 +478,7 @@ def _split(x: ArraySpec, gamma: ArraySpec | None, normalized_shape: Shape | None
 
 
 def _of_samples(gamma: ArraySpec | None, lead: Shape, R: Shape) -> Shape:
-    """What gamma's shape has before R where each sample has one: the first of x's leading dimensions, and ones; else ()."""
+    """Dimensions of gamma before R where each sample has one: the first of x's leading dimensions, and ones; else ()."""
     own = gamma.shape[: len(lead)] if gamma and gamma.shape[len(lead) :] == R else ()
     cut = len(own) - next((k for k, size in enumerate(reversed(own)) if size != 1), len(own))
     if own[:cut] != lead[:cut]:

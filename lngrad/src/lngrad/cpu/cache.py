@@ -82,7 +82,7 @@ def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _code(node: ast.AST) -> str:
-    """What is the same for every layout, comment and docstring."""
+    """The code of a definition, whatever its layout, comments and docstrings."""
     for part in ast.walk(node):
         if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(part, clean=False) is not None:
             del part.body[0]
@@ -120,7 +120,10 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
     found = {}
     kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
-    for module, name in [*(("pool", name) for name in ENTRIES), *(("tasks", name) for name in kernels)]:
+    for module, name in [
+        *((entry.module, name) for name, entry in ENTRIES.items()),
+        *(("tasks", name) for name in kernels),
+    ]:
         code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
         found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
     return found
@@ -160,7 +163,7 @@ def _versions() -> list[str]:
 
 
 def _target() -> str:
-    """What kernels are compiled for and by: this processor, Numba's settings, versions."""
+    """The target and the tools of compiled kernels: this processor, Numba's settings, versions."""
     return "\n".join([processor_identity(), repr(sorted(SETTINGS.items())), _settings_file(), *_versions()])
 
 

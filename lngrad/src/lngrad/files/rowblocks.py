@@ -43,7 +43,7 @@ class RowBlocks:
 
     Attributes:
         problem: The facts of the whole call.
-        rows: Of a block, 64·2^k.
+        rows: Rows of a block, 64·2^k.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RowBlocks:
 
 
 def _statistics_in(arrays: dict[str, Array], centred: bool) -> str:
-    """What rstd comes from: itself, variance or x."""
+    """The source of rstd: itself, variance or x."""
     for name in ("dy", "x"):
         if name not in arrays:
             raise FileFormatError(f"{name}: is missing; expected dy and x, got {', '.join(arrays) or 'neither'}")

@@ -33,7 +33,7 @@ def refused(ret, code, text):
     """A function has returned this code, and the message has this text."""
     message = acl.aclGetRecentErrMsg()
     assert ret == code, message
-    assert text in message, message
+    assert text in (message or ""), message
 
 
 def accepted(ret):

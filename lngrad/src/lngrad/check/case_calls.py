@@ -65,13 +65,13 @@ class CaseCalls:
         needed = self.case.nbytes + (outputs - 1) * self.case.output_nbytes + self.options.block_bytes
         return needed <= available_bytes()
 
-    def given(self, start: int, stop: int) -> DrawnInputs:
+    def drawn(self, start: int, stop: int) -> DrawnInputs:
         if self._drawn is None or (self._drawn.start, self._drawn.stop) != (start, stop):
             self._drawn = draw(self.case, self.seed, start, stop, self.options.max_bytes)
         return self._drawn
 
     def all_blocks(self) -> Iterator[DrawnInputs]:
-        return (self.given(*block) for block in self.blocks)
+        return (self.drawn(*block) for block in self.blocks)
 
     @property
     def called(self) -> Kernel:
@@ -87,9 +87,9 @@ class CaseCalls:
         self.calls += kernel is self.kernel
         return kernel.call(request)
 
-    def placed(self, given: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
+    def placed(self, drawn: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
         """All rows as they are drawn, or others, in the kernel's memory."""
-        blocks = self.all_blocks() if given is None else iter([given])
+        blocks = self.all_blocks() if drawn is None else iter([drawn])
         return self.called.memory.place(case or self.case, self.case.M, blocks)
 
     def first(self) -> Results:
@@ -112,13 +112,13 @@ class CaseCalls:
     def pieces(self) -> Iterator[Piece]:
         """Calls with blocks of rows, or a device's dumps, a block after the other."""
         for start, stop in self.blocks:
-            given = self.given(start, stop)
+            drawn = self.drawn(start, stop)
             if self.kernel is None:
                 assert self.options.against is not None  # as there is no implementation
                 got = dump_of(self.case, self.options.against, start, stop, self.options.max_bytes)
             else:
-                got = self.call(self.kernel.memory.place(self.case, stop - start, [given]))
-            yield Piece(start, stop, got, self.third_party([given], stop - start), [given])
+                got = self.call(self.kernel.memory.place(self.case, stop - start, [drawn]))
+            yield Piece(start, stop, got, self.third_party([drawn], stop - start), [drawn])
 
     def third_party(self, blocks: Any, rows: int) -> Results | None:
         return None if self.third is None else self.call(self.third.memory.place(self.case, rows, blocks), self.third)
@@ -129,24 +129,24 @@ class CaseCalls:
             own_statistics=own_statistics,
         )  # fmt: skip
 
-    def compared(self, got: Results, given: DrawnInputs | None = None, standard: str = "") -> Comparison:
+    def compared(self, got: Results, drawn: DrawnInputs | None = None, standard: str = "") -> Comparison:
         """Results of all rows, beside the truth of the inputs as they are drawn, or of others."""
-        blocks = self.all_blocks() if given is None else [given]
-        third = None if standard else self.third_party(self.all_blocks() if given is None else blocks, self.case.M)
+        blocks = self.all_blocks() if drawn is None else [drawn]
+        third = None if standard else self.third_party(self.all_blocks() if drawn is None else blocks, self.case.M)
         return self.compare([Piece(0, self.case.M, got, third, blocks)], self.own_eps, standard)
 
-    def is_far_off(self, got: Results, given: DrawnInputs | None, first: Results) -> bool:
+    def is_far_off(self, got: Results, drawn: DrawnInputs | None, first: Results) -> bool:
         """Whether more is wrong with a further call than the last digits, which strict standards fail in right results."""
         if self.compared(first, standard="stable").passed:
-            outputs = self.compared(got, given, "stable").outputs
-            return any(not one.passed and one.worst_share > FAR_OFF for one in outputs)
-        return not self.compared(got, given, "cosine").passed
+            outputs = self.compared(got, drawn, "stable").outputs
+            return any(not output.passed and output.worst_share > FAR_OFF for output in outputs)
+        return not self.compared(got, drawn, "cosine").passed
 
     def differs_by_rounding(self, got: Results, expected: Results) -> bool:
         """Whether results of equal calls are as near as sums in another order are, which no standard but `binary` forbids."""
         if self.standard == "binary" or len(self.blocks) > 1:
             return False
-        scales = gradient_scales(self.given(*self.blocks[0]).exact)
+        scales = gradient_scales(self.drawn(*self.blocks[0]).exact)
         for name in self.case.outputs:
             array, other = getattr(got, name), getattr(expected, name)
             if (array is None) != (other is None) or (array is not None and array.shape != other.shape):

@@ -18,7 +18,9 @@ from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.testing import TOLERANCES, gradient_scales
 
 # What a tolerance of float32's sums is multiplied by where terms may be rounded to 16 bits, four times each.
-OF_16_BITS = {one: 1 + 4 * UNIT_ROUNDOFF[one] / (TOLERANCES["float32"] * 2.0**-24) for one in ("float16", "bfloat16")}
+OF_16_BITS = {
+    dtype: 1 + 4 * UNIT_ROUNDOFF[dtype] / (TOLERANCES["float32"] * 2.0**-24) for dtype in ("float16", "bfloat16")
+}
 
 
 class Piece(NamedTuple):
@@ -59,30 +61,30 @@ class Comparison:
         self._was_off = False
         for number, piece in enumerate(pieces):
             self._take(piece, with_sums=summed or not number)
-            for given in piece.blocks:
-                self._add(piece, given)
-        for name, one in self._sums.items():
-            self._judges[name].add(_total(one.got), one.truth, one.scale, _total(one.third), 0)
+            for block in piece.blocks:
+                self._add(piece, block)
+        for name, sum_ in self._sums.items():
+            self._judges[name].add(_total(sum_.got), sum_.truth, sum_.scale, _total(sum_.third), 0)
         judges = self._judges.values()
-        self.outputs = [one.result(standard == "dual") for one in judges if one.wanted or one.broken]
+        self.outputs = [judge.result(standard == "dual") for judge in judges if judge.wanted or judge.broken]
         self.passed = all(output.passed for output in self.outputs)
-        self.broken = any(one.broken for one in judges)
-        self.form = next((one.form for one in judges if one.form), None)
-        self.shares = {one.name: one.share for one in judges if one.share is not None}
+        self.broken = any(judge.broken for judge in judges)
+        self.form = next((judge.form for judge in judges if judge.form), None)
+        self.shares = {judge.name: judge.share for judge in judges if judge.share is not None}
 
     def _take(self, piece: Piece, with_sums: bool) -> None:
         """Look at what a call gave, and keep its column sums."""
         for name, shape in self.case.shapes_of_results(piece.stop - piece.start).items():
             self._judges[name].take(getattr(piece.got, name), shape)
-        for name, one in self._sums.items():
+        for name, sum_ in self._sums.items():
             if with_sums:
-                one.got.append(getattr(piece.got, name))
-                one.third.append(piece.third and getattr(piece.third, name))
+                sum_.got.append(getattr(piece.got, name))
+                sum_.third.append(piece.third and getattr(piece.third, name))
 
-    def _add(self, piece: Piece, given: DrawnInputs) -> None:
+    def _add(self, piece: Piece, drawn: DrawnInputs) -> None:
         """Judge dx, and dgate, of some rows, and add what they give to the true column sums."""
         own, dx = self._own_statistics, self._judges["dx"]
-        exact = given.exact if own is None else with_own_statistics(given.exact, own)
+        exact = drawn.exact if own is None else with_own_statistics(drawn.exact, own)
         truth = scales = true_grads(exact)
         if exact.x.size:
             with np.errstate(all="ignore"):
@@ -95,17 +97,17 @@ class Comparison:
                 if is_rounded:
                     times = OF_16_BITS[self.case.dtype]
                     scales = scales._replace(**{name: getattr(scales, name) * times for name in self._judges})
-        rows = slice(given.start - piece.start, given.stop - piece.start)
+        rows = slice(drawn.start - piece.start, drawn.stop - piece.start)
         of_rows: dict[str, Any] = {}
         for name in (name for name in self._judges if name in OF_ROWS):
             true, scale = getattr(truth, name), getattr(scales, name)
-            of_rows[name], third = (_rows(one, name, piece, rows, true) for one in (piece.got, piece.third))
-            self._judges[name].add(of_rows[name], true, scale, third, given.start)
+            of_rows[name], third = (_rows(array, name, piece, rows, true) for array in (piece.got, piece.third))
+            self._judges[name].add(of_rows[name], true, scale, third, drawn.start)
         if self.kept is None or (dx.failed and not self._was_off):
-            self.kept = given, piece.got._replace(**of_rows)
+            self.kept = drawn, piece.got._replace(**of_rows)
             self._was_off = dx.failed
-        for name, one in self._sums.items():
-            one.add(getattr(truth, name), getattr(scales, name))
+        for name, sum_ in self._sums.items():
+            sum_.add(getattr(truth, name), getattr(scales, name))
 
     @property
     def reason(self) -> str:
@@ -209,7 +211,7 @@ class _Output:
             self._into(self.third, third, truth, scale, start)
 
     def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, start: int) -> Any:
-        got, truth, scale = (one.reshape(-1, max(1, self.N)) for one in (got, truth, scale))
+        got, truth, scale = (array.reshape(-1, max(1, self.N)) for array in (got, truth, scale))
         if not got.size:
             return np.zeros(got.shape)
         with np.errstate(all="ignore"):

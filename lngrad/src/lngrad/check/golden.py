@@ -55,13 +55,13 @@ def write_goldens(
 
 
 def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int, max_bytes: int) -> dict[str, Any]:
-    given = draw(case, seed, 0, case.M, max_bytes)
-    drawn = given.inputs
+    arguments = draw(case, seed, 0, case.M, max_bytes)
+    drawn = arguments.inputs
     arrays = {name: getattr(drawn, name) for name in ("dy", "x", "mean", "gamma", *ADDED)}
-    arrays["statistic"] = drawn.rstd if case.third == "rstd" else given.variance
+    arrays["statistic"] = drawn.rstd if case.third == "rstd" else arguments.variance
     inputs = {name: arrays[name] for name in DUMP_INPUTS if name not in ADDED or arrays[name] is not None}
     with np.errstate(over="ignore", invalid="ignore"):
-        truth = true_grads(given.exact)._asdict()
+        truth = true_grads(arguments.exact)._asdict()
         goldens: dict[str, Any] = dict.fromkeys(case.outputs)
         goldens |= {name: truth[name].astype(numpy_dtype(case.output_dtypes[name])) for name in case.wanted or ()}
     (root / place).mkdir()

@@ -53,17 +53,17 @@ def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
     else:
         first, found, finding = None, _in_blocks(calls), None
     failed = finding is not None or not found.passed
-    made = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
+    result = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
     if failed and finding is None:
-        finding = said = _diagnosed(calls, found, first)
-        is_open = said.sentence.startswith(UNEXPLAINED) or not calls.case.M
+        finding = diagnosis = _diagnosed(calls, found, first)
+        is_open = diagnosis.sentence.startswith(UNEXPLAINED) or not calls.case.M
         if first is not None and not found.broken and calls.options.explained == "whole":
-            finding = _refilled(calls, said, first) or (alone(calls) if is_open else None) or said
+            finding = _refilled(calls, diagnosis, first) or (alone(calls) if is_open else None) or diagnosis
     if finding is not None:
-        made = replace(made, **finding._asdict(), reason=found.reason or finding.mistake or HIDDEN)
+        result = replace(result, **finding._asdict(), reason=found.reason or finding.mistake or HIDDEN)
     elif calls.options.timed and first is not None:
-        made, failed = _timed(calls, made)
-    return replace(made, status="failed" if failed else "passed", notes=tuple(calls.notes), calls=calls.calls)
+        result, failed = _timed(calls, result)
+    return replace(result, status="failed" if failed else "passed", notes=tuple(calls.notes), calls=calls.calls)
 
 
 def _in_one_call(calls: CaseCalls) -> tuple[Results, Comparison, Diagnosis | None]:
@@ -80,10 +80,10 @@ def _in_one_call(calls: CaseCalls) -> tuple[Results, Comparison, Diagnosis | Non
 
 def _is_flushed(calls: CaseCalls, got: Results) -> bool:
     """Whether XLA would take inputs for 0, and no result is off by more than such numbers."""
-    given = calls.given(*calls.blocks[0])
-    if xla_flushes(calls.case, given) is None:
+    drawn = calls.drawn(*calls.blocks[0])
+    if xla_flushes(calls.case, drawn) is None:
         return False
-    truth = true_grads(given.exact)._asdict()
+    truth = true_grads(drawn.exact)._asdict()
     errors = (np.abs(wide(array) - truth[name]).max(initial=0) for name, array in _there(got).items())
     return all(error < FLUSHED_BELOW for error in errors)
 
@@ -106,12 +106,12 @@ def _ignores_statistics(calls: CaseCalls, first: Results) -> bool:
     case = calls.case
     if len(calls.blocks) > 1 or not (case.takes_statistics_of_x or case.recomputed == "skipped"):
         return False
-    given = calls.given(*calls.blocks[0])
-    inputs = given.inputs
+    drawn = calls.drawn(*calls.blocks[0])
+    inputs = drawn.inputs
     mean, rstd = inputs.mean, inputs.rstd
     with np.errstate(all="ignore"):
         others = replace(inputs, mean=mean + mean.dtype.type(1), rstd=rstd * rstd.dtype.type(2))
-        changed = replace(given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1))
+        changed = replace(drawn, inputs=others, exact=others, variance=drawn.variance + drawn.variance.dtype.type(1))
     try:
         return not different(calls.call(calls.placed(changed)), first)
     except (NotApplicable, KernelError):
@@ -124,7 +124,7 @@ def _with_own_statistics(calls: CaseCalls, first: Results, found: Comparison) ->
     Raises:
         NotApplicable: It is right, but not for the statistics of this case, which need not be taken.
     """
-    for eps in {calls.case.eps, calls.given(*calls.blocks[0]).eps, 1e-5}:
+    for eps in {calls.case.eps, calls.drawn(*calls.blocks[0]).eps, 1e-5}:
         calls.own_eps = eps
         own = calls.compared(first)
         if own.passed and not (calls.case.takes_statistics_of_x and calls.own_eps == calls.case.eps):
@@ -159,7 +159,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Di
         return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
 
 
-def _timed(calls: CaseCalls, made: CaseResult) -> tuple[CaseResult, bool]:
+def _timed(calls: CaseCalls, result: CaseResult) -> tuple[CaseResult, bool]:
     """With the time of a call; and whether what came of timed calls is wrong."""
     kernel = calls.kernels(calls.options.impl, filled=False)
     request = kernel.memory.place(calls.case, calls.case.M, calls.all_blocks())
@@ -172,21 +172,21 @@ def _timed(calls: CaseCalls, made: CaseResult) -> tuple[CaseResult, bool]:
         number = max(1, min(10_000, ceil(TIMED_SECONDS / best)))
     last = calls.compared(kernel.again())
     share = None if kernel.on_device else calls.case.nbytes / best / copy_speed(kernel.threads)
-    made = replace(made, time=best, nbytes=calls.case.nbytes, of_memory=share)
+    result = replace(result, time=best, nbytes=calls.case.nbytes, of_memory=share)
     if last.passed:
-        return made, False
+        return result, False
     sentence = f"The calls that were timed gave other results than the first: {last.reason}."
-    return replace(made, reason=last.reason, mistake=EARLIER, sentence=sentence), True
+    return replace(result, reason=last.reason, mistake=EARLIER, sentence=sentence), True
 
 
-def _hidden(got: Results, given: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
+def _hidden(got: Results, drawn: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
     """What became of NaN and infinity in the inputs; None if there are none. Least squares may not end with them.
 
     It has a name where nothing else is wrong.
     """
-    if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(given).values()):
+    if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(drawn).values()):
         return None
-    sentences, truth, others = [], true_grads(given.exact)._asdict(), 0
+    sentences, truth, others = [], true_grads(drawn.exact)._asdict(), 0
     for name, array in _there(got).items():
         if array.shape != truth[name].shape:
             continue
@@ -233,12 +233,12 @@ def further(calls: CaseCalls, found: Comparison, first: Results) -> Diagnosis | 
         return None
     is_quick, other = kernel.seconds <= QUICK_SECONDS, None
     if is_quick and len(calls.blocks) == 1:
-        given = with_other_values(calls.case, calls.given(*calls.blocks[0]))
-        request = calls.placed(given)  # where the first inputs were
+        drawn = with_other_values(calls.case, calls.drawn(*calls.blocks[0]))
+        request = calls.placed(drawn)  # where the first inputs were
         if found.passed and (difference := different(kernel.again(), first)):
             text = f"Its results changed after it had returned, when the inputs did: {difference}."
             return Diagnosis("results that change", text)
-        other = given, calls.later(request)
+        other = drawn, calls.later(request)
     request = calls.placed()
     if finding := _the_same_again(calls, request, found, first):
         return finding
@@ -273,30 +273,30 @@ def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first
     return None
 
 
-def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Results, first: Results) -> Diagnosis | None:
+def _of_an_earlier_call(calls: CaseCalls, drawn: DrawnInputs, other: Results, first: Results) -> Diagnosis | None:
     """Whether a call with other inputs, after a right one, is wrong by more than the last digits; and as the first one too."""
-    second = calls.compared(other, given)
-    if second.passed or not calls.is_far_off(other, given, first):
+    second = calls.compared(other, drawn)
+    if second.passed or not calls.is_far_off(other, drawn, first):
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
-    if raced := _raced(calls, calls.placed(given), other):
+    if raced := _raced(calls, calls.placed(drawn), other):
         return raced
     if is_fresh := calls.called.restart():
-        other = calls.later(calls.placed(given))
-        second = calls.compared(other, given)
-    said = None if second.passed or not different(other, first) else _diagnosed(calls, second, None)
-    if said and (said.mistake or is_fresh):  # nothing is kept: the first values hide what is wrong
+        other = calls.later(calls.placed(drawn))
+        second = calls.compared(other, drawn)
+    diagnosis = None if second.passed or not different(other, first) else _diagnosed(calls, second, None)
+    if diagnosis and (diagnosis.mistake or is_fresh):  # nothing is kept: the first values hide what is wrong
         calls.notes.append(f"{HIDDEN}: {second.reason}")
-        return said
+        return diagnosis
     return Diagnosis(
         EARLIER, f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
         "kept between calls, by shape or by a part of the values; or calls are counted.")  # fmt: skip
 
 
 @np.errstate(all="ignore")
-def _refilled(calls: CaseCalls, said: Diagnosis, first: Results) -> Diagnosis | None:
+def _refilled(calls: CaseCalls, diagnosis: Diagnosis, first: Results) -> Diagnosis | None:
     """What results are that have in them what memory held, seen with other numbers in it: huge ones hide all else."""
-    truth = true_grads(calls.given(*calls.blocks[0]).exact)._asdict()
+    truth = true_grads(calls.drawn(*calls.blocks[0]).exact)._asdict()
     is_huge = (~(np.abs(wide(array)) < FILL) & np.isfinite(truth[name]) for name, array in _there(first).items())
     if len(calls.blocks) > 1 or not any(elements.any() for elements in is_huge):
         return None
@@ -312,8 +312,8 @@ def _refilled(calls: CaseCalls, said: Diagnosis, first: Results) -> Diagnosis | 
     if added and {*added} == {*found.shares}:
         text = f"with other numbers in memory there is {', '.join(added.values())}: what is added to was not cleared."
         return Diagnosis(f"{' and '.join(added)} added to memory that is not cleared", text)
-    again = _diagnosed(calls, found, other) if said.mistake is None else said
-    return again if again.mistake and again is not said else None
+    again = _diagnosed(calls, found, other) if diagnosis.mistake is None else diagnosis
+    return again if again.mistake and again is not diagnosis else None
 
 
 def alone(calls: CaseCalls) -> Diagnosis | None:

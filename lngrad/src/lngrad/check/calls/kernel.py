@@ -73,7 +73,7 @@ class Request:
 
     Attributes:
         case: What is asked.
-        given: The inputs, with a Place for each array.
+        drawn: The inputs, with a Place for each array.
         nbytes: Of the memory that they lie in.
         threads: With its own switch set to so many; None leaves it.
         copied: Whether it gets copies that it can write, and is told of if it does.
@@ -83,7 +83,7 @@ class Request:
     """
 
     case: CheckCase
-    given: DrawnInputs
+    drawn: DrawnInputs
     nbytes: int
     threads: int | None = None
     copied: bool = False
@@ -163,8 +163,8 @@ class Memory:
                 elif name not in _KEPT:
                     begin = block.start - first.start
                     target.reshape(rows, -1)[begin : begin + len(array)] = array.reshape(len(array), -1)
-        given = with_arrays(replace(first, stop=first.start + rows), places)
-        return Request(case, given, cursor)
+        drawn = with_arrays(replace(first, stop=first.start + rows), places)
+        return Request(case, drawn, cursor)
 
     def _view(self, place: Place) -> Array:
         return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
@@ -175,19 +175,21 @@ class Memory:
         os.close(self.read_only)
 
 
-def arrays_of(given: DrawnInputs) -> dict[str, Array]:
+def arrays_of(drawn: DrawnInputs) -> dict[str, Array]:
     """All arrays of a call by name; "exact" is the rstd that the truth is computed from, where it is another."""
-    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
+    found = {field.name: getattr(drawn.inputs, field.name) for field in fields(Inputs)}
     arrays = {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
-    arrays["variance"] = given.variance
-    return arrays if given.exact.rstd is given.inputs.rstd else arrays | {"exact": given.exact.rstd}
+    arrays["variance"] = drawn.variance
+    return arrays if drawn.exact.rstd is drawn.inputs.rstd else arrays | {"exact": drawn.exact.rstd}
 
 
-def with_arrays(given: DrawnInputs, arrays: dict[str, Any]) -> DrawnInputs:
+def with_arrays(drawn: DrawnInputs, arrays: dict[str, Any]) -> DrawnInputs:
     """The same with other arrays."""
-    inputs = replace(given.inputs, **{name: one for name, one in arrays.items() if name not in ("variance", "exact")})
+    inputs = replace(
+        drawn.inputs, **{name: array for name, array in arrays.items() if name not in ("variance", "exact")}
+    )
     exact = replace(inputs, rstd=arrays.get("exact", inputs.rstd))
-    return replace(given, inputs=inputs, exact=exact, variance=arrays["variance"])
+    return replace(drawn, inputs=inputs, exact=exact, variance=arrays["variance"])
 
 
 class _Writable:
@@ -215,7 +217,7 @@ class Caller:
             NotApplicable, Exception: Whatever the implementation raises.
             RuntimeError: It changed an input that it could write.
         """
-        given = self._given(request)
+        drawn = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
         self._results = ()  # large ones are not there twice
@@ -225,13 +227,13 @@ class Caller:
             compiled = _compilations(jax)
             compiled.clear()
             jax.clear_caches()
-        results = self.subject(request.case, given)
+        results = self.subject(request.case, drawn)
         if compiled:
             raise NotApplicable(FLUSHED)
         self._results = results
         copies: Results = self.again()
         if request.copied:
-            self._unchanged(request, given)
+            self._unchanged(request, drawn)
         return copies
 
     def again(self) -> Any:
@@ -253,13 +255,13 @@ class Caller:
             mapped = mmap.mmap(self._descriptor, request.nbytes, access=mmap.ACCESS_READ)
             self._bytes = np.asarray(_Writable(np.frombuffer(mapped, np.uint8)))
         memory = self._bytes[: request.nbytes].copy() if request.copied else self._bytes
-        return with_arrays(request.given, {name: self._view(place, memory) for name, place in _places(request)})
+        return with_arrays(request.drawn, {name: self._view(place, memory) for name, place in _places(request)})
 
     def _view(self, place: Place, memory: Array) -> Array:
         return laid_out(memory, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
 
-    def _unchanged(self, request: Request, given: DrawnInputs) -> None:
-        after = arrays_of(given)
+    def _unchanged(self, request: Request, drawn: DrawnInputs) -> None:
+        after = arrays_of(drawn)
         for name, place in _places(request):
             if name in request.allowed or name not in after:
                 continue
@@ -269,9 +271,9 @@ class Caller:
 
 
 def _places(request: Request) -> Iterator[tuple[str, Place]]:
-    given = request.given
-    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
-    found |= {"variance": given.variance, "exact": given.exact.rstd}
+    drawn = request.drawn
+    found = {field.name: getattr(drawn.inputs, field.name) for field in fields(Inputs)}
+    found |= {"variance": drawn.variance, "exact": drawn.exact.rstd}
     return ((name, place) for name, place in found.items() if isinstance(place, Place))
 
 

@@ -65,7 +65,7 @@ class Certificate:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Certificate:
-        return Certificate(**{**entry, "measured": tuple(Measured(**one) for one in entry["measured"])})
+        return Certificate(**{**entry, "measured": tuple(Measured(**facts) for facts in entry["measured"])})
 
 
 def different_bits(got: Array, expected: Array) -> str | None:
@@ -73,18 +73,18 @@ def different_bits(got: Array, expected: Array) -> str | None:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"{got.dtype} {got.shape} against {expected.dtype} {expected.shape}"
     kind = f"u{got.dtype.itemsize}"
-    bits = [np.ascontiguousarray(one).view(kind).reshape(one.shape) for one in (got, expected)]
-    wide = [one.astype(np.float64) for one in (got, expected)]
+    bits = [np.ascontiguousarray(array).view(kind).reshape(array.shape) for array in (got, expected)]
+    wide = [array.astype(np.float64) for array in (got, expected)]
     unlike = (bits[0] != bits[1]) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))
     if not unlike.any():
         return None
     at = tuple(int(axis[0]) for axis in np.nonzero(unlike))
     digits = 2 * got.dtype.itemsize
-    patterns = " against ".join(f"0x{int(one[at]):0{digits}x}" for one in bits)
+    patterns = " against ".join(f"0x{int(bit[at]):0{digits}x}" for bit in bits)
     return f"{int(unlike.sum())} of {unlike.size} elements, first at {at}: {patterns}"
 
 
-def gradients(subject: Implementation, *given: Array, place: Array | None = None) -> Grads:
+def gradients(subject: Implementation, *arrays: Array, place: Array | None = None) -> Grads:
     """dx, dgamma and dbeta of an implementation, on plain matrices. Where there is a residual, it is x, and its summand 0.
 
     Args:
@@ -94,7 +94,7 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     Raises:
         NotApplicable: It does not take the shape or dtype.
     """
-    dy, x, mean, rstd, scale = given
+    dy, x, mean, rstd, scale = arrays
     M, N = x.shape
     norm = NORMS[subject.norm]
     normalization = norm.normalization
@@ -124,11 +124,11 @@ def column_names(subject: Implementation) -> tuple[str, ...]:
     return tuple(name for name in NORMS[subject.norm].backward.outputs if name not in OF_ROWS)
 
 
-def bare_sums(subject: Implementation, *given: Array) -> Array:
+def bare_sums(subject: Implementation, *arrays: Array) -> Array:
     """Σ dy over rows: dbeta, or, of a norm that has no beta, dgamma where xhat is 1."""
     if NORMS[subject.norm].normalization.centred:
-        return np.asarray(gradients(subject, *given).dbeta)
-    dy, x, mean, rstd, scale = given
+        return np.asarray(gradients(subject, *arrays).dbeta)
+    dy, x, mean, rstd, scale = arrays
     return np.asarray(gradients(subject, dy, np.ones_like(x), mean, np.ones_like(rstd), scale).dgamma)
 
 
@@ -145,11 +145,11 @@ def normalized(
         rows = {name: np.empty((len(x), 1), np.float32) for name in norm.forward.outputs if name not in memory}
         out = norm.forward.results(**{name: (memory | rows)[name] for name in norm.forward.outputs})
     beta_or_none = beta if "beta" in norm.forward.inputs else None
-    given = Arguments(
+    arguments = Arguments(
         x=x, gamma=gamma, beta=beta_or_none, normalized_shape=x.shape[1:], out=out, residual=residual,
         normalization=norm.normalization,
     )  # fmt: skip
-    results = subject.forward(given)()
+    results = subject.forward(arguments)()
     results = results if isinstance(results, tuple) else (results,)
     names = getattr(results, "_fields", norm.forward.outputs)  # torch gives y alone
     return {name: as_numpy(array) for name, array in zip(names, results, strict=False) if array is not None}
@@ -157,9 +157,9 @@ def normalized(
 
 def takes(subject: Implementation, M: int, N: int) -> bool:
     """Whether the kernel takes a shape, in float32."""
-    rows, one = np.zeros((M, N), np.float32), np.ones(M, np.float32)
+    rows, ones = np.zeros((M, N), np.float32), np.ones(M, np.float32)
     try:
-        gradients(subject, rows, rows.copy(), one - 1, one, np.ones(N, np.float32))
+        gradients(subject, rows, rows.copy(), ones - 1, ones, np.ones(N, np.float32))
     except NotApplicable:
         return False
     return True

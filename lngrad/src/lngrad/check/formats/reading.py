@@ -71,14 +71,14 @@ def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
 def _read(path: Path, max_bytes: int) -> list[CheckCase]:
     if path.is_dir():
         inner = sorted(path.iterdir())
-        files = [one for one in inner if one.suffix in _READERS and one.is_file()]
-        folders = [one for one in inner if one.is_dir() and (one / MANIFEST).is_file()]
-        dumped = not files and any(dumps_in(one) for one in (path, *inner) if one.is_dir())
+        files = [path for path in inner if path.suffix in _READERS and path.is_file()]
+        folders = [path for path in inner if path.is_dir() and (path / MANIFEST).is_file()]
+        dumped = not files and any(dumps_in(array) for array in (path, *inner) if array.is_dir())
         if dumped or (path / MANIFEST).is_file():
             return read_folder(path, max_bytes)
         if not files and not folders:
             raise FileFormatError(f"{path}: expected case files (.csv, .json, .yaml) or a folder of dumps")
-        return [case for one in (*files, *folders) for case in _read(one, max_bytes)]
+        return [case for array in (*files, *folders) for case in _read(array, max_bytes)]
     if path.suffix not in _READERS:
         raise FileFormatError(f"{path}: expected .csv (TTK), .json (ATK), .yaml (lngrad) or a folder")
     return _READERS[path.suffix](read_text(path), str(path))
@@ -109,7 +109,7 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
     if manifest.is_file():
         return _by_manifest(folder, manifest, max_bytes)
     cases = []
-    for place in (folder, *sorted(one for one in folder.iterdir() if one.is_dir())):
+    for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
         dumps = dumps_in(place)
         if ("input", 0) in dumps:
             cases.append(_by_names(folder, place, dumps))

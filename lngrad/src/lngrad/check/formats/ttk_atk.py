@@ -192,7 +192,9 @@ def _aclnn(row: _Row) -> CheckCase:
     if not 4 <= len(shapes) <= len(ACLNN_TENSORS):
         where = shapes[0].where if shapes else row.source
         raise FileFormatError(f"{where}: expected 4 to 9 tensors, got {len(shapes)}")
-    tensors = _tensors(one for one in zip(ACLNN_TENSORS, shapes, dtypes, strict=False) if one[1].value is not None)
+    tensors = _tensors(
+        cells for cells in zip(ACLNN_TENSORS, shapes, dtypes, strict=False) if cells[1].value is not None
+    )
     ranges = row.cell("tensor_data_ranges" if "tensor_data_ranges" in row.header else "input_data_ranges", ())
     normalized = row.attribute("normalizedShape", "normalized_shape")
     return _built(

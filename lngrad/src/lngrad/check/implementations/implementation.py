@@ -34,8 +34,8 @@ class NotApplicable(Exception):
 
 def first_line(error: BaseException) -> str:
     """What was raised, and the last line of code outside lngrad, and outside what is installed, that led there."""
-    frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
-    own = [one for one in frames if "lib/python" not in one.filename] or frames
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    own = [frame for frame in frames if "lib/python" not in frame.filename] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
@@ -124,14 +124,14 @@ class Arguments:
     exact: Inputs | None = None
 
     @staticmethod
-    def of(case: CheckCase, given: DrawnInputs) -> Arguments:
+    def of(case: CheckCase, drawn: DrawnInputs) -> Arguments:
         """The backward of a case, or of a block of its rows."""
-        inputs = given.inputs
+        inputs = drawn.inputs
         return Arguments(
             inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma, inputs.beta, case.normalized, case.wanted,
-            case.output_dtypes, given.variance, given.eps, residual=inputs.residual, dtotal=inputs.dtotal, gate=inputs.gate,
+            case.output_dtypes, drawn.variance, drawn.eps, residual=inputs.residual, dtotal=inputs.dtotal, gate=inputs.gate,
             summand=None if inputs.residual is None else inputs.x, normalization=inputs.normalization, case=case,
-            exact=given.exact,
+            exact=drawn.exact,
         )  # fmt: skip
 
     @property
@@ -288,23 +288,23 @@ class Implementation:
     elsewhere: str = ""
     signature: Signature | None = None
 
-    def __call__(self, case: CheckCase, given: DrawnInputs, out: Any = None) -> Any:
+    def __call__(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> Any:
         """The gradients of a case, in given outputs if there are any: its operator's results.
 
         Raises:
             NotApplicable: The case is not for it.
         """
-        results = self.prepared(case, given, out)()
+        results = self.prepared(case, drawn, out)()
         return case.operator.results(*(out if results is None else results))
 
-    def prepared(self, case: CheckCase, given: DrawnInputs, out: Any = None) -> PreparedCall:
+    def prepared(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> PreparedCall:
         """The call that computes them; see __call__."""
         if case.norm not in self.norms:
             raise NotApplicable(f"{self.name} does not compute {case.norm}")
         for rule in self.takes:
-            if reason := rule(case, given):
+            if reason := rule(case, drawn):
                 raise NotApplicable(reason)
-        return self.backward(replace(Arguments.of(case, given), out=out))
+        return self.backward(replace(Arguments.of(case, drawn), out=out))
 
     def versions(self) -> dict[str, str]:
         """The version by distribution."""
@@ -323,7 +323,7 @@ def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], Pr
     return lambda arguments: partial(function, arguments)
 
 
-def tensors_as_x(case: CheckCase, given: DrawnInputs) -> str | None:
+def tensors_as_x(case: CheckCase, drawn: DrawnInputs) -> str | None:
     """Not for a case with a result of x's shape in another dtype than x."""
     other = {name: case.output_dtypes[name] for name in case.wanted or () if name in OF_ROWS}
     reasons = (f"{name} in {dtype}, x in {case.dtype}" for name, dtype in other.items() if dtype != case.dtype)
@@ -333,7 +333,7 @@ def tensors_as_x(case: CheckCase, given: DrawnInputs) -> str | None:
 def parameters_as_gamma(whose: str) -> Rule:
     """Not for a case whose dgamma or dbeta has another dtype than gamma."""
 
-    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
+    def rule(case: CheckCase, drawn: DrawnInputs) -> str | None:
         parameter = case.gamma_dtype or case.dtype
         for name in case.wanted or ():
             if name not in OF_ROWS and (dtype := case.output_dtypes[name]) != parameter:
@@ -346,8 +346,8 @@ def parameters_as_gamma(whose: str) -> Rule:
 def takes_variance(whose: str) -> Rule:
     """Not for a case whose rstd no variance gives."""
 
-    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
-        if np.all(np.asarray(given.inputs.rstd, np.float64) > 0):
+    def rule(case: CheckCase, drawn: DrawnInputs) -> str | None:
+        if np.all(np.asarray(drawn.inputs.rstd, np.float64) > 0):
             return None
         return f"rstd is not positive: {whose} takes a variance"
 

@@ -47,8 +47,8 @@ def _torch_forward(a: Arguments) -> PreparedCall:
     t, forward = tensors(a), torch.ops.aten.native_layer_norm
     if not a.normalization.centred:
         return partial(torch.nn.functional.rms_norm, t.x, t.normalized_shape, t.gamma, t.eps)
-    given = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
-    return partial(forward, *given) if t.out is None else partial(forward.out, *given, **_outputs(t.out))
+    arguments = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
+    return partial(forward, *arguments) if t.out is None else partial(forward.out, *arguments, **_outputs(t.out))
 
 
 def _torch_backward(a: Arguments) -> PreparedCall:
@@ -58,15 +58,15 @@ def _torch_backward(a: Arguments) -> PreparedCall:
     if not a.normalization.centred:
         return _torch_rms_backward(a)
     t, backward = tensors(a), torch.ops.aten.native_layer_norm_backward
-    given = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
-    return partial(backward, *given) if t.out is None else partial(backward.out, *given, **_outputs(t.out))
+    arguments = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
+    return partial(backward, *arguments) if t.out is None else partial(backward.out, *arguments, **_outputs(t.out))
 
 
 def _torch_rms_backward(a: Arguments) -> PreparedCall:
     import torch
 
     t, eps = tensors(a), a.eps if a.case is None else a.case.eps
-    leaves = [one.detach().requires_grad_() for one in (t.x, t.gamma)]
+    leaves = [array.detach().requires_grad_() for array in (t.x, t.gamma)]
 
     def call() -> Any:
         y = torch.nn.functional.rms_norm(leaves[0], t.normalized_shape, leaves[1], eps)
@@ -77,14 +77,14 @@ def _torch_rms_backward(a: Arguments) -> PreparedCall:
 
 
 def _outputs(out: tuple[Any, ...]) -> dict[str, Any]:
-    return {f"out{number}": one for number, one in enumerate(out)}
+    return {f"out{number}": tensor for number, tensor in enumerate(out)}
 
 
-def _torch_statistics(case: CheckCase, given: DrawnInputs) -> str | None:
+def _torch_statistics(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if case.norm != "layer_norm":
-        return statistics_of_x(case, given)
+        return statistics_of_x(case, drawn)
     parameter = case.gamma_dtype or case.dtype
-    if given.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
+    if drawn.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
         return None
     return f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}"
 
@@ -110,7 +110,7 @@ def _compiled() -> Any:
 
     def gradients(dy: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
         _, pullback = torch.func.vjp(
-            lambda *some: layer_norm(some[0], gamma.shape, some[1], some[2], eps), x, gamma, beta
+            lambda *arrays: layer_norm(arrays[0], gamma.shape, arrays[1], arrays[2], eps), x, gamma, beta
         )
         return pullback(dy)
 
@@ -128,16 +128,16 @@ def _compiled_backward(a: Arguments) -> PreparedCall:
     return call
 
 
-def statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
+def statistics_of_x(case: CheckCase, drawn: DrawnInputs) -> str | None:
     mean = case.ranges.get("mean", (0.0, 0.0)) if case.normalization.centred else None
     if mean is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
         return None
     return "a derivative computes mean and rstd from x; this case gives others"
 
 
-def xla_flushes(case: CheckCase, given: DrawnInputs) -> str | None:
+def xla_flushes(case: CheckCase, drawn: DrawnInputs) -> str | None:
     least = np.finfo(case.dtype).tiny if case.dtype in ("float32", "float64") else 0.0
-    is_small = (given.inputs.dy != 0) & (np.abs(given.inputs.dy) < least)
+    is_small = (drawn.inputs.dy != 0) & (np.abs(drawn.inputs.dy) < least)
     return "XLA takes subnormal numbers for 0 on a CPU, whatever a kernel does" if is_small.any() else None
 
 
@@ -188,7 +188,7 @@ def _jax_forward(a: Arguments) -> PreparedCall:
     return call
 
 
-def jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
+def jax_float64(case: CheckCase, drawn: DrawnInputs) -> str | None:
     import jax
 
     return "float64 needs jax_enable_x64" if case.dtype == "float64" and not jax.config.jax_enable_x64 else None

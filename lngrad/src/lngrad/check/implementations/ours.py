@@ -101,9 +101,9 @@ def rounding_of_a_gpu() -> None:
     if (cut := interpreter._convert_float).__name__ == "converted":
         return
 
-    def converted(data: Any, given: Any, wanted: Any, rounding: Any) -> Any:
-        if (given, wanted) != (tl.float32, tl.bfloat16) or str(rounding).endswith("RTZ"):
-            return cut(data, given, wanted, rounding)
+    def converted(data: Any, from_dtype: Any, wanted: Any, rounding: Any) -> Any:
+        if (from_dtype, wanted) != (tl.float32, tl.bfloat16) or str(rounding).endswith("RTZ"):
+            return cut(data, from_dtype, wanted, rounding)
         return data.astype(numpy_dtype("bfloat16")).view(np.uint16)
 
     interpreter._convert_float = converted
@@ -163,8 +163,8 @@ def _executed(problem: Problem, arrays: Any, out: Any) -> list[Array | None]:
     from lngrad.gpu.plan import plan
 
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy, which warns where a GPU says nothing
-        return _each(execute(plan(problem, 1), arrays, out), lambda one: as_numpy(one.cpu()))
+        return _each(execute(plan(problem, 1), arrays, out), lambda item: as_numpy(item.cpu()))
 
 
 def _each(results: Iterable[Any], convert: Callable[[Any], Array]) -> list[Array | None]:
-    return [None if one is None else convert(one) for one in results]
+    return [None if result is None else convert(result) for result in results]

@@ -67,7 +67,9 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
         arguments = a.map(on_device) if on_gpu else a
         possible = {name: getattr(arguments, name) for name in wanted} | threads
         guards = _outputs(a, written)
-        outputs = {name: one and (on_device(one.array) if on_gpu else one.array) for name, one in guards.items()}
+        outputs = {
+            name: guard and (on_device(guard.array) if on_gpu else guard.array) for name, guard in guards.items()
+        }
         try:
             with np.errstate(all="ignore") if on_gpu else nullcontext():  # Triton's interpreter computes with NumPy
                 returned = target(**possible, **outputs)
@@ -94,7 +96,9 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
 def _call_of(wanted: Sequence[str]) -> str:
     names = {"gamma": "weight", "normalized_shape": "shape", "output_mask": "(True, True, True)"}
     known = {*names, "weight", "dy", "x", "mean", "rstd", "variance", "eps"}
-    return f"kernel({', '.join(f'{one}={names.get(one, one)}' for one in wanted)})" if known.issuperset(wanted) else ""
+    return (
+        f"kernel({', '.join(f'{name}={names.get(name, name)}' for name in wanted)})" if known.issuperset(wanted) else ""
+    )
 
 
 def imported(name: str) -> Any:
@@ -127,15 +131,19 @@ def _of_file(path: Path) -> Any:
 def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool]:
     """Which arguments and which outputs a function takes, and whether it takes threads."""
     parameters = inspect.signature(function).parameters
-    catches = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    catches = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     known = (*_PARAMETERS, *_RESULTS, "threads")
-    for label, one in parameters.items():
-        if label not in known and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+    for label, parameter in parameters.items():
+        if (
+            label not in known
+            and parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        ):
             raise BackendUnavailable(
                 f"--impl: {name}: parameters: expected some of {', '.join(_PARAMETERS)}, got {label}"
             )
-    wanted = [one for one in _PARAMETERS if (catches and one != "weight") or one in parameters]
-    return wanted, [one for one in _RESULTS if one in parameters], "threads" in parameters
+    wanted = [name for name in _PARAMETERS if (catches and name != "weight") or name in parameters]
+    return wanted, [name for name in _RESULTS if name in parameters], "threads" in parameters
 
 
 def on_host(array: Any) -> Array:
@@ -208,7 +216,7 @@ def mutant(name: str) -> Implementation:
     def backward(a: Arguments) -> Any:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone
         assert a.exact is not None
-        grads = MISTAKES[name].made(ExactCase(a.case, a.exact))
+        grads = MISTAKES[name].gradients(ExactCase(a.case, a.exact))
         if grads is None:
             raise NotApplicable(f"{name} makes no difference to this case")
         with np.errstate(over="ignore", invalid="ignore"):
@@ -241,20 +249,20 @@ def program(template: str) -> Implementation:
             inside.mkdir()
             outside.mkdir()
             _write(inside, a)
-            made = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
+            command = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
             with Path(folder, "stderr").open("w+b") as log:  # and no pipe, which what it leaves behind may hold
                 try:
                     done = subprocess.run(
-                        made, stdout=subprocess.DEVNULL, stderr=log, check=False, preexec_fn=ends_with_parent
+                        command, stdout=subprocess.DEVNULL, stderr=log, check=False, preexec_fn=ends_with_parent
                     )
                 except OSError as error:
                     raise FileFormatError(f"--impl: cmd: {words[0]}: {error.strerror}") from None
                 log.seek(0)
-                said = log.read().decode(errors="replace").strip()[-_MAX_STDERR:]
+                sentence = log.read().decode(errors="replace").strip()[-_MAX_STDERR:]
             if done.returncode == _SKIPPED:
-                raise NotApplicable(said.splitlines()[-1] if said else f"{words[0]} ended with {_SKIPPED}")
+                raise NotApplicable(sentence.splitlines()[-1] if sentence else f"{words[0]} ended with {_SKIPPED}")
             if done.returncode:
-                raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(said.splitlines()[-4:])}")
+                raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(sentence.splitlines()[-4:])}")
             return a.masked(**{label: _result(outside, label, a.shapes[label], a.dtypes[label]) for label in a.wanted})
 
     return Implementation(

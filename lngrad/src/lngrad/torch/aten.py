@@ -49,7 +49,7 @@ class _NotOurs(LngradError):
 
 
 class _User:
-    """Somebody who wants our kernels. One whose owner is gone wants them no longer: a `with` that was interrupted as it ended."""
+    """Somebody who wants our kernels, as long as an owner is there: a `with` may be interrupted as it ends."""
 
     def __init__(self, compiled: bool, owner: object = None):
         self.compiled, self._owner = compiled, None if owner is None else ref(owner)

@@ -66,7 +66,7 @@ def minor_of(release: str) -> str:
 
 def libraries(architecture: str, minors: list[str] | None = None) -> list[Path]:
     """The libraries for an architecture; those that are there and fit the sources are left as they are."""
-    return [build(one, architecture) for one in RELEASES if not minors or minor_of(one) in minors]
+    return [build(release, architecture) for release in RELEASES if not minors or minor_of(release) in minors]
 
 
 def build(release: str, architecture: str) -> Path:
@@ -98,7 +98,7 @@ def unfit(content: bytes) -> list[str]:
         (name.decode(), tuple(map(int, number.split(b"."))))
         for name, number in re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI)_([0-9.]+)(?=\0)", content)
     }
-    newer = [f"{name}_{'.'.join(map(str, one))}" for name, one in versions if one > MAX_VERSIONS[name]]
+    newer = [f"{name}_{'.'.join(map(str, version))}" for name, version in versions if version > MAX_VERSIONS[name]]
     return sorted(newer + [name for name in undefined(content) - {*OF_PYTHON.split()} if re.match("_?Py[A-Z_]", name)])
 
 
@@ -133,7 +133,7 @@ def fetched(release: str, architecture: str) -> Path:
             (wheel,) = Path(name).glob("torch-*.whl")
             wanted = re.compile(rf"torch/(include/.*|lib/lib({'|'.join(LIBRARIES)})\.so)")
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(draft, [one for one in archive.namelist() if wanted.fullmatch(one)])
+                archive.extractall(draft, [member for member in archive.namelist() if wanted.fullmatch(member)])
         draft.rename(folder)
     return folder / "torch"
 

@@ -79,7 +79,7 @@ site: $(VENV)/.site
 	$(BIN)/python scripts/site.py
 
 bench: $(VENV)/.dev
-	$(BIN)/lngrad bench
+	$(BIN)/python benchmarks/bench.py
 
 check: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/test_examples.py

@@ -229,9 +229,9 @@ def timed(bench: Any, until: float, bands: Sequence[tuple[str, str, int, float]]
     import torch
 
     from lngrad.bench.cases import Job, Settings
-    from lngrad.bench.cuda import tensors
     from lngrad.bench.measure import interleave
     from lngrad.bench.runner import ROOFLINE
+    from peer_libraries.cuda import tensors
 
     major, minor = torch.cuda.get_device_capability() if bench._device == "cuda" else (9, 0)
     card = CARDS[min(max(80, 10 * major + minor) // 10 * 10, 100)]
@@ -291,8 +291,8 @@ def graphed(call: Callable[[], Any], device: str) -> Callable[[], Any]:
 def few_rows(bench: Any, until: float, shapes: Sequence[tuple[int, int]] = FEW) -> Iterator[dict[str, Any]]:
     """One launch and two, as graphs, for policy._FEW_ROWS."""
     from lngrad.bench.cases import Job, Settings
-    from lngrad.bench.cuda import tensors
     from lngrad.bench.measure import interleave
+    from peer_libraries.cuda import tensors
 
     before = policy._FEW_ROWS
     for (M, N), dtype in product(shapes, ("bfloat16",)):
@@ -313,7 +313,7 @@ def few_rows(bench: Any, until: float, shapes: Sequence[tuple[int, int]] = FEW) 
 def serve(jobs: Sequence[tuple[str, str, int, int]], device: str) -> None:
     """Say 0 when all is compiled; then, for each line that comes in, the microseconds of each job."""
     from lngrad.bench.cases import Job
-    from lngrad.bench.cuda import WARM_CALLS, EventClock, host_seconds, tensors
+    from peer_libraries.cuda import WARM_CALLS, EventClock, host_seconds, tensors
 
     clock, calls = EventClock() if device == "cuda" else host_seconds, []
     for direction, dtype, M, N in jobs:
@@ -379,7 +379,7 @@ def main() -> None:
         if options.predict:
             yield from predictions(most=options.most)
             return
-        from lngrad.bench.cuda import OnDevice
+        from peer_libraries.cuda import OnDevice
 
         start, bench = time.monotonic(), OnDevice()
         yield from timed(bench, start + 50 * options.minutes)

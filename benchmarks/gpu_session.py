@@ -46,7 +46,7 @@ def parts(folder: Path) -> dict[str, Part]:
 
     def bench(seconds: int, name: str, *options: str) -> list[str]:
         records = ["--json", str(folder / f"{name}.jsonl"), "--resume", "--rounds", "7", "--time-limit", str(seconds)]
-        return [*PYTHON, "-m", "lngrad", "bench", *options, *records]
+        return [*PYTHON, str(HERE / "bench.py"), *options, *records]
 
     def cuda(seconds: int, scopes: str, cases: str, dtypes: str, peers: str, norm: str = "layer_norm") -> list[str]:
         options = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}

@@ -38,7 +38,6 @@ from benchmark_tables import peers_table  # noqa: E402
 from lngrad.bench.cases import Job, Settings  # noqa: E402
 from lngrad.bench.cpu import CpuBench  # noqa: E402
 from lngrad.bench.measure import REST, TURN  # noqa: E402
-from lngrad.bench.peers import CPU_PEERS, all_of_jax  # noqa: E402
 from lngrad.bench.records import append, read  # noqa: E402
 from lngrad.bench.runner import ROOFLINE, Contest, Say, plan_of, run, why_not  # noqa: E402
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall  # noqa: E402
@@ -46,6 +45,7 @@ from lngrad.check.implementations.hub import layer  # noqa: E402
 from lngrad.check.implementations.ours import public_functions  # noqa: E402
 from lngrad.core.threads import get_num_threads  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
+from peer_libraries.rows import CPU_PEERS, all_of_jax  # noqa: E402
 
 NORMS = ("layer_norm", "rms_norm", "add_rms_norm")
 SHAPES = ((512, 768), (2048, 1024), (4096, 768), (8192, 2048), (4096, 4096))
@@ -62,13 +62,13 @@ def summand(a: Arguments) -> Any:
     return a.x if a.summand is None else a.summand
 
 
-def given(a: Arguments, convert: Callable[[Any], Any]) -> list[Any]:
+def forward_inputs(a: Arguments, convert: Callable[[Any], Any]) -> list[Any]:
     """x, residual and gamma of a forward."""
-    return [None if one is None else convert(one) for one in (summand(a), a.residual, a.gamma)]
+    return [None if array is None else convert(array) for array in (summand(a), a.residual, a.gamma)]
 
 
 def cotangents(a: Arguments, convert: Callable[[Any], Any]) -> list[Any]:
-    return [convert(one) for one in (a.dy, a.dtotal)[: 1 if a.residual is None else 2]]
+    return [convert(array) for array in (a.dy, a.dtotal)[: 1 if a.residual is None else 2]]
 
 
 # RMS normalization in torch and JAX, where a sum may come first: y, and the total.
@@ -86,16 +86,16 @@ def torch_norm(eps: float) -> Norm:
 
 
 def torch_forward(a: Arguments) -> PreparedCall:
-    return partial(torch_norm(a.eps), *given(a, to_torch))
+    return partial(torch_norm(a.eps), *forward_inputs(a, to_torch))
 
 
 def torch_backward(a: Arguments) -> PreparedCall:
     """The derivative of the forward, whose graph is walked again and again."""
     import torch
 
-    x, residual, gamma = leaves = given(a, lambda one: to_torch(one).requires_grad_())
+    x, residual, gamma = leaves = forward_inputs(a, lambda array: to_torch(array).requires_grad_())
     results = torch_norm(a.eps)(*leaves)
-    wanted = [one for one in (x, gamma, residual) if one is not None]
+    wanted = [leaf for leaf in (x, gamma, residual) if leaf is not None]
     return partial(torch.autograd.grad, results, wanted, cotangents(a, to_torch), retain_graph=True)
 
 
@@ -103,7 +103,7 @@ def compiled_forward(a: Arguments) -> PreparedCall:
     import torch
 
     torch._dynamo.reset()
-    return partial(torch.compile(torch_norm(a.eps), dynamic=False), *given(a, to_torch))
+    return partial(torch.compile(torch_norm(a.eps), dynamic=False), *forward_inputs(a, to_torch))
 
 
 def compiled_backward(a: Arguments) -> PreparedCall:
@@ -117,7 +117,7 @@ def compiled_backward(a: Arguments) -> PreparedCall:
         return dx if dtotal is None else dx + dtotal, dgamma
 
     torch._dynamo.reset()
-    arrays = (None if one is None else to_torch(one) for one in (a.dy, a.dtotal, a.x, a.rstd, a.gamma))
+    arrays = (None if array is None else to_torch(array) for array in (a.dy, a.dtotal, a.x, a.rstd, a.gamma))
     return partial(torch.compile(backward, dynamic=False), *arrays)
 
 
@@ -138,7 +138,7 @@ def jax_forward(a: Arguments) -> PreparedCall:
     all_of_jax()
     import jax
 
-    forward, arrays = jax.jit(jax_norm(a.eps)), given(a, jax.numpy.asarray)
+    forward, arrays = jax.jit(jax_norm(a.eps)), forward_inputs(a, jax.numpy.asarray)
     return lambda: jax.block_until_ready(forward(*arrays))
 
 
@@ -146,7 +146,7 @@ def jax_backward(a: Arguments) -> PreparedCall:
     all_of_jax()
     import jax
 
-    x, residual, gamma = given(a, jax.numpy.asarray)
+    x, residual, gamma = forward_inputs(a, jax.numpy.asarray)
     dys = tuple(cotangents(a, jax.numpy.asarray))
     _, pullback = jax.vjp(lambda x, gamma, residual: jax_norm(a.eps)(x, residual, gamma), x, gamma, residual)
     backward = jax.jit(lambda pullback, dys: pullback(dys))
@@ -164,7 +164,7 @@ def hub_operators(folder: str) -> Any:
 def hub_forward(folder: str, a: Arguments) -> PreparedCall:
     if a.normalization.centred:
         raise NotApplicable("hub: it has RMSNorm alone")
-    forward, (x, residual, gamma) = hub_operators(folder).apply_rms_norm, given(a, to_torch)
+    forward, (x, residual, gamma) = hub_operators(folder).apply_rms_norm, forward_inputs(a, to_torch)
 
     def call() -> Any:
         total = x if residual is None else x + residual
@@ -215,7 +215,9 @@ def ggml(folder: str) -> dict[str, Callable[..., Any]]:
     )  # fmt: skip
     found = {}
     for name in names:
-        found[name] = next(getattr(one, f"ggml_{name}") for one in libraries if hasattr(one, f"ggml_{name}"))
+        found[name] = next(
+            getattr(library, f"ggml_{name}") for library in libraries if hasattr(library, f"ggml_{name}")
+        )
         found[name].restype = ctypes.c_void_p
     found["graph_plan"].restype, found["version"].restype = ComputePlan, ctypes.c_char_p
     return found
@@ -239,14 +241,14 @@ def ggml_forward(folder: str, a: Arguments) -> PreparedCall:
     for tensor in tensors.values():
         call["set_input"](tensor)
 
-    def made(name: str, *arguments: Any) -> ctypes.c_void_p:
+    def operation(name: str, *arguments: Any) -> ctypes.c_void_p:
         return pointer(call[name](context, *arguments))
 
-    total = tensors["x"] if a.residual is None else made("add", tensors["x"], tensors["residual"])
-    xhat = made("norm" if a.normalization.centred else "rms_norm", total, ctypes.c_float(a.eps))
-    y = made("mul", xhat, tensors["gamma"])
-    y = made("add", y, tensors["beta"]) if a.normalization.centred else y
-    graph = made("new_graph")
+    total = tensors["x"] if a.residual is None else operation("add", tensors["x"], tensors["residual"])
+    xhat = operation("norm" if a.normalization.centred else "rms_norm", total, ctypes.c_float(a.eps))
+    y = operation("mul", xhat, tensors["gamma"])
+    y = operation("add", y, tensors["beta"]) if a.normalization.centred else y
+    graph = operation("new_graph")
     for result in (total, y) if a.residual is not None else (y,):
         call["set_output"](result)
     call["build_forward_expand"](graph, y)
@@ -270,8 +272,8 @@ def ggml_forward(folder: str, a: Arguments) -> PreparedCall:
         compute(graph, where)
         return (result,)
 
-    for name, one in (("threadpool_free", pool), ("gallocr_free", allocator), ("free", context)):
-        weakref.finalize(forward, call[name], one)
+    for name, handle in (("threadpool_free", pool), ("gallocr_free", allocator), ("free", context)):
+        weakref.finalize(forward, call[name], handle)
     return forward
 
 
@@ -432,7 +434,7 @@ def main() -> None:
                 processes += [(name, python, threads)] if python else []
         weights = {"newest": 5, "first": 2}  # contestants cost time
         for number, (name, python, threads) in enumerate(processes):
-            left = sum(weights[one] for one, *_ in processes[number:])
+            left = sum(weights[process] for process, *_ in processes[number:])
             seconds = (end - time.monotonic()) * weights[name] / left
             command = [python, __file__, *sys.argv[1:], "--process", name, "--threads", str(threads)]
             only = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if threads == 1 else []

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmark_tables import SCOPES
 
-from lngrad.bench.plots import PEER_NAMES
 from lngrad.bench.records import Record, threads_of
+from peer_libraries.plots import PEER_NAMES
 
 __all__ = ["page"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from statistics import geometric_mean
 from typing import Any
 
-from lngrad.bench.plots import PEER_NAMES
 from lngrad.bench.records import Case, Record, best, newest
+from peer_libraries.plots import PEER_NAMES
 
 SCOPES = ("kernel", "forward", "call", "override", "autograd", "jax")  # in the order of the documents
 TINY = 64  # rows of fewer elements are counted by themselves

@@ -11,16 +11,18 @@ import sys
 import textwrap
 from pathlib import Path
 
-import mistakes_page
-from benchmark_page import page
-from benchmark_tables import gpu_table, overview, quack_table, ranges, shapes_table
-
-from lngrad.bench.plots import machine_name, plot
-from lngrad.bench.records import Record, newest, read
-from lngrad_ascend.device.library import LIBRARY
-from lngrad_ascend.device.operations import OPERATIONS
-
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import mistakes_page  # noqa: E402
+from benchmark_page import page  # noqa: E402
+from benchmark_tables import gpu_table, overview, quack_table, ranges, shapes_table  # noqa: E402
+
+from lngrad.bench.records import Record, newest, read  # noqa: E402
+from lngrad_ascend.device.library import LIBRARY  # noqa: E402
+from lngrad_ascend.device.operations import OPERATIONS  # noqa: E402
+from peer_libraries.plots import machine_name, plot  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results"
 MISTAKES = ROOT / "docs" / "mistakes.md"
 INSTRUCTIONS = ROOT / "docs" / "ascend-c-types.csv"

@@ -62,39 +62,32 @@ def at(core: Core, dtype: Any, start: int, count: int) -> Any:
     return tensor
 
 
-def binary(name: str, dtype: Any, count: int, rows: int = 0, places: tuple[int, int, int] = (C, A, B)) -> Program:
-    """One instruction on two sources; with ``rows``, so many repeats of a row each."""
+def vector(name: str, dtype: Any, count: int, rows: int, places: tuple[int, ...], *scalar: float) -> Program:
+    """One instruction on tensors at these places, the result first; with ``rows``, so many repeats of a row each."""
 
     def run(core: Core) -> None:
         tensors = [at(core, dtype, place, count) for place in places]
-        if rows:
-            step = count // rows * dtype.itemsize // 32
-            getattr(c, name)(*tensors, count // rows, rows, (1, 1, 1, step, step, step))
-        else:
-            getattr(c, name)(*tensors, count)
-
-    return run
-
-
-def unary(name: str, dtype: Any, count: int, rows: int = 0, dst: int = FAR, *scalar: float) -> Program:
-    """One instruction on one source, with or without a scalar."""
-
-    def run(core: Core) -> None:
-        tensors = at(core, dtype, dst, count), at(core, dtype, A, count)
-        if rows:
-            step = count // rows * dtype.itemsize // 32
-            for first in range(0, rows, 255):
-                part = min(255, rows - first)
-                moved = [tensor[first * count // rows :] for tensor in tensors]
-                getattr(c, name)(*moved, *scalar, count // rows, part, (1, 1, step, step))
-        else:
+        if not rows:
             getattr(c, name)(*tensors, *scalar, count)
+            return
+        strides = [stride for stride in (1, count // rows * dtype.itemsize // 32) for _ in places]
+        for first in range(0, rows, 255):
+            moved = [tensor[first * count // rows :] for tensor in tensors]
+            getattr(c, name)(*moved, *scalar, count // rows, min(255, rows - first), tuple(strides))
 
     return run
+
+
+def binary(name: str, dtype: Any, count: int, rows: int = 0, places: tuple[int, ...] = (C, A, B)) -> Program:
+    return vector(name, dtype, count, rows, places)
+
+
+def unary(name: str, dtype: Any, count: int, rows: int = 0, dst: int = FAR) -> Program:
+    return vector(name, dtype, count, rows, (dst, A))
 
 
 def with_scalar(name: str, dtype: Any, count: int, rows: int = 0) -> Program:
-    return unary(name, dtype, count, rows, FAR, 1)
+    return vector(name, dtype, count, rows, (FAR, A), 1)
 
 
 def division_by_scalar(dtype: Any, count: int) -> Program:

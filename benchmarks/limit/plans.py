@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from limit import DTYPES, Arrays, Contestants, random_arrays, timed
 
 import lngrad
+from limit import DTYPES, Arrays, Contestants, random_arrays, timed
 from lngrad.core import plan as core_plan
 from lngrad.core.problem import Problem
 from lngrad.cpu import plan as cpu_plan

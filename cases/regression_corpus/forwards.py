@@ -57,7 +57,7 @@ def bug(report: str, date: str, named: str, *, norm: str = "rms_norm", standard:
 
         body = {"forward": staticmethod(forward if centred else without_bias), "backward": staticmethod(backward)}
         kernel = type(wrong.__name__, (torch.autograd.Function,), body)
-        more = {"norm": norm, "dtype": dtype, "gamma_dtype": dtype, "output_dtypes": (dtype,) * 3, **facts}
+        more = {"norm": norm, "dtype": dtype, "gamma_dtype": dtype, **facts}
         name = f"forwards:{wrong.__name__}"
         story = (wrong.__doc__ or "").strip()
         BUG_REPORTS[name] = BugReport(name, report, date, "", standard, named, more, shapes, kernel, story)

@@ -49,7 +49,7 @@ class BugReport:
         facts: dict[str, Any] = {
             "name": f"{self.name} {seed}", "source": Source("regression corpus"), "lead": lead,
             "normalized": normalized, "dtype": dtype,
-            "gamma_dtype": dtype, "statistics_dtype": "float32", "output_dtypes": (dtype,) * 3,
+            "gamma_dtype": dtype, "statistics_dtype": "float32",
             "ranges": {"mean": None, "statistic": None}, "standard": self.standard,
         }  # fmt: skip
         return CheckCase(**(facts | self.facts))

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lngrad.bench.plots import processor_name
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
 from lngrad.check.certify.measured import Certificate, Measured
 from lngrad.check.reports.certificate import read_certificate
+from peer_libraries.plots import processor_name
 
 NAMES = ("numba_cpu", "numpy_cpu", "triton_gpu", "ascend_sim", "torch", "torch_compile", "onednn", "jax")
 FOLDER = Path(__file__).parent

@@ -33,7 +33,7 @@ def refused(ret, code, text):
     """A function has returned this code, and the message has this text."""
     message = acl.aclGetRecentErrMsg()
     assert ret == code, message
-    assert text in message, message
+    assert text in (message or ""), message
 
 
 def accepted(ret):
@@ -92,14 +92,16 @@ class OperatorCall:
         self.before = {name: array.copy() for name, array in written.items()}
 
     def changed(self, changes: str = "", **arguments: Any):
-        """The call with other arguments, each by name or as in rules.csv: `mean rstd=FLOAT(3,5); biasOptional=null`.
+        """The call with other arguments: by name, where an array is the data of a tensor, or in the notation of rules.csv.
 
-        A tensor is DTYPE(shape) or DTYPE(shape)/(strides); it has the values of its predecessor if it has as many elements.
+        `mean rstd=FLOAT(3,5); biasOptional=null`: a tensor is DTYPE(shape) or DTYPE(shape)/(strides), and has the values of
+        its predecessor if it has as many elements; ints(…) and bools(…) are arrays, anything else is a literal.
         """
         for names, notation in (part.split("=", 1) for part in changes.split("; ") if part):
             for name in names.split():
                 self.arguments[name] = self._made(name, notation)
-        self.arguments |= arguments
+        for name, value in arguments.items():
+            self.arguments[name] = tensor(value) if isinstance(value, np.ndarray) else value
         return self
 
     def _made(self, name: str, notation: str):

@@ -133,7 +133,7 @@ def fetched(release: str, architecture: str) -> Path:
             (wheel,) = Path(name).glob("torch-*.whl")
             wanted = re.compile(rf"torch/(include/.*|lib/lib({'|'.join(LIBRARIES)})\.so)")
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(draft, [member for member in archive.namelist() if wanted.fullmatch(member)])
+                archive.extractall(draft, [name for name in archive.namelist() if wanted.fullmatch(name)])
         draft.rename(folder)
     return folder / "torch"
 

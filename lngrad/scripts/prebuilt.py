@@ -68,14 +68,14 @@ def main() -> None:
     if options.part is not None:
         compile_kernels(missing, options.part)
         return
-    for architecture in {one.architecture for one in missing}:
+    for architecture in {processor.architecture for processor in missing}:
         find_linker(architecture)  # before minutes are spent
     firsts = dict.fromkeys(
-        alike[0].name for alike in (lowered_alike(one, missing) for one in every()) for alike in alike
+        alike[0].name for alike in (lowered_alike(kernel, missing) for kernel in every()) for alike in alike
     )
     parts = range(-(-options.jobs // max(len(firsts), 1)))
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda one: start(*one, len(parts), names), product(firsts, parts)))
+        list(pool.map(lambda part: start(*part, len(parts), names), product(firsts, parts)))
     for processor in missing:
         link(processor)
     if options.wheels:
@@ -112,10 +112,10 @@ def lowered_alike(kernel: tuple[str, str, str], processors: list[Processor]) -> 
     from lngrad.cpu.kernels.simd import choices
 
     found: dict[tuple[object, ...], list[Processor]] = {}
-    for one in processors:
-        wide, float16, bfloat16 = choices(one.architecture, one.features)
-        key = (one.architecture, wide, "float16" in kernel and float16, "bfloat16" in kernel and bfloat16)
-        found.setdefault(key, []).append(one)
+    for processor in processors:
+        wide, float16, bfloat16 = choices(processor.architecture, processor.features)
+        key = (processor.architecture, wide, "float16" in kernel and float16, "bfloat16" in kernel and bfloat16)
+        found.setdefault(key, []).append(processor)
     return list(found.values())
 
 
@@ -144,11 +144,11 @@ def compile_kernels(processors: list[Processor], part: str) -> None:
     number, parts = map(int, part.split("/"))
     for kernel in every()[number::parts]:
         for alike in lowered_alike(kernel, processors):
-            wanted = [one for one in alike if alike[0] == CHOSEN and not is_compiled(kernel, one)]
+            wanted = [processor for processor in alike if alike[0] == CHOSEN and not is_compiled(kernel, processor)]
             module = lower(*kernel) if wanted else None
-            for one in wanted:
-                symbol, file = place_of(kernel, one)
-                keep(file, emit(module.clone(), symbol, one.name, one.features))
+            for processor in wanted:
+                symbol, file = place_of(kernel, processor)
+                keep(file, emit(module.clone(), symbol, processor.name, processor.features))
     print(f"{CHOSEN.name}, part {number + 1} of {parts}: {time.process_time():.0f} s of processor time", flush=True)
 
 
@@ -157,8 +157,8 @@ def link(processor: Processor) -> None:
     linker, folder = find_linker(processor.architecture), path_of(processor).with_suffix("")
     with TemporaryDirectory() as name:
         objects = [Path(name, place_of(kernel, processor)[1].name) for kernel in every()]
-        for one in objects:  # without the digest behind them
-            one.write_bytes(kept(folder / one.name))
+        for path in objects:  # without the digest behind them
+            path.write_bytes(kept(folder / path.name))
         target = Path(name, path_of(processor).name)
         subprocess.run([linker, *LINK, "-o", target, *sorted(objects)], check=True)
         content = target.read_bytes()
@@ -194,13 +194,17 @@ def make_wheel(
     wheel = folder / f"{name}-{version}-{PLATFORM.format(architecture)}.whl"
     about = f"{name}-{version}.dist-info"
     python, abi, platforms = PLATFORM.format(architecture).split("-")
-    tags = "".join(f"Tag: {python}-{abi}-{one}\n" for one in platforms.split("."))
+    tags = "".join(f"Tag: {python}-{abi}-{platform}\n" for platform in platforms.split("."))
     changes = {
         f"{about}/METADATA": (r"^(Requires-Dist: numba>=[^;\n]*)$", rf"\1; {WITHOUT_WHEEL}"),
         f"{about}/WHEEL": (r"^Root-Is-Purelib: true\nTag: py3-none-any$", f"Root-Is-Purelib: false\n{tags}".rstrip()),
     }
     with zipfile.ZipFile(plain) as archive:
-        files = {one.filename: archive.read(one) for one in archive.infolist() if not one.filename.endswith("/RECORD")}
+        files = {
+            entry.filename: archive.read(entry)
+            for entry in archive.infolist()
+            if not entry.filename.endswith("/RECORD")
+        }
         date = archive.infolist()[0].date_time
     for changed, (pattern, text) in changes.items():
         content, number = re.subn(pattern, text, files[changed].decode(), flags=re.MULTILINE)
@@ -208,7 +212,7 @@ def make_wheel(
             raise SystemExit(f"{plain}: expected one {pattern!r} in {changed}, got {number}")
         files[changed] = content.encode()
     for place, brought in (("cpu", libraries), ("torch/native", native)):
-        files |= {f"lngrad/{place}/prebuilt/{one.name}": one.read_bytes() for one in brought}
+        files |= {f"lngrad/{place}/prebuilt/{library.name}": library.read_bytes() for library in brought}
     record = f"{about}/RECORD"
     lines = [f"{path},sha256={digest(content)},{len(content)}\n" for path, content in files.items()]
     files[record] = "".join([*lines, f"{record},,\n"]).encode()

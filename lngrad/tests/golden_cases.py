@@ -238,7 +238,7 @@ class Call:
         dtypes |= dict.fromkeys(("residual", "dtotal"), of_total if self.residual else None)
         dtypes["gate"] = "" if self.gated else None
         dtypes |= dict.fromkeys(("mean", "rstd"), accumulator if self.statistics is None else self.statistics)
-        made = {}
+        arrays = {}
         for name in SALTS:
             own = (self.lead[0], *(1,) * len(self.lead[1:])) if self.normalization.modulated else ()
             shape = dict.fromkeys(("gamma", "beta"), (*own, *self.normalized)) | dict.fromkeys(
@@ -246,14 +246,14 @@ class Call:
             )
             dtype = dtypes.get(name, "")
             if dtype is None:
-                made[name] = None
+                arrays[name] = None
                 continue
             array = values(name, shape.get(name, full), dtype or self.dtype)
             if name in self.changed:
                 index, value = self.changed[name]
                 array[index] = value
-            made[name] = self.layouts.get(name, lambda a: a)(array)
-        return made
+            arrays[name] = self.layouts.get(name, lambda a: a)(array)
+        return arrays
 
     def place(self, name: str, shape: tuple[int, ...], dtype: str, inputs: dict[str, Any]) -> Any:
         """An array for a result, where it must not be the backend's own; else None."""
@@ -266,11 +266,11 @@ class Call:
         inputs, got = self.inputs(), {}
         full = (*self.lead, *self.normalized)
         if self.forward:
-            given = self.inputs() if "y" in self.in_place else inputs
-            y = self.place("y", full, self.dtype, given)
-            given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
+            arrays = self.inputs() if "y" in self.in_place else inputs
+            y = self.place("y", full, self.dtype, arrays)
+            arrays = Inputs(**arrays, normalized=len(self.normalized), normalization=self.normalization)
             out = None if y is None else lngrad.Forward(y, None, None)
-            got |= norms.forward(given, eps=self.eps, backend=self.backend, out=out)._asdict()
+            got |= norms.forward(arrays, eps=self.eps, backend=self.backend, out=out)._asdict()
         if not self.backward:
             return got
         x = got["total"] if self.chained and self.residual else inputs["x"]
@@ -281,11 +281,11 @@ class Call:
             self.place("dgamma", self.normalized, dtypes[0], inputs),
             self.place("dbeta", self.normalized, dtypes[1], inputs),
         )
-        given = inputs | {"mean": mean, "rstd": rstd, "x": x, "residual": None}
-        given = Inputs(**given, normalized=len(self.normalized), normalization=self.normalization)
+        arrays = inputs | {"mean": mean, "rstd": rstd, "x": x, "residual": None}
+        arrays = Inputs(**arrays, normalized=len(self.normalized), normalization=self.normalization)
         mask = self.mask[: 3 if self.normalization.centred or self.gated else 2]
         out = None if all(result is None for result in out) else lngrad.Grads(*out)
-        return got | norms.backward(given, output_mask=mask, backend=self.backend, out=out)._asdict()
+        return got | norms.backward(arrays, output_mask=mask, backend=self.backend, out=out)._asdict()
 
 
 def golden_case(name: str, call: Call) -> GoldenCase:

@@ -36,16 +36,16 @@ def _at_first(function: Any) -> Any:
     names = function.__globals__
     _, seen = _languages.setdefault(id(names), (names, []))
     if not seen:
-        seen += [one for one in (tl, tl.core) if any(one is value for value in names.values())]
-    if seen and all(_DONE in vars(one) for one in (*seen, tl.tensor)):
+        seen += [module for module in (tl, tl.core) if any(module is value for value in names.values())]
+    if seen and all(_DONE in vars(module) for module in (*seen, tl.tensor)):
         return interpreter._LangPatchScope()
     return _patch_lang(function)
 
 
-def _dtype_of(one: Any) -> Any:
-    if one.name not in _dtypes:
-        _dtypes[one.name] = _get_np_dtype(one)
-    return _dtypes[one.name]
+def _dtype_of(dtype: Any) -> Any:
+    if dtype.name not in _dtypes:
+        _dtypes[dtype.name] = _get_np_dtype(dtype)
+    return _dtypes[dtype.name]
 
 
 def _block(self: Any, element_ty: Any, shape: Any) -> None:

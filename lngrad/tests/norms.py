@@ -44,12 +44,12 @@ def forward(inputs: Inputs, **options: Any) -> Any:
     """The forward of the inputs' norm, with the eps of check_forward."""
     norm = inputs.normalization
     switches = {"offset": norm.offset, "residual": inputs.residual, "alpha": norm.alpha}
-    given = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
+    arguments = {"normalized_shape": inputs.normalized_shape, "gamma": inputs.gamma, "eps": 1e-5, **switches, **options}
     if inputs.gate is not None:
-        given |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
+        arguments |= {"gate": inputs.gate, "norm_before_gate": norm.norm_before_gate}
     if norm.centred:
-        return lngrad.layer_norm(inputs.x, beta=inputs.beta, **given)
-    return lngrad.rms_norm(inputs.x, **given)
+        return lngrad.layer_norm(inputs.x, beta=inputs.beta, **arguments)
+    return lngrad.rms_norm(inputs.x, **arguments)
 
 
 def backward(inputs: Inputs, **options: Any) -> Any:

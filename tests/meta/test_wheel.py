@@ -146,9 +146,9 @@ def test_a_wheel_with_libraries_is_the_plain_one_with_them(built, prebuilt, tmp_
     }
     about = HeaderParser().parsestr(after.read(record.replace("RECORD", "METADATA")).decode())
     (need,) = (
-        one
-        for one in map(Requirement, about.get_all("Requires-Dist"))
-        if one.name == "numba" and "extra" not in str(one)
+        requirement
+        for requirement in map(Requirement, about.get_all("Requires-Dist"))
+        if requirement.name == "numba" and "extra" not in str(requirement)
     )
     assert not need.marker.evaluate({"platform_system": "Linux", "platform_machine": "x86_64"})
     assert not need.marker.evaluate({"platform_system": "Linux", "platform_machine": "aarch64"})
@@ -178,18 +178,18 @@ def test_a_wheel_brings_the_native_code_for_torch(built, prebuilt, tmp_path):
     from lngrad.torch.native import building
 
     try:
-        made = building.build()
+        tagged = building.build()
     except building.BuildError as reason:
         pytest.skip(str(reason))
     library = tmp_path / native.name_of(".".join(torch.__version__.split(".")[:2]))
-    keep(library, kept(made))
+    keep(library, kept(tagged))
     plain = wheel_of(built)
     wheel = prebuilt.make_wheel(plain, [], "x86_64", tmp_path, [library])
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PATH": str(tmp_path)}
     environment.pop(native.SWITCH, None)
-    said = run(sys.executable, "-c", STEP, tmp_path / "site", cwd=tmp_path, environment=environment)
-    assert said.strip() == str(tmp_path / "site" / "lngrad/torch/native/prebuilt" / library.name)
+    output = run(sys.executable, "-c", STEP, tmp_path / "site", cwd=tmp_path, environment=environment)
+    assert output.strip() == str(tmp_path / "site" / "lngrad/torch/native/prebuilt" / library.name)
 
 
 LOWERED = """

@@ -24,11 +24,11 @@ def test_the_bits_of_the_forward_are_the_cores(function):
 @pytest.mark.parametrize("function", FORWARDS)
 def test_the_documents_example_of_the_forward(function):
     call = ForwardCall(Case((1, 2), (32,)), function=function)
-    call.arguments |= {
-        "input": tensor(np.full((1, 2, 32), 2, np.float32)),
-        "weightOptional": tensor(np.ones(32, np.float32)),
-        "biasOptional": tensor(np.zeros(32, np.float32)),
-    }
+    call.changed(
+        input=np.full((1, 2, 32), 2, np.float32),
+        weightOptional=np.ones(32, np.float32),
+        biasOptional=np.zeros(32, np.float32),
+    )
     out, mean, rstd = call.run()
     check_same_bits(out, np.zeros((1, 2, 32), np.float32))
     check_same_bits(mean, np.full((1, 2, 1), 2, np.float32))
@@ -107,8 +107,8 @@ def test_forward_of_views_of_eight_dimensions(dtype):
 def test_rows_of_nothing_have_a_mean_of_0_and_no_rstd(function):
     call = ForwardCall(Case((2, 3), (4,)), function=function)
     empty = np.zeros((2, 3, 0), np.float32)
-    call.arguments |= {"input": tensor(empty), "normalizedShape": acl.aclCreateIntArray([0]), "out": tensor(empty)}
-    call.arguments |= {"weightOptional": None, "biasOptional": None}
+    call.changed(input=empty, normalizedShape=acl.aclCreateIntArray([0]), out=empty)
+    call.changed(weightOptional=None, biasOptional=None)
     assert call.phase1()[::2] == (0, 0)
     call.run()
     assert call.results["meanOutOptional"].ravel().tolist() == [0] * 6
@@ -119,8 +119,8 @@ def test_rows_of_nothing_have_a_mean_of_0_and_no_rstd(function):
 def test_no_rows_write_nothing():
     call = ForwardCall(Case((2,), (4,)))
     empty, rows = np.zeros((0, 4), np.float32), np.zeros((0, 1), np.float32)
-    call.arguments |= {"input": tensor(empty), "out": tensor(empty)}
-    call.arguments |= {"meanOutOptional": tensor(rows), "rstdOutOptional": None}
+    call.changed(input=empty, out=empty)
+    call.changed(meanOutOptional=rows, rstdOutOptional=None)
     assert call.phase1()[::2] == (0, 0)
     call.run()
     call.check_untouched()

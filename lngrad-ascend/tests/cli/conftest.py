@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from kernel_command import kernel
+from typer.testing import Result
 
 GTEST = r"""
 #pragma once
@@ -140,17 +145,62 @@ def gtest(tmp_path_factory):
     return gtest
 
 
+class Operator(NamedTuple):
+    """An operator's folder, and the folder of its gtest."""
+
+    folder: Path
+    gtest: Path
+
+    @property
+    def kernel(self) -> Path:
+        return self.folder / "op_kernel" / f"{self.folder.name}.cpp"
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "tests" / "ut" / "op_kernel"
+
+    @property
+    def test(self) -> Path:
+        return self.tests / f"test_{self.folder.name}.cpp"
+
+    @property
+    def cmake(self) -> Path:
+        return self.tests / "CMakeLists.txt"
+
+    def write_host(self, name: str, text: str) -> None:
+        (self.folder / "op_host").mkdir()
+        (self.folder / "op_host" / name).write_text(text)
+
+    def run(self, *words: str) -> Result:
+        return kernel("test", self.folder, "--gtest", self.gtest, *words)
+
+    def states(self) -> tuple[dict[str, str], str]:
+        """The tests' states in device mode, and the command's output."""
+        output = self.run("--mode", "device").output
+        rows = [line.split("│") for line in output.splitlines() if "suite." in line]
+        return {row[1].strip().removeprefix("suite."): row[2].strip() for row in rows}, output
+
+    def keep_tests(self, *names: str) -> None:
+        """Leave these of the tests: each that crashes is run twice, and those beside it with it."""
+        text = self.test.read_text()
+        for name in {"right", "leaks", "wild", "wrong"} - {*names}:
+            text, removed = re.subn(rf"(?m)^TEST_F\(suite, {name}\) .*\n", "", text)
+            assert removed == 1
+        self.test.write_text(text)
+
+
 @pytest.fixture
 def operator(tmp_path, gtest):
+    operator = Operator(tmp_path / "library" / "norm" / "twice", gtest)
     library = tmp_path / "library"
     files = {
-        library / "norm" / "twice" / "op_kernel" / "twice.cpp": KERNEL,
+        operator.kernel: KERNEL,
         library / "norm" / "doubled" / "op_kernel" / "scale.h": "#define SCALE 2.0f\n",
         library / "common" / "inc" / "op_kernel" / "none.h": "",
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h": TILING,
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "test_twice.cpp": TESTS,
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "arch35" / "test_twice_apt.cpp": "#error\n",
-        library / "norm" / "twice" / "tests" / "ut" / "op_kernel" / "CMakeLists.txt": (
+        operator.tests / "twice_tiling_def.h": TILING,
+        operator.test: TESTS,
+        operator.tests / "arch35" / "test_twice_apt.cpp": "#error\n",
+        operator.cmake: (
             '# AddOpTestCase(twice "ascend950" "-DOFFSET_TYPE=int")\n'
             'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float" doubled)\n'
         ),
@@ -158,4 +208,4 @@ def operator(tmp_path, gtest):
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return library / "norm" / "twice", gtest
+    return operator

@@ -51,7 +51,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, tmp_path, reques
     np.save(tmp_path / "x.npy", np.ones((2, 32), np.float32))
     (tmp_path / "k.cpp").write_text(KERNEL)
     if words.startswith("kernel test"):
-        (tmp_path / "gtest").symlink_to(request.getfixturevalue("operator")[1])
+        (tmp_path / "gtest").symlink_to(request.getfixturevalue("operator").gtest)
     (tmp_path / "lines.c").write_text('#include <stdio.h>\nint main() { for (;;) puts("a line"); }\n')
     reading, writing = os.pipe()
     os.close(reading)

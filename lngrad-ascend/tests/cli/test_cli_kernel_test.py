@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 
 import pytest
@@ -33,20 +32,13 @@ def one_toolkit(toolkit, monkeypatch):
     monkeypatch.setattr(operator_tests, "write_toolkit", found)
 
 
-def only(folder, *names):
-    """Leave these of the operator's tests: each that crashes is run twice, and those beside it with it."""
-    test = folder / "tests" / "ut" / "op_kernel" / f"test_{folder.name}.cpp"
-    text = test.read_text()
-    for name in {"right", "leaks", "wild", "wrong"} - {*names}:
-        text, removed = re.subn(rf"(?m)^TEST_F\(suite, {name}\) .*\n", "", text)
-        assert removed == 1
-    test.write_text(text)
+def append(path, text):
+    path.write_text(path.read_text() + text)
 
 
 def test_an_operator_s_own_tests(operator):
-    folder, gtest = operator
-    before = {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()}
-    result = kernel("test", folder, "--gtest", gtest, "--cycles")
+    before = {path: path.read_bytes() for path in operator.folder.parents[1].rglob("*") if path.is_file()}
+    result = operator.run("--cycles")
     assert result.exit_code == 1, result.output
     rows = {line.split("│")[1].strip(): line.split("│")[2:] for line in result.output.splitlines() if "suite." in line}
     states = {name: [cell.strip() for cell in cells[:2]] for name, cells in rows.items()}
@@ -66,18 +58,17 @@ def test_an_operator_s_own_tests(operator):
         "busy: S ",
     ):
         assert text in output
-    assert {path: path.read_bytes() for path in folder.parents[1].rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in operator.folder.parents[1].rglob("*") if path.is_file()} == before
 
 
 def test_what_does_not_compile_and_what_is_no_operator(operator, one_toolkit):
-    folder, gtest = operator
-    (folder / "op_kernel" / "twice.cpp").write_text("int twice = Nothing;\n")
-    result = kernel("test", folder, "--gtest", gtest, "--mode", "device")
+    operator.kernel.write_text("int twice = Nothing;\n")
+    result = operator.run("--mode", "device")
     assert result.exit_code == 1
     assert "does not compile" in result.output
-    result = kernel("test", gtest)
+    result = kernel("test", operator.gtest)
     assert (result.exit_code, result.output) == (
-        2, f"lngrad: {gtest}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none\n"
+        2, f"lngrad: {operator.gtest}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none\n"
     )  # fmt: skip
 
 
@@ -98,21 +89,13 @@ REGISTER_TILING_DATA_CLASS(Twice_7, Part)
 
 
 def test_the_tiling_header_is_made_of_what_op_host_registers(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right", "wild")
-    (folder / "tests" / "ut" / "op_kernel" / "twice_tiling_def.h").unlink()
-    host = folder.parent / "doubled" / "op_host" / "doubled_tiling.h"  # of the operator beside it
+    operator.keep_tests("right", "wild")
+    (operator.tests / "twice_tiling_def.h").unlink()
+    host = operator.folder.parent / "doubled" / "op_host" / "doubled_tiling.h"  # of the operator beside it
     host.parent.mkdir()
     host.write_text(HOST_TILING)
-    found, output = states(folder, gtest)
-    assert (found["suite.right"], found["suite.wild"]) == ("passed", "crashed"), output
-
-
-def states(folder, gtest):
-    """The tests' states in device mode, and the command's output."""
-    result = kernel("test", folder, "--gtest", gtest, "--mode", "device")
-    rows = [line.split("│") for line in result.output.splitlines() if "suite." in line]
-    return {row[1].strip(): row[2].strip() for row in rows}, result.output
+    found, output = operator.states()
+    assert (found["right"], found["wild"]) == ("passed", "crashed"), output
 
 
 CONSTANTS = """
@@ -137,16 +120,12 @@ OF_ANOTHER = {  # the struct of a header of the test, and what makes it op_host'
 
 @pytest.mark.parametrize("own", ["", "test", "header", *OF_ANOTHER, "kernel", "copies"])
 def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_kernel(operator, one_toolkit, own):
-    folder, gtest = operator
-    only(folder, "right", "wild")
-    tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
+    operator.keep_tests("right", "wild")
+    tests, test = operator.tests, operator.test
     (tests / "twice_tiling_def.h").unlink()
-    host = folder / "op_host" / "twice_tiling.h"
-    host.parent.mkdir()
-    host.write_text(CONSTANTS)
+    operator.write_host("twice_tiling.h", CONSTANTS)
     struct = "struct TwiceTilingData { uint32_t mode; uint32_t pieces[4]; };\n"
     name, same = OF_ANOTHER.get(own, ("TwiceTilingData", ""))
-    test = tests / "test_twice.cpp"
     head, tail = test.read_text().split("class suite", 1)
     if own == "copies":  # a header of the test that uses the struct, and has none
         (tests / "twice_tiling.h").write_text("#define COPY(p) TwiceTilingData tiling = *(TwiceTilingData*)(p);\n")
@@ -159,77 +138,65 @@ def test_op_host_s_struct_with_its_constants_or_the_one_of_the_test_or_of_the_ke
     if own != "kernel":
         before = {"test": struct, "header": '#include "common.h"\n'}.get(own, "")
         test.write_text(f"{head}{before}static_assert(sizeof({name}) == 20);\nclass suite{tail}")
-    text = kernel.read_text()
+    text = operator.kernel.read_text()
     at = text.index("using namespace AscendC;")
-    kernel.write_text(
+    operator.kernel.write_text(
         f"{text[:at]}{struct if own == 'kernel' else ''}static_assert(sizeof({name}) == 20);\n{text[at:]}"
     )
-    found, output = states(folder, gtest)
-    assert (found.get("suite.right"), found.get("suite.wild")) == ("passed", "crashed"), output
+    found, output = operator.states()
+    assert (found.get("right"), found.get("wild")) == ("passed", "crashed"), output
 
 
 def test_a_header_beside_a_test_is_no_second_test(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right")
-    test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
+    operator.keep_tests("right")
+    test = operator.test
     test.with_suffix(".h").write_text("#pragma once\n")
     test.write_text('#include "test_twice.h"\nint once = 1;\n' + test.read_text())
-    assert states(folder, gtest)[0]["suite.right"] == "passed"
+    assert operator.states()[0]["right"] == "passed"
 
 
 def test_the_first_true_error_is_told_not_the_linker_s_last_word(operator, one_toolkit):
-    folder, gtest = operator
-    test = folder / "tests" / "ut" / "op_kernel" / "test_twice.cpp"
-    kernel = folder / "op_kernel" / "twice.cpp"
-    kernel.write_text(kernel.read_text() + "int shared_by_two = 1;\n")
-    test.write_text(test.read_text() + "int shared_by_two = 2;\n")
-    output = " ".join(states(folder, gtest)[1].split())
+    append(operator.kernel, "int shared_by_two = 1;\n")
+    append(operator.test, "int shared_by_two = 2;\n")
+    output = " ".join(operator.states()[1].split())
     assert "multiple definition of `shared_by_two'" in output
     assert "ld returned" not in output
 
 
 def test_an_operator_may_have_the_name_of_a_function_of_c(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right")
-    renamed = folder.parent / "fmax"
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        to = renamed / str(path.relative_to(folder)).replace("twice", "fmax")
+    operator.keep_tests("right")
+    renamed = operator._replace(folder=operator.folder.parent / "fmax")
+    for path in sorted(path for path in operator.folder.rglob("*") if path.is_file()):
+        to = renamed.folder / str(path.relative_to(operator.folder)).replace("twice", "fmax")
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(path.read_text().replace("twice", "fmax"))
-    assert states(renamed, gtest)[0]["suite.right"] == "passed"
+    assert renamed.states()[0]["right"] == "passed"
 
 
 def test_types_that_the_cmake_file_leaves_out_are_as_the_one_that_it_has(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right")
-    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
-    cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=int32_t")\n')
-    kernel = folder / "op_kernel" / "twice.cpp"
-    (folder / "op_host").mkdir()
-    (folder / "op_host" / "twice_def.cpp").write_text('this->Input("x"); this->Output("y"); this->Output("z");\n')
-    (cmake.parent / "entry.h").write_text("/* Define it first:\n *   #define DTYPE_Y half\n */\n")
+    operator.keep_tests("right")
+    operator.cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=int32_t")\n')
+    operator.write_host("twice_def.cpp", 'this->Input("x"); this->Output("y"); this->Output("z");\n')
+    (operator.tests / "entry.h").write_text("/* Define it first:\n *   #define DTYPE_Y half\n */\n")
     own = "#ifndef DTYPE_Z\n#define DTYPE_Z half\n#endif\nconstexpr int DTYPE_MODE = 1;\n"  # of the kernel itself
     own += "static_assert(std::is_same_v<DTYPE_Y, int32_t> && std::is_same_v<DTYPE_Z, half>);\n"
-    kernel.write_text(kernel.read_text() + own)
-    assert states(folder, gtest)[0]["suite.right"] == "passed"
+    append(operator.kernel, own)
+    assert operator.states()[0]["right"] == "passed"
 
 
 def test_a_definition_s_types_in_the_column_that_the_cmake_file_names(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right")
-    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
-    cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=half")\n')
-    (folder / "op_host").mkdir()
-    (folder / "op_host" / "twice_def.cpp").write_text(
+    operator.keep_tests("right")
+    operator.cmake.write_text('AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DDTYPE_X=half")\n')
+    operator.write_host(
+        "twice_def.cpp",
         'this->Input("x").ParamType(REQUIRED).DataType({ge::DT_FLOAT, ge::DT_FLOAT16});\n'
         'this->Output("y").DataType({ge::DT_INT32, ge::DT_INT8}); this->Output("z").DataType(types);\n'
-        'this->Output("w");\n'
+        'this->Output("w");\n',
     )
     own = "static_assert(std::is_same_v<DTYPE_Y, int8_t> && std::is_same_v<DTYPE_Z, half>);\n"
     own += "#ifdef DTYPE_W\n#error the kernel goes without it\n#endif\n"
-    kernel = folder / "op_kernel" / "twice.cpp"
-    kernel.write_text(kernel.read_text() + own)
-    assert states(folder, gtest)[0]["suite.right"] == "passed"
+    append(operator.kernel, own)
+    assert operator.states()[0]["right"] == "passed"
 
 
 TILED = """
@@ -299,29 +266,25 @@ struct Value { enum { VT_STRING = 1, VT_FLOAT, VT_BOOL, VT_INT }; int type_; std
 
 
 def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, one_toolkit):
-    folder, gtest = operator
-    only(folder, "right")
-    tests, kernel = folder / "tests" / "ut" / "op_kernel", folder / "op_kernel" / "twice.cpp"
-    (tests / "CMakeLists.txt").write_text(
+    operator.keep_tests("right")
+    data, kernel, test = operator.tests / "twice_data", operator.kernel, operator.test
+    operator.cmake.write_text(
         'AddOpTestCase(twice "ascend910B1" "-DOFFSET_TYPE=float -DTWICE_DIR=${CMAKE_CURRENT_SOURCE_DIR}")\n'
     )
-    (tests / "twice_data").mkdir()
-    (tests / "twice_data" / "two.txt").write_text("2")
-    (folder / "op_host").mkdir()
-    (folder / "op_host" / "twice_tiling.cpp").write_text(STEPS)
-    (tests / "test_twice.cpp").write_text(VALUE + (tests / "test_twice.cpp").read_text() + TILED)
+    data.mkdir()
+    (data / "two.txt").write_text("2")
+    operator.write_host("twice_tiling.cpp", STEPS)
+    test.write_text(VALUE + test.read_text() + TILED)
     # A kernel without extern "C" is linked as its test declares it; kernels beside it are reached by "../../" too.
     kernel.write_text(kernel.read_text().replace('extern "C" ', "").replace("../doubled/", "../../doubled/op_kernel/"))
-    found, output = states(folder, gtest)
-    assert {found.get(f"suite.{name}") for name in ("right", "tiled", "reads")} == {"passed"}, output
-    assert found["suite.cut"] == "crashed"  # with an empty report
+    found, output = operator.states()
+    assert {found.get(name) for name in ("right", "tiled", "reads")} == {"passed"}, output
+    assert found["cut"] == "crashed"  # with an empty report
 
 
 def test_tests_that_are_built_for_950_alone(operator, one_toolkit):
-    folder, gtest = operator
-    cmake = folder / "tests" / "ut" / "op_kernel" / "CMakeLists.txt"
-    cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
-    result = kernel("test", folder, "--gtest", gtest)
+    operator.cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
+    result = operator.run()
     assert (result.exit_code, result.output) == (
-        2, f"lngrad: {cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
+        2, f"lngrad: {operator.cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_harness import F, bind, buffer, queue
+from device_harness import F, bind, buffer, content, queue
 from lngrad.errors import DtypeError, ShapeError
 from lngrad_ascend import soc
 from lngrad_ascend.ascendc import (
@@ -63,6 +63,24 @@ def arrived(pipe, que=None):
     DataCopy(local, global_tensor(), 64)
     que.EnQue(local)
     return que.DeQue(F), que
+
+
+def computed(pipe, value=1.0):
+    """Return a VECOUT tensor of 64 floats that was filled, put in and taken out."""
+    que = queue(TPosition.VECOUT, pipe=pipe)
+    local = que.AllocTensor(F)
+    Duplicate(local, value, 64)
+    que.EnQue(local)
+    return que.DeQue(F), que
+
+
+def padded(pipe, source, parameters, *padding, nbytes=256):
+    """Return a VECIN tensor that DataCopyPad has filled."""
+    que = queue(nbytes=nbytes, pipe=pipe)
+    local = que.AllocTensor(F)
+    DataCopyPad(local, source, parameters, *padding)
+    que.EnQue(local)
+    return que.DeQue(F)
 
 
 class TestCapacity:
@@ -214,11 +232,7 @@ class TestOrder:
             DataCopy(global_tensor(), local, 64)
 
     def test_computing_over_what_may_still_be_copied_out(self, pipe):
-        que = queue(TPosition.VECOUT, pipe=pipe)
-        local = que.AllocTensor(F)
-        Duplicate(local, 1.0, 64)
-        que.EnQue(local)
-        local = que.DeQue(F)
+        local, que = computed(pipe)
         Duplicate(local, 2.0, 64)  # nothing copies it out yet: no harm, and worth a remark
         (remark,) = pipe.core.remarks
         assert (
@@ -454,14 +468,10 @@ class TestGlobalMemory:
             global_tensor(4)[5]
 
     def test_read_only_memory(self, pipe):
-        que = queue(TPosition.VECOUT, pipe=pipe)
-        local = que.AllocTensor(F)
-        Duplicate(local, 1.0, 64)
-        que.EnQue(local)
+        local, _ = computed(pipe)
         frozen = np.zeros(64, F)
         frozen.flags.writeable = False
         target = bind(GlobalAddress(frozen, "frozen"))
-        local = que.DeQue(F)
         with pytest.raises(BoundsFault, match="frozen is read-only"):
             DataCopy(target, local, 64)
         target.SetGlobalBuffer(GlobalAddress(frozen, "frozen"), 32)  # less than the memory that goes on
@@ -473,42 +483,25 @@ class TestGlobalMemory:
 
 class TestDataCopyPad:
     def test_rows_that_do_not_fill_blocks(self, pipe):
-        que = queue(nbytes=3 * 64, pipe=pipe)
-        local = que.AllocTensor(F)
-        source = global_tensor(30)
-        DataCopyPad(local, source, DataCopyExtParams(3, 40, 0, 0), DataCopyPadExtParams(True, 0, 6, -1.0))
-        que.EnQue(local)
-        local = que.DeQue(F)
-        got = [[local[16 * row + column].GetValue(0) for column in range(16)] for row in range(3)]
-        assert got == [[10.0 * r + c for c in range(10)] + [-1.0] * 6 for r in range(3)]
+        padding = DataCopyPadExtParams(True, 0, 6, -1.0)
+        local = padded(pipe, global_tensor(30), DataCopyExtParams(3, 40, 0, 0), padding, nbytes=3 * 64)
+        rows = content(local).reshape(3, 16).tolist()
+        assert rows == [[10.0 * r + c for c in range(10)] + [-1.0] * 6 for r in range(3)]
 
     def test_without_padding_the_rest_of_a_block_is_its_first_element(self, pipe):
-        que = queue(nbytes=64, pipe=pipe)
-        local = que.AllocTensor(F)
-        DataCopyPad(local, global_tensor()[5], DataCopyExtParams(2, 12))
-        que.EnQue(local)
-        assert (
-            que.DeQue(F).read("test", "src", 16).tolist() == [5.0, 6.0, 7.0] + [5.0] * 5 + [8.0, 9.0, 10.0] + [8.0] * 5
-        )
+        local = padded(pipe, global_tensor()[5], DataCopyExtParams(2, 12), nbytes=64)
+        assert content(local).tolist() == [5.0, 6.0, 7.0] + [5.0] * 5 + [8.0, 9.0, 10.0] + [8.0] * 5
 
     def test_padding_without_is_pad_is_undefined(self, pipe):
-        que = queue(pipe=pipe)
-        local = que.AllocTensor(F)
-        DataCopyPad(local, global_tensor(), DataCopyExtParams(1, 12), DataCopyPadExtParams(False, 1, 0))
-        que.EnQue(local)
-        local = que.DeQue(F)
+        local = padded(pipe, global_tensor(), DataCopyExtParams(1, 12), DataCopyPadExtParams(False, 1, 0))
         assert [local.GetValue(i) for i in (1, 2, 3)] == [0.0, 1.0, 2.0]
         for index in (0, 4):
             with pytest.raises(PoisonFault, match="padding that DataCopyPad leaves undefined"):
                 local.GetValue(index)
 
     def test_out_again(self, pipe):
-        que = queue(TPosition.VECOUT, pipe=pipe)
-        local = que.AllocTensor(F)
-        Duplicate(local, 7.0, 64)
-        que.EnQue(local)
         memory = np.zeros(10, F)
-        DataCopyPad(bind(memory), que.DeQue(F), DataCopyExtParams(2, 12, 0, 8))
+        DataCopyPad(bind(memory), computed(pipe, 7.0)[0], DataCopyExtParams(2, 12, 0, 8))
         assert memory.tolist() == [7, 7, 7, 0, 0, 7, 7, 7, 0, 0]
 
     def test_what_it_refuses(self, pipe):

@@ -6,38 +6,36 @@ Types, forms and values are made from the table: a new row is tested by itself.
 from __future__ import annotations
 
 import math
+from operator import add, mul, neg, sub, truediv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from device_harness import content, tensor
+from device_harness import content, fill, tensor
 from lngrad.errors import DtypeError
 from lngrad_ascend import ascendc as asc
 from lngrad_ascend import soc as socs
-from lngrad_ascend.device.descriptors import COUNT, MASK
 from lngrad_ascend.device.numerics import CODES, CPP_NAMES, DTYPES
 from lngrad_ascend.device.operations import NUMBERS_OF, OPERATIONS, Operands
 from lngrad_ascend.device.vector import mathematical
 from lngrad_ascend.faults import BoundsFault, DeviceFault, OverlapFault
 from tile_harness import check_same_bits
 
-# What each elementwise row computes, one element at a time, in exact numbers; dst is what it held before.
+# What each elementwise row computes, one element at a time, in exact numbers.
 FORMULAS = {
-    "Add": lambda a, b, dst: a + b, "Sub": lambda a, b, dst: a - b, "Mul": lambda a, b, dst: a * b,
-    "Div": lambda a, b, dst: a / b, "Max": lambda a, b, dst: max(a, b), "Min": lambda a, b, dst: min(a, b),
-    "Adds": lambda a, b, dst: a + b, "Muls": lambda a, b, dst: a * b, "Maxs": lambda a, b, dst: max(a, b),
-    "Mins": lambda a, b, dst: min(a, b), "Sqrt": lambda a, dst: math.sqrt(a), "Rsqrt": None,
-    "Exp": lambda a, dst: math.exp(a), "Abs": lambda a, dst: abs(a), "Reciprocal": lambda a, dst: 1 / a,
-    "Ln": lambda a, dst: math.log(a), "Relu": lambda a, dst: max(a, 0), "And": lambda a, b, dst: int(a) & int(b),
-    "Or": lambda a, b, dst: int(a) | int(b), "Not": lambda a, dst: ~int(a), "Neg": lambda a, dst: -a,
-    "AddRelu": lambda a, b, dst: max(a + b, 0), "SubRelu": lambda a, b, dst: max(a - b, 0),
-    "AddReluCast": lambda a, b, dst: max(a + b, 0), "SubReluCast": lambda a, b, dst: max(a - b, 0),
-    "MulCast": lambda a, b, dst: a * b, "MulAddDst": lambda a, b, dst: a * b + dst,
-    "FusedMulAdd": lambda a, b, dst: a * dst + b, "MulAddRelu": lambda a, b, dst: max(a * dst + b, 0),
-    "AbsSub": lambda a, b, dst: abs(a - b), "Axpy": lambda a, b, dst: a * b + dst,
-    "LeakyRelu": lambda a, b, dst: a if a >= 0 else a * b, "ShiftLeft": lambda a, b, dst: int(a) << int(b),
-    "ShiftRight": lambda a, b, dst: int(a) >> int(b),
+    "Add": add, "Sub": sub, "Mul": mul, "Div": truediv, "Max": max, "Min": min, "Adds": add, "Muls": mul, "Maxs": max,
+    "Mins": min, "Sqrt": math.sqrt, "Rsqrt": lambda a: 1 / math.sqrt(a), "Exp": math.exp, "Abs": abs,
+    "Reciprocal": lambda a: 1 / a, "Ln": math.log, "Relu": lambda a: max(a, 0), "And": lambda a, b: int(a) & int(b),
+    "Or": lambda a, b: int(a) | int(b), "Not": lambda a: ~int(a), "Neg": neg, "AddRelu": lambda a, b: max(a + b, 0),
+    "SubRelu": lambda a, b: max(a - b, 0), "AddReluCast": lambda a, b: max(a + b, 0),
+    "SubReluCast": lambda a, b: max(a - b, 0), "MulCast": mul, "AbsSub": lambda a, b: abs(a - b),
+    "LeakyRelu": lambda a, b: a if a >= 0 else a * b, "ShiftLeft": lambda a, b: int(a) << int(b),
+    "ShiftRight": lambda a, b: int(a) >> int(b),
+}  # fmt: skip
+WITH_DST = {  # and with what dst held before
+    "MulAddDst": lambda a, b, dst: a * b + dst, "FusedMulAdd": lambda a, b, dst: a * dst + b,
+    "MulAddRelu": lambda a, b, dst: max(a * dst + b, 0), "Axpy": lambda a, b, dst: a * b + dst,
 }  # fmt: skip
 ELEMENTWISE = [o for o in OPERATIONS if o.operands in (Operands.BINARY, Operands.SCALAR, Operands.UNARY)]
 LIBRARY = [o for o in OPERATIONS if o.operands.mathematical]
@@ -78,52 +76,43 @@ def whole_values(rng, code, count=N):
     return rng.integers(1, 9, count).astype(DTYPES[code])
 
 
+def expected(operation, sources, scalar, before, size):
+    """The first elements computed one at a time, the others as they were."""
+    want, dtype = before.copy(), before.dtype
+    with np.errstate(all="ignore"):
+        for i in range(size):
+            row = [*(float(values[i]) for values in sources), *scalar]
+            if operation.name in WITH_DST:
+                exact = WITH_DST[operation.name](*row, float(before[i]))
+            else:
+                exact = FORMULAS[operation.name](*row)
+            if dtype.kind in "iu":
+                word = int(exact) & (2 ** (8 * dtype.itemsize) - 1)
+                exact = np.array(word, f"u{dtype.itemsize}").view(dtype)
+            want[i] = exact
+    return want
+
+
 @pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])
 @pytest.mark.parametrize("operation", ELEMENTWISE, ids=lambda o: o.name)
 def test_elementwise_rows(operation, soc):
+    function, scalar = getattr(asc, operation.name), [3.0] * (operation.operands is Operands.SCALAR)
     with socs.use(soc) as target:
         combinations = signatures(operation, target.soc.arch)
         assert combinations or target.soc.arch != 3510
         for number, codes in enumerate(combinations):
-            rng = np.random.default_rng(number)
-            sources = [whole_values(rng, code) for code in codes[1:]]
-            scalar = operation.operands is Operands.SCALAR
-            before = whole_values(rng, codes[0])
-            pipe = asc.TPipe()
-            out = tensor(pipe, before, dtype=DTYPES[codes[0]])
-            tensors = [
-                tensor(pipe, values, dtype=DTYPES[code]) for values, code in zip(sources, codes[1:], strict=True)
-            ]
-            wide = max(DTYPES[code].itemsize for code in codes)
-            lanes = 256 // wide
-            function = getattr(asc, operation.name)
-            mask = 5
-            for form, size in ((COUNT, N - 3), (MASK, mask)):
-                out.write("test", "dst", N)[:] = before
-                arguments = [out, *tensors, *([3.0] if scalar else [])]
-                if form == COUNT:
-                    function(*arguments, size)
-                else:
-                    function(*arguments, size, 1)
-                want = before.copy()
-                formula = FORMULAS[operation.name] or (lambda a, dst: 1 / math.sqrt(a))
-                with np.errstate(all="ignore"):
-                    for i in range(size):
-                        row = [float(values[i]) for values in sources] + ([3.0] if scalar else [])
-                        exact = formula(*row, float(before[i]))
-                        if DTYPES[codes[0]].kind in "iu":
-                            exact = int(exact) & (2 ** (8 * DTYPES[codes[0]].itemsize) - 1)
-                            want[i] = np.array(exact, f"u{DTYPES[codes[0]].itemsize}").view(want.dtype)
-                        else:
-                            want[i] = exact
-                got = content(out)
-                if DTYPES[codes[0]].kind in "iu" or operation.name not in ("Exp", "Ln", "Rsqrt"):
+            rng, pipe = np.random.default_rng(number), asc.TPipe()
+            before, *sources = (whole_values(rng, code) for code in codes)
+            out, *tensors = (tensor(pipe, values, dtype=values.dtype) for values in (before, *sources))
+            for size in ((N - 3,), (5, 1)):  # a count; a mask and a number of repeats
+                fill(out, before)
+                function(out, *tensors, *scalar, *size)
+                got, want = content(out), expected(operation, sources, scalar, before, size[0])
+                if want.dtype.kind in "iu" or operation.name not in ("Exp", "Ln", "Rsqrt"):
                     check_same_bits(f"{operation.name} {codes}", got, want)
                 else:  # NumPy's steps are within one unit of the exact result rounded once
-                    assert lanes
                     error = np.abs(got.astype(np.float64) - want.astype(np.float64))
-                    unit = np.spacing(np.abs(want)).astype(np.float64)
-                    assert (error <= unit).all(), operation.name
+                    assert (error <= np.spacing(np.abs(want)).astype(np.float64)).all(), operation.name
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B1", "Ascend950"])

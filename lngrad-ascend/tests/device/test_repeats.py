@@ -77,19 +77,16 @@ def test_unary_and_scalar(name, dtype, mask):
     check_same_bits(name, content(dst), want)
 
 
+@pytest.mark.parametrize("dtype", [F, HALF])
 @pytest.mark.parametrize("name", [*BINARY, *UNARY, *SCALAR])
-def test_the_count_form(name):
-    (dst, a, b), (want, va, vb) = tensors(3, HALF, seed=2)
-    if name in BINARY:
-        getattr(asc, name)(dst, a, b, 37)
-        want[:37] = BINARY[name](va, vb)[:37]
-    elif name in SCALAR:
-        getattr(asc, name)(dst, a, 0.3, 37)
-        want[:37] = SCALAR[name](va, HALF(0.3))[:37]
-    else:
-        getattr(asc, name)(dst, a, 37)
-        want[:37] = UNARY[name](va)[:37]
+def test_the_count_form(name, dtype):
+    (dst, *sources), (want, *values) = tensors(3 if name in BINARY else 2, dtype, seed=2)
+    scalar = [0.3] if name in SCALAR else []
+    getattr(asc, name)(dst, *sources, *scalar, 37)
+    function = (BINARY | SCALAR | UNARY)[name]
+    want[:37] = function(*values, *map(dtype, scalar))[:37]
     check_same_bits(name, content(dst), want)
+    assert dst.core.instructions()[name] == 1
 
 
 def test_duplicate_and_copy():

@@ -19,20 +19,6 @@ from tile_harness import check_same_bits
 MODES = asc.RoundMode
 
 
-@pytest.mark.parametrize("dtype", [F, HALF])
-@pytest.mark.parametrize(
-    ("name", "ufunc"), [("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply), ("Div", np.divide)]
-)
-def test_binary_instructions(name, ufunc, dtype):
-    rng = np.random.default_rng(1)
-    a, b = (rng.normal(size=48).astype(dtype) for _ in range(2))
-    pipe = asc.TPipe()
-    out = tensor(pipe, count=48, dtype=dtype)
-    getattr(asc, name)(out, tensor(pipe, a, dtype=dtype), tensor(pipe, b, dtype=dtype), 48)
-    check_same_bits(name, content(out), ufunc(a, b))
-    assert pipe.core.instructions()[name] == 1
-
-
 def test_scalar_instructions_round_the_scalar_first():
     pipe = asc.TPipe()
     a = tensor(pipe, np.arange(16), dtype=HALF)

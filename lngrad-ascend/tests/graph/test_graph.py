@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import lngrad
-from aclnn_harness import Call, tensor
+from aclnn_harness import Call
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
 from lngrad.support.dtypes import numpy_dtype
@@ -63,8 +66,8 @@ def test_what_no_return_code_goes_with_is_taken(mode):
         check_grads(Grads(*LayerNormGradV3(inputs.dy, inputs.x, rstd, mean, inputs.gamma)), inputs)
         call = Call(Case((2, 3), (16,)))
         call.inputs = inputs
-        call.arguments |= {"gradOut": tensor(inputs.dy), "input": tensor(inputs.x), "mean": tensor(mean)}
-        call.arguments |= {"rstd": tensor(rstd), "weightOptional": tensor(inputs.gamma)}
+        call.changed(gradOut=inputs.dy, input=inputs.x, mean=mean)
+        call.changed(rstd=rstd, weightOptional=inputs.gamma)
         call.check()
 
 
@@ -372,47 +375,13 @@ def test_dtypes_of_numpy_and_torch_have_one_name():
     assert LayerNormGradV3.infer_dtype(*[torch.float16] * 2, *[np.float32] * 2, torch.float16) == ("float16",) * 3
 
 
-@pytest.mark.parametrize(
-    ("op", "shape", "dtype", "name", "template", "key"),
-    [
-        ("LayerNormGrad", (48, 4096), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGrad", (18, 20000), "float16", "Ascend950", "GROUPED_REDUCE_BIG_N", 700),
-        ("LayerNormGrad", (18000, 20), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGrad", (4097, 520), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGradV3", (4097, 520), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (4097, 511), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGrad", (2048, 20), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGrad", (2049, 1023), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGrad", (2049, 1024), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGrad", (3000, 600), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGrad", (5000, 530), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGradV3", (3000, 500), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGradV3", (1792, 500), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (9000, 1000), "float16", "Ascend950", "GROUPED_REDUCE_BIG_M", 600),
-        ("LayerNormGradV3", (8192, 1000), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGrad", (512, 16), "float16", "Ascend950", "TRANSPOSE_REGBASE", 800),
-        ("LayerNormGrad", (1024, 8), "float32", "Ascend950", "TRANSPOSE_REGBASE", 800),
-        ("LayerNormGradV3", (512, 16), "bfloat16", "Ascend950", "TRANSPOSE_REGBASE", 800),
-        ("LayerNormGradV3", (256, 16), "bfloat16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (512, 17), "bfloat16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (512, 16), "bfloat16", "Ascend350", "TRANSPOSE_REGBASE", 800),
-        ("LayerNormGradV3", (0, 16), "float16", "Ascend950", "EMPTY_REGBASE", 900),
-        ("LayerNormGrad", (512, 0), "float16", "Ascend950", "EMPTY_REGBASE", 900),
-        ("LayerNormGradV3", (512, 9000), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (511, 8192), "float16", "Ascend950", "RECOMPUTE", 500),
-        ("LayerNormGradV3", (48, 4096), "float16", "Ascend910B1", "SINGLE_READ", 112),
-        ("LayerNormGradV3", (48, 16), "float16", "Ascend910B1", "COMMON", 412),
-        ("LayerNormGradV3", (48, 768), "float32", "Ascend910B1", "SINGLE_READ", 111),
-        ("LayerNormGradV3", (18, 20), "float16", "Ascend910B1", "TRANSPOSE", 312),
-        ("LayerNormGradV3", (18, 20000), "float16", "Ascend910B1", "WORKSPACE", 212),
-        ("LayerNormGradV3", (18, 12176), "bfloat16", "Ascend910_93", "SINGLE_READ", 114),
-        ("LayerNormGradV3", (18, 12177), "bfloat16", "Ascend910_93", "WORKSPACE", 214),
-        ("LayerNormGradV3", (18, 767), "bfloat16", "Ascend910_93", "COMMON", 414),
-        ("LayerNormGradV3", (18, 65), "bfloat16", "Ascend910_93", "COMMON", 414),
-    ],
-)
-def test_strategy(op, shape, dtype, name, template, key):
-    assert strategy(op, shape, dtype, name) == (template, key)
+with (Path(__file__).parent / "strategies.csv").open(newline="") as file:
+    STRATEGIES = [list(row.values()) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize(("op", "rows", "columns", "dtype", "name", "template", "key"), STRATEGIES)
+def test_strategy(op, rows, columns, dtype, name, template, key):
+    assert strategy(op, (int(rows), int(columns)), dtype, name) == (template, int(key))
 
 
 @pytest.mark.parametrize(("mask", "key"), [((True, False, False), 500), ((True, False, True), 600)])

@@ -12,6 +12,7 @@ from building import needs_c
 
 from lngrad.cli import commands, terminal
 from lngrad_ascend.sdk import Settings, program
+from lngrad_ascend.sdk import toolkit as toolkit_module
 
 PROGRAMS = Path(__file__).with_name("programs")
 WORDS, TWICE = PROGRAMS / "words.c", PROGRAMS / "twice.asc"
@@ -32,6 +33,17 @@ def test_run_gives_the_program_its_words_and_returns_its_code(any_toolkit: Path)
 def test_run_without_a_folder() -> None:
     done = lngrad("sdk", "--soc", "Ascend950", "--run", WORDS)
     assert (done.returncode, done.stdout) == (42, "Ascend950")
+
+
+@needs_c
+def test_writing_says_where_python_has_no_shared_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(toolkit_module, "_libpython", lambda: "")
+    assert terminal.exit_code(commands.app, "sdk", str(tmp_path / "new")) == 0
+    assert capsys.readouterr().err.startswith(
+        f"warning: {sys.executable} has no shared library: programs start only by "
+    )
 
 
 @needs_c
@@ -80,13 +92,17 @@ def test_a_program_that_a_signal_ends(tmp_path: Path, any_toolkit: Path) -> None
 
 
 @needs_c
+def test_kernel_run_writes_a_toolkit_for_a_whole_asc_file() -> None:
+    done = lngrad("kernel", "run", TWICE, "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
+    assert done.returncode == 0, done.stderr
+
+
+@needs_c
 def test_kernel_run_builds_and_runs_a_whole_asc_file(
     tmp_path: Path, any_toolkit: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     four = tmp_path / "four.asc"
     four.write_text("int main() { return 4; }\n")
-    done = lngrad("kernel", "run", TWICE, "-D", "BETWEEN=PipeBarrier<PIPE_ALL>();")
-    assert done.returncode == 0, done.stderr
 
     def found(folder: Path, settings: Settings) -> None:
         assert settings == Settings()

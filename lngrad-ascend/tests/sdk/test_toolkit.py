@@ -54,11 +54,11 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_that_is_refused_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, write, written = tmp_path / "toolkit", Path.write_text, []
 
-    def full(path: Path, text: str, *options: str) -> int:
+    def full(path: Path, text: str, **options: str) -> int:
         written.append(path)
         if len(written) == 40:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, text, *options)
+        return write(path, text, **options)
 
     with monkeypatch.context() as disk:
         disk.setattr(Path, "write_text", full)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from lngrad.core import calls
 from lngrad.core.arrays import as_array
+from lngrad.core.calls import Switches
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
     BACKWARD,
+    EXTENDED,
     FORWARD,
     RMS_BACKWARD,
     RMS_FORWARD,
     ROLES,
-    WITH_GATE,
-    WITH_RESIDUAL,
     Forward,
     ForwardWithTotal,
     GatedGrads,
@@ -111,8 +111,9 @@ def layer_norm(
         BackendUnavailable: The named backend can't run this.
     """
     numbers = (eps if type(eps) is float else number("eps", eps),)
+    switches = tuple.__new__(Switches, (offset, alpha, False, True))
     return _call(  # type: ignore[no-any-return]
-        FORWARD, (x, gamma, beta), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha
+        FORWARD, (x, gamma, beta), numbers, switches, normalized_shape, None, out, backend, axis, residual
     )
 
 
@@ -168,10 +169,10 @@ def layer_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    switches = tuple.__new__(Switches, (offset, 1.0, bool(complete_mean), True))
     return _call(  # type: ignore[no-any-return]
-        BACKWARD, (dy, x, mean, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset,
-        completes_mean=bool(complete_mean),
-    )  # fmt: skip
+        BACKWARD, (dy, x, mean, rstd, gamma), (), switches, normalized_shape, output_mask, out, backend, axis, dtotal
+    )
 
 
 def rms_norm(
@@ -218,10 +219,10 @@ def rms_norm(
         BackendUnavailable: The named backend can't run this.
     """
     numbers = (eps if eps is None or type(eps) is float else number("eps", eps),)
+    switches = tuple.__new__(Switches, (offset, alpha, False, gate is None or bool(norm_before_gate)))
     return _call(  # type: ignore[no-any-return]
-        RMS_FORWARD, (x, gamma), residual, numbers, normalized_shape, None, out, backend, axis, offset, alpha,
-        gate=gate, norm_before_gate=norm_before_gate,
-    )  # fmt: skip
+        RMS_FORWARD, (x, gamma), numbers, switches, normalized_shape, None, out, backend, axis, residual, gate
+    )
 
 
 def rms_norm_backward(
@@ -262,60 +263,72 @@ def rms_norm_backward(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
+    switches = tuple.__new__(Switches, (offset, 1.0, False, gate is None or bool(norm_before_gate)))
     return _call(  # type: ignore[no-any-return]
-        RMS_BACKWARD, (dy, x, rstd, gamma), dtotal, (), normalized_shape, output_mask, out, backend, axis, offset,
-        gate=gate, norm_before_gate=norm_before_gate,
-    )  # fmt: skip
+        RMS_BACKWARD,
+        (dy, x, rstd, gamma),
+        (),
+        switches,
+        normalized_shape,
+        output_mask,
+        out,
+        backend,
+        axis,
+        dtotal,
+        gate,
+    )
 
 
 def _call(
     operator: Operator,
     arrays: tuple[Any, ...],
-    added: Any,
     numbers: tuple[float | None, ...],
+    switches: Switches,
     shape: int | Sequence[int] | None,
     mask: Sequence[bool] | None,
     out: Any,
     backend: str | None,
     axis: int | None,
-    offset: float,
-    alpha: float = 1.0,
-    completes_mean: bool = False,
+    added: Any,
     gate: Any = None,
-    norm_before_gate: bool = True,
 ) -> Any:
-    """Describe, plan and execute a call, with its axis last; the next time, execute it at once.
+    """Execute a call, with its axis last; the first time it is described and planned.
 
-    added is the residual or the gradient of the total, if there is one; an eps of None is torch's.
+    added is the residual or the gradient of the total, or None; an eps of None is torch's.
     """
-    layer_norm = operator is FORWARD or operator is BACKWARD
-    if added is not None:
-        operator, arrays = WITH_RESIDUAL[operator], (*arrays, added)
-    if gate is not None:
-        if added is not None:
+    if added is not None or gate is not None:
+        if added is not None and gate is not None:
             raise ShapeError("gate: expected no residual and no dtotal beside it")
-        operator, arrays = WITH_GATE[operator], (*arrays, gate)
+        operator = EXTENDED[operator, added is not None, gate is not None]
+        arrays = (*arrays, gate if added is None else added)
     mask = operator.everything if mask is None else mask
     if axis is not None:
         arrays, axis, shape = _with_axis_last(operator, arrays, axis, shape)
         out = _outputs_moved(operator, out, axis, -1)
-    key = calls.key_of_call(
-        operator, arrays, out, shape, mask, backend, offset, alpha, completes_mean, norm_before_gate
-    )
+    key = calls.key_of_call(operator, arrays, out, shape, mask, backend, switches)
     call = calls.find(key)
     if call is None:
-        gamma = arrays[operator.inputs.index("gamma")]
-        axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
-        modulated = 0 < axes < getattr(gamma, "ndim", 0)
-        normalization = Normalization.of(
-            layer_norm, offset, alpha, added, modulated, gate is None or bool(norm_before_gate)
-        )
-        problem, arrays = describe(operator, arrays, shape, mask, out, normalization, completes_mean)
-        check_elements(problem, arrays, out)
-        is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work
-        call = calls.keep(key, make_plan(problem, backend, torch_thread_count() if is_torchs else None))
+        call, arrays = _first_call(key, operator, arrays, switches, shape, mask, out, backend)
     results = tuple.__new__(operator.results, call.run(arrays, numbers, out))
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
+
+
+def _first_call(
+    key: Hashable | None, operator: Operator, arrays: tuple[Any, ...], switches: Switches,
+    shape: int | Sequence[int] | None, mask: Sequence[bool], out: Any, backend: str | None,
+) -> tuple[calls.BoundCall, tuple[Any, ...]]:  # fmt: skip
+    """Describe and plan a call, and keep it under its key. Returns it, and the arguments as arrays."""
+    gamma = arrays[operator.inputs.index("gamma")]
+    axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
+    normalization = Normalization.of(
+        "mean" in (*operator.inputs, *operator.outputs), switches.offset, switches.alpha,
+        has_residual="residual" in operator.inputs, modulated=0 < axes < getattr(gamma, "ndim", 0),
+        norm_before_gate=switches.norm_before_gate,
+    )  # fmt: skip
+    problem, arrays = describe(operator, arrays, shape, mask, out, normalization, switches.completes_mean)
+    check_elements(problem, arrays, out)
+    is_torchs = problem.kind == "torch" and problem.device == "cpu"  # torch's own threads do the work
+    return calls.keep(key, make_plan(problem, backend, torch_thread_count() if is_torchs else None)), arrays
 
 
 def _with_axis_last(
@@ -324,15 +337,15 @@ def _with_axis_last(
     """The arguments with an axis of x last, in views; that axis counted from the front; and the shape that is normalized."""
     if normalized_shape is not None:
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
-    given = dict(zip(operator.inputs, arrays, strict=True))
-    x = given["x"] = as_array("x", given["x"])
+    named = dict(zip(operator.inputs, arrays, strict=True))
+    x = named["x"] = as_array("x", named["x"])
     if not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"axis: expected one of x's {x.ndim} axes, got {axis}")
     axis %= x.ndim
     for name in operator.inputs:
         if ROLES[name] is Role.TENSOR:
-            given[name] = _moved(as_array(name, given[name]), axis, -1)
-    return tuple(given.values()), axis, (x.shape[axis],)
+            named[name] = _moved(as_array(name, named[name]), axis, -1)
+    return tuple(named.values()), axis, (x.shape[axis],)
 
 
 def _outputs_moved(operator: Operator, out: Any, source: int, target: int) -> Any:

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from lngrad.api import layer_norm_backward, rms_norm_backward
 from lngrad.core.column_tree import CHUNK, ColumnTree, subtrees
-from lngrad.core.problem import RMS_BACKWARD, RMS_NORM, Grads, Problem, RmsGrads, describe
+from lngrad.core.problem import RMS_BACKWARD, RMS_NORM, ROLES, Grads, Problem, Role, describe
 from lngrad.cpu.cut_rows import segment_borders
 from lngrad.errors import DtypeError, PeerError, ShapeError
 from lngrad.torch.calls import accumulator_of
@@ -63,29 +63,38 @@ def all_reduce_columns(
     """
     _check_plain({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma})
     if mean is None:
-        mask, norm = tuple(output_mask)[:2], RMS_NORM
-        problem, _ = describe(RMS_BACKWARD, (dy, x, rstd, gamma), normalized_shape, mask, None, norm)
+        wanted = dict(zip(Grads._fields, output_mask, strict=False))
+        mask = tuple(wanted[name] for name in RMS_BACKWARD.outputs if name in wanted)
+        problem, _ = describe(RMS_BACKWARD, (dy, x, rstd, gamma), normalized_shape, mask, None, RMS_NORM)
     else:
         problem, _ = Problem.backward(dy, x, mean, rstd, gamma, normalized_shape, output_mask)
     M, R = problem.M, problem.normalized_shape
     rows = all_gather(torch.tensor([M], device=x.device), group, "numbers of rows").flatten().tolist()
     trees = [list(subtrees(*chunks)) for chunks in _chunks(rows)]
-    statistics = (None if one is None else one.detach().reshape(M) for one in (mean, rstd))
-    flat = dy.detach().reshape(M, *R), x.detach().reshape(M, *R), *statistics
+    named = {"dy": dy, "x": x, "mean": mean, "rstd": rstd}
+    flat = {
+        name: array.detach().reshape((M,) if ROLES[name] is Role.STATISTIC else (M, *R))
+        for name, array in named.items()
+        if name in problem.inputs
+    }
     gamma = None if gamma is None else gamma.detach()
-    dx, parts = _parts(problem, flat, gamma, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
-    halves = [half for half, wanted in enumerate(problem.wanted[1:]) if wanted]
-    sums: list[Any] = [None, None]
-    if halves:
-        gathered = all_gather(parts[:, halves], group, "subtrees of dgamma and dbeta")
+    sums = [name for name in _wanted(problem) if ROLES[name] is Role.PARAMETER]
+    dx, parts = _parts(problem, flat, gamma, sums, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
+    grads: dict[str, Any] = {"dx": None if dx is None else dx.reshape(x.shape)}
+    if sums:
+        gathered = all_gather(parts, group, "subtrees of dgamma and dbeta")
         sums_of_columns = ColumnTree()
         for rank, tree in enumerate(trees):
             for at, (level, _) in enumerate(tree):
                 sums_of_columns.add(gathered[rank, at], level)
-        totals = sums_of_columns.total(parts.new_zeros((len(halves), *R))).to(x.dtype if gamma is None else gamma.dtype)
-        for half, total in zip(halves, totals, strict=True):
-            sums[half] = total
-    return Grads(None if dx is None else dx.reshape(x.shape), *sums)
+        totals = sums_of_columns.total(parts.new_zeros((len(sums), *R))).to(x.dtype if gamma is None else gamma.dtype)
+        grads |= zip(sums, totals, strict=True)
+    return Grads(*map(grads.get, Grads._fields))
+
+
+def _wanted(problem: Problem) -> list[str]:
+    """The names of the results that are wanted."""
+    return [name for name, is_wanted in zip(problem.out, problem.wanted, strict=True) if is_wanted]
 
 
 def _check_plain(tensors: dict[str, Any]) -> None:
@@ -98,25 +107,21 @@ def _check_plain(tensors: dict[str, Any]) -> None:
 
 
 def _parts(
-    problem: Problem, flat: tuple[Any, ...], gamma: Any, tree: list[tuple[int, int]], most: int
+    problem: Problem, flat: dict[str, Any], gamma: Any, sums: list[str], tree: list[tuple[int, int]], most: int
 ) -> tuple[Any, Any]:
-    """dx of this process's rows, and dgamma and dbeta of each of its subtrees, (most, 2, *R) in the accumulator's dtype."""
-    x, R = flat[1], problem.normalized_shape
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if problem.wanted[0] else None
-    parts = torch.zeros((most, 2, *R), dtype=accumulator_of(x, gamma), device=x.device)
+    """dx of this process's rows, and the sums of each of its subtrees, (most, sums, *R) in the accumulator's dtype."""
+    x, operator = flat["x"], problem.operator
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if "dx" in _wanted(problem) else None
+    parts = torch.zeros((most, len(sums), *problem.normalized_shape), dtype=accumulator_of(x, gamma), device=x.device)
+    function: Any = layer_norm_backward if "mean" in flat else rms_norm_backward
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))
-        given = [tensor[span] for tensor in flat if tensor is not None]
-        sums = (one if wanted else None for one, wanted in zip(part, problem.wanted[1:], strict=False))
-        results = None if dx is None else dx[span], *sums
-        options: dict[str, Any] = {"normalized_shape": R, "output_mask": problem.wanted}
-        if len(given) == 3:
-            dy, rows, rstd = given
-            rms_norm_backward(dy, rows, rstd, gamma, **options, out=RmsGrads(*results))
-        else:
-            dy, rows, mean, rstd = given
-            layer_norm_backward(dy, rows, mean, rstd, gamma, **options, out=Grads(*results))
+        places = {"dx": None if dx is None else dx[span], **dict(zip(sums, part, strict=True))}
+        function(
+            **{name: array[span] for name, array in flat.items()}, gamma=gamma, normalized_shape=problem.normalized_shape,
+            output_mask=problem.wanted, out=operator.results(*map(places.get, operator.outputs)),
+        )  # fmt: skip
         start = span.stop
     return dx, parts
 

@@ -106,6 +106,11 @@ class Inputs:
         return rounded(reference.total(self.x, self.residual, normalization=self.normalization), self.residual.dtype)
 
     @property
+    def arguments(self) -> tuple[Any, ...]:
+        """dy, the total, mean, rstd and gamma: what layer_norm_backward takes, in its order."""
+        return self.dy, self.total, self.mean, self.rstd, self.gamma
+
+    @property
     def normalized_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[self.x.ndim - self.normalized :])
 
@@ -191,11 +196,7 @@ def _absolute_terms(inputs: Inputs) -> Terms:
 def terms_of(inputs: Inputs) -> Terms:
     """What the true gradients are made of."""
     facts = {"normalized": inputs.normalized, "normalization": inputs.normalization, "gate": inputs.gate}
-    return backward_terms(*_arguments(inputs), **facts)
-
-
-def _arguments(inputs: Inputs) -> tuple[Any, ...]:
-    return inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma
+    return backward_terms(*inputs.arguments, **facts)
 
 
 def error_share(got: Any, expected: Any, scale: Any, accumulator: str) -> Any:
@@ -238,7 +239,7 @@ def check_grads(
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
     base = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
-    operator, _ = problem.extended(base, inputs.dtotal, inputs.gate)
+    operator = problem.EXTENDED[base, inputs.dtotal is not None, inputs.gate is not None]
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -266,7 +267,7 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     """
     normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
     base = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
-    operator, _ = problem.extended(base, inputs.residual, inputs.gate)
+    operator = problem.EXTENDED[base, inputs.residual is not None, inputs.gate is not None]
     expected, scales = {}, {}
     if inputs.residual is not None:
         expected["total"] = reference.total(x, inputs.residual, normalization=normalization)
@@ -366,7 +367,7 @@ def _bits(array: Any) -> Any:
 
 def _true(inputs: Inputs) -> Any:
     return reference.layer_norm_backward(
-        *_arguments(inputs), normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal,
+        *inputs.arguments, normalized=inputs.normalized, normalization=inputs.normalization, dtotal=inputs.dtotal,
         gate=inputs.gate,
     )  # fmt: skip
 

@@ -9,7 +9,6 @@ import pytest
 import lngrad
 from lngrad.bench import cpu
 from lngrad.bench.cases import Job
-from lngrad.bench.peers import CPU_PEERS
 from lngrad.bench.runner import first_rows, random_arguments
 from lngrad.core.arrays import empty
 from lngrad.core.problem import Forward, Grads, RmsForward, RmsGrads
@@ -36,32 +35,16 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
     assert ran == [1, 2, 3, 1]
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_onnx_runtime_is_called_right(norm: str) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    given = random_arguments(Job(64, 96, "float32", "forward", norm))
-    forward = CPU_PEERS["onnxruntime"].forward
-    assert forward is not None
-    results, rows = forward(given)(), first_rows(given)
-    if norm == "layer_norm":
-        check_forward(Forward(*(result[: len(rows.x)] for result in results)), rows, eps=given.eps)
-    else:
-        check_forward(
-            RmsForward(results[0], given.rstd, *results[1:][-1:] if given.residual is not None else (None,)), rows
-        )
-
-
 @pytest.mark.parametrize("op", ["forward", "backward"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_what_is_timed_of_ours_computes_the_norm(norm: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's results, in the memory that it was given."""
-    made = []
-    monkeypatch.setattr(cpu, "empty", lambda kind, output: made.append(empty(kind, output)) or made[-1])
-    given = random_arguments(Job(64, 96, "float32", op, norm))
-    cpu._ours("kernel", Job(64, 96, "float32", op, norm), given)()
-    rows, centred = first_rows(given), norm == "layer_norm"
+    memory = []
+    monkeypatch.setattr(cpu, "empty", lambda kind, output: memory.append(empty(kind, output)) or memory[-1])
+    arguments = random_arguments(Job(64, 96, "float32", op, norm))
+    cpu._ours("kernel", Job(64, 96, "float32", op, norm), arguments)()
+    rows, centred = first_rows(arguments), norm == "layer_norm"
     if op == "backward":
-        check_grads(Grads(*made) if centred else RmsGrads(*made), rows)
+        check_grads(Grads(*memory) if centred else RmsGrads(*memory), rows)
     else:
-        check_forward(Forward(*made) if centred else RmsForward(*made, *[None] * (3 - len(made))), rows)
+        check_forward(Forward(*memory) if centred else RmsForward(*memory, *[None] * (3 - len(memory))), rows)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from lngrad.check.case import CheckCase, Source
+import check_cases
+from lngrad.check.case import CheckCase
 from lngrad.check.inputs import DrawnInputs, draw, true_grads
 from lngrad.check.mistakes.diagnosis import Diagnosis, diagnose
 from lngrad.check.mistakes.terms import Terms, terms_of
-from lngrad.cli.commands import app
 from lngrad.support.dtypes import accumulator_for, numpy_dtype
 from lngrad.testing import error_share, gradient_scales
 
@@ -34,67 +33,50 @@ def one_blas_thread() -> Iterator[None]:
 
 @pytest.fixture
 def make_case() -> Callable[..., CheckCase]:
-    """A small float32 case, with what is given changed."""
-
-    def make(**changes: Any) -> CheckCase:
-        facts: dict[str, Any] = {
-            "name": "case", "source": Source("memory"), "lead": (7, 11), "normalized": (4, 6), "dtype": "float32",
-            "gamma_dtype": "float32", "statistics_dtype": "float32", "output_dtypes": ("float32",) * 3,
-            "ranges": {"mean": None, "statistic": None},
-        }  # fmt: skip
-        return CheckCase(**(facts | changes))
-
-    return make
+    return check_cases.make_case
 
 
 @pytest.fixture
 def judged() -> Callable[..., Diagnosis]:
     """What is said of some float64 results of a case, rounded to its dtypes."""
 
-    def said(case: CheckCase, given: DrawnInputs, results: dict[str, Any]) -> Diagnosis:
+    def diagnosis(case: CheckCase, given: DrawnInputs, results: dict[str, Any]) -> Diagnosis:
         truth, scales = true_grads(given.exact), gradient_scales(given.exact)
-        dtypes = zip(truth._asdict().items(), case.output_dtypes, strict=True)
+        got = {}
         with np.errstate(over="ignore", invalid="ignore"):
-            got = type(truth)(*(
-                None if one is None or results[name] is None
-                else np.asarray(results[name]).reshape(one.shape).astype(numpy_dtype(dtype))
-                for (name, one), dtype in dtypes
-            ))  # fmt: skip
+            for name in case.outputs:
+                if (array := results[name]) is not None:
+                    shaped = np.asarray(array).reshape(getattr(truth, name).shape)
+                    got[name] = shaped.astype(numpy_dtype(case.output_dtypes[name]))
         shares = {
-            name: error_share(one, true, scale, accumulator_for(one.dtype.name)).reshape(-1, case.N)
-            for name, one, true, scale in zip(truth._fields, got, truth, scales, strict=True)
-            if one is not None
+            name: error_share(
+                array, getattr(truth, name), getattr(scales, name), accumulator_for(array.dtype.name)
+            ).reshape(-1, case.N)
+            for name, array in got.items()
         }
-        return diagnose(case, given, got, {name: one for name, one in shares.items() if (one > 1).any()})
+        wrong = {name: share for name, share in shares.items() if (share > 1).any()}
+        return diagnose(case, given, case.results(got), wrong)
 
-    return said
+    return diagnosis
 
 
 @pytest.fixture
 def diagnosed(make_case: Callable[..., CheckCase], judged: Callable[..., Diagnosis]) -> Callable[..., Diagnosis]:
     """What is said of the right gradients with those replaced that a function of the terms gives."""
 
-    def said(
+    def diagnosis(
         wrong: Callable[[Terms], dict[str, Any]], dtype: str = "float32", seed: int = 0, **facts: Any
     ) -> Diagnosis:
         wide = "float64" if dtype == "float64" else "float32"
         case = make_case(
-            **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": (dtype,) * 3, "statistics_dtype": wide} | facts
+            **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": {}, "statistics_dtype": wide} | facts
         )
         given = draw(case, seed, 0, case.M, 1 << 30)
         return judged(case, given, true_grads(given.exact)._asdict() | wrong(terms_of(given.exact)))
 
-    return said
+    return diagnosis
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Result]:
-    """`lngrad` with these arguments, the same inputs in every run, and one process, for pytest-xdist has others at work."""
-
-    def invoke(*arguments: object) -> Result:
-        words, more = [str(argument) for argument in arguments], []
-        if words[0] == "check" and not {"--explain", "--against"} & {*words}:
-            more += ["--seed", "0"] * ("--seed" not in words) + ["--jobs", "1"] * ("--jobs" not in words)
-        return CliRunner().invoke(app, [*words, *more])
-
-    return invoke
+def run() -> Callable[..., Result]:
+    return check_cases.run

@@ -12,7 +12,7 @@ SMALL = {"ranges": {**FROM_X, "x": (-0.006, 0.006)}, "third": "variance"}
 LARGE = {"ranges": {**FROM_X, "x": (-200.0, 200.0)}}
 CHUNKS, TILES = (16, 32, 64, 128, 256, 512, 1024), (8, 16, 32, 64, 128, 256, 1024)
 STREAM = {"norm": "add_rms_norm"}
-BRAIN = {"dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3, "standard": "stable"}
+BRAIN = {"dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": {}, "standard": "stable"}
 # The case that a mistake shows in: eps beside a small variance, recomputing where the given statistics are others.
 CASE_OF = {
     "eps added twice": SMALL,
@@ -39,7 +39,7 @@ CASE_OF = {
     "alpha forgotten": {"norm": "deep_norm"},
     "alpha on the residual": {"norm": "deep_norm"},
     "total not rounded": {
-        "norm": "deep_norm", "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3
+        "norm": "deep_norm", "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": {}
     },
     "statistics recomputed": {"ranges": GIVEN},
     "mean recomputed": {"ranges": GIVEN},
@@ -136,7 +136,7 @@ CASE_OF = {
     **{f"squares rounded to {dtype} in the variance": LARGE for dtype in ("bfloat16", "float16")},
     **{name: {"norm": "deep_norm"} for name in ("dx times alpha", "alpha forgotten in the gradient of x")},
     "half-away rounding": {
-        "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": ("bfloat16",) * 3,
+        "lead": (3,), "dtype": "bfloat16", "gamma_dtype": "bfloat16", "output_dtypes": {},
         "normalized": (400,), "standard": "binary",
     },
 }  # fmt: skip

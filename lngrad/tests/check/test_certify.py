@@ -28,7 +28,7 @@ from lngrad.check.reports.certificate import (
     write_certificate_html,
     write_certificate_json,
 )
-from lngrad.core.problem import Grads
+from lngrad.core.problem import Grads, RmsGrads
 from lngrad.errors import BackendUnavailable
 from lngrad.testing import check_same_bits
 
@@ -279,7 +279,7 @@ def test_the_mistakes_of_an_rms_norm_s_kernel_are_told():
             xhat, dxhat = a.x * a.rstd, a.dy * a.gamma
             first = np.float32(1e-6) * (len(a.x) if wrong else 0)
             dx = a.rstd * (dxhat - first - xhat * (dxhat * xhat).mean(1, keepdims=True))
-        return Grads(dx.astype(np.float32), np.add.accumulate((a.dy * xhat)[::-1])[-1], None)
+        return RmsGrads(dx.astype(np.float32), np.add.accumulate((a.dy * xhat)[::-1])[-1])
 
     subject = Implementation("rms", unprepared(backward), norms=("rms_norm",), norm="rms_norm")
     (dgamma,) = column_order(subject, 50, 16)

@@ -244,31 +244,6 @@ def test_committed_dumps_are_cases_and_results(run):
     assert "64 passed, 0 failed, 0 skipped" in result.output
 
 
-@pytest.mark.parametrize("which", [FEW, ALL])
-@pytest.mark.parametrize(
-    ("impl", "standard"), [("graph", "exact"), ("graph_v3", "exact"), ("aclnn", "exact"), ("ascend_sim", "mixed")]
-)
-def test_our_own_cases_pass_at_ascend_s_doors(impl, standard, which, run):
-    module = {"ascend_sim": "lngrad_ascend.simulated_backend", "aclnn": "lngrad_ascend.aclnn"}.get(
-        impl, "lngrad_ascend.graph"
-    )
-    pytest.importorskip(module)
-    result = run("check", CASES, "--impl", impl, "--standard", standard, "--max-skipped", "90%", "--filter", which)
-    assert result.exit_code == 0, result.output
-
-
-@pytest.mark.parametrize("impl", ["graph", "aclnn"])
-def test_norms_of_sums_pass_at_ascend_s_doors(impl, run):
-    """AddLayerNormGrad and DeepNormGrad on the family's own cases of shape and statistics."""
-    pytest.importorskip(f"lngrad_ascend.{impl}")
-    for norm, name in (("add_layer_norm", "*stream"), ("deep_norm", "DeepNorm"), ("deep_norm", "*given*")):
-        result = run(
-            "check", "--impl", impl, "--norm", norm, "--standard", "exact", "--max-skipped", "50%", "--filter", name
-        )
-        assert result.exit_code == 0, result.output
-        assert " 0 failed" in result.output
-
-
 TORCH = """
 import numpy as np
 import torch

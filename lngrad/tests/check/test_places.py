@@ -15,7 +15,7 @@ FROM_X = {"mean": None, "statistic": None}
 LARGE = {"lead": (65,), "normalized": (64,)}
 SMALL = {**LARGE, "ranges": {**FROM_X, "x": (-0.006, 0.006)}}
 STREAM = {**LARGE, "norm": "add_layer_norm"}
-RMS_STREAM = {**LARGE, "norm": "add_rms_norm", "output_mask": (True, True, False)}
+RMS_STREAM = {**LARGE, "norm": "add_rms_norm"}
 
 
 def average(one: Any) -> Any:

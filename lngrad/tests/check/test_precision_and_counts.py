@@ -18,7 +18,7 @@ from lngrad.core.problem import Grads
 FROM_X = {"mean": None, "statistic": None}
 LARGE = {"lead": (65,), "normalized": (64,)}
 STREAM = {**LARGE, "norm": "add_layer_norm"}
-RMS = {"norm": "rms_norm", "output_mask": (True, True, False)}
+RMS = {"norm": "rms_norm"}
 
 
 def average(one: Any) -> Any:

@@ -394,7 +394,7 @@ def test_results_that_are_flushed_to_zero_fail_in_float32(result_of):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_standard_takes_llama_s_rounding_and_no_formula_that_is_wrong(make_case, dtype):
     case = make_case(
-        dtype=dtype, gamma_dtype=dtype, output_dtypes=(dtype, "float32", "float32"), lead=(64,), norm="rms_norm"
+        dtype=dtype, gamma_dtype=dtype, output_dtypes={"dx": dtype, "dgamma": "float32"}, lead=(64,), norm="rms_norm"
     )
     llama = f"mutant:rounded to {dtype} before the weight"
     assert check_case(case, Options(impl=llama, standard="stable")).status == "failed"

@@ -17,9 +17,7 @@ from lngrad.testing import Case, check_same_bits, make_inputs
 
 
 def plan_of(inputs, mask=(True, True, True), backend="numba_cpu"):
-    problem, _ = Problem.backward(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.normalized_shape, mask
-    )
+    problem, _ = Problem.backward(*inputs.arguments, inputs.normalized_shape, mask)
     return make_plan(problem, backend)
 
 
@@ -29,7 +27,7 @@ def empty_grads(inputs):
 
 
 def run_backward(run, inputs, grads):
-    arrays = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *grads)
+    arrays = (*inputs.arguments, *grads)
     run(*(0 if array is None else address_of(array) for array in arrays))
 
 
@@ -38,7 +36,7 @@ def run_backward(run, inputs, grads):
 def test_backward_has_the_bits_of_a_call(shape, gamma):
     inputs = make_inputs(Case(shape[:1], shape[1:], gamma=gamma), "float32")
     run = plan_of(inputs).on_addresses
-    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    expected = lngrad.layer_norm_backward(*inputs.arguments)
     for _ in range(2):  # the second call takes the first one's memory
         grads = empty_grads(inputs)
         run_backward(run, inputs, grads)
@@ -62,10 +60,8 @@ def test_16_bit_statistics_and_parameters_are_converted_as_a_call_converts_them(
     gamma_dtype = dtype if gamma == "same" else gamma
     case = Case((61,), (43,), gamma=gamma is not None, gamma_dtype=gamma_dtype, statistics_dtype=dtype)
     inputs = make_inputs(case, dtype)
-    expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
-    problem, _ = Problem.backward(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, inputs.normalized_shape, (True,) * 3, expected
-    )
+    expected = lngrad.layer_norm_backward(*inputs.arguments)
+    problem, _ = Problem.backward(*inputs.arguments, inputs.normalized_shape, (True,) * 3, expected)
     run = make_plan(problem, "numba_cpu").on_addresses
     for _ in range(2):
         grads = Grads(*map(np.empty_like, expected))
@@ -86,11 +82,11 @@ def test_16_bit_statistics_are_written_as_a_call_writes_them(dtype):
 
 
 def test_threads_at_once_do_not_share_memory():
-    given = [make_inputs(Case((100,), (50,)), "float32", seed) for seed in range(4)]
-    run, wrong = plan_of(given[0]).on_addresses, []
+    drawn = [make_inputs(Case((100,), (50,)), "float32", seed) for seed in range(4)]
+    run, wrong = plan_of(drawn[0]).on_addresses, []
 
     def work(inputs):
-        expected = lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+        expected = lngrad.layer_norm_backward(*inputs.arguments)
         try:
             for _ in range(200):
                 grads = empty_grads(inputs)
@@ -99,7 +95,7 @@ def test_threads_at_once_do_not_share_memory():
         except AssertionError as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=(inputs,)) for inputs in given]
+    threads = [threading.Thread(target=work, args=(inputs,)) for inputs in drawn]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,7 +113,7 @@ def test_large_and_strided_arrays(change, backend):
         mean=change(inputs.mean),
         gamma=np.repeat(inputs.gamma, 2)[::2],
     )
-    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arrays = inputs.arguments
     grads = Grads(np.empty_like(inputs.x), *np.empty((2, 64, 2), np.float32)[..., 0])
     expected = lngrad.layer_norm_backward(*arrays, backend=backend)
     problem, _ = Problem.backward(*arrays, out=grads)
@@ -128,5 +124,5 @@ def test_large_and_strided_arrays(change, backend):
 def test_nothing_to_add_up():
     inputs = make_inputs(Case((0,), (4,)), "float32")
     grads = Grads(inputs.x.copy(), np.ones(4, np.float32), np.ones(4, np.float32))
-    execute(plan_of(inputs), (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma), grads)
+    execute(plan_of(inputs), inputs.arguments, grads)
     check_same_bits(tuple(grads), (inputs.x, np.zeros(4, np.float32), np.zeros(4, np.float32)))

@@ -40,10 +40,10 @@ def test_the_total_and_dx_of_another_axis_go_to_given_arrays(norm, backend):
     got = lngrad.rms_norm(x, gamma=inputs.gamma, residual=residual, axis=1, out=out, backend=backend)
     check_same_bits(tuple(got), tuple(expected))
     check_same_bits(residual, expected.total)
-    given = dy, residual, got.rstd, inputs.gamma
-    plain = lngrad.rms_norm_backward(*given, dtotal=dtotal, axis=1, backend=backend)
+    arguments = dy, residual, got.rstd, inputs.gamma
+    plain = lngrad.rms_norm_backward(*arguments, dtotal=dtotal, axis=1, backend=backend)
     in_place = lngrad.RmsGrads(dtotal, None)
-    check_same_bits(lngrad.rms_norm_backward(*given, dtotal=dtotal, axis=1, out=in_place, backend=backend), plain)
+    check_same_bits(lngrad.rms_norm_backward(*arguments, dtotal=dtotal, axis=1, out=in_place, backend=backend), plain)
     check_same_bits(dtotal, plain.dx)
 
 
@@ -54,10 +54,10 @@ def test_results_go_to_given_arrays(backend):
     lngrad.layer_norm(x, gamma=inputs.gamma, axis=1, out=out, backend=backend)
     check_same_bits(out, lngrad.layer_norm(x, gamma=inputs.gamma, axis=1, backend=backend))
     grads = Grads(np.empty_like(x), None, None)
-    given = dy, x, out.mean, out.rstd, inputs.gamma
-    lngrad.layer_norm_backward(*given, axis=1, out=grads, backend=backend)
-    check_same_bits(grads.dx, lngrad.layer_norm_backward(*given, axis=1, backend=backend).dx)
-    in_place = lngrad.layer_norm_backward(*given, axis=1, out=Grads(dy, None, None), backend=backend)
+    arguments = dy, x, out.mean, out.rstd, inputs.gamma
+    lngrad.layer_norm_backward(*arguments, axis=1, out=grads, backend=backend)
+    check_same_bits(grads.dx, lngrad.layer_norm_backward(*arguments, axis=1, backend=backend).dx)
+    in_place = lngrad.layer_norm_backward(*arguments, axis=1, out=Grads(dy, None, None), backend=backend)
     check_same_bits(in_place.dx, grads.dx)
 
 
@@ -95,11 +95,11 @@ def test_images_with_channels_first(lead, plane, channels, dtype, backend):
     forward = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out, backend=backend)
     expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
     check_same_bits(forward, Forward(*(moved(part, 1) for part in expected)))
-    given = dy, x, forward.mean, forward.rstd, inputs.gamma
+    arguments = dy, x, forward.mean, forward.rstd, inputs.gamma
     plain = lngrad.layer_norm_backward(inputs.dy, inputs.x, *expected[1:], inputs.gamma, backend=backend)
     for place in (np.empty_like(x), None, dy):  # last in place of dy
         out = Grads(place, None, None)
-        grads = lngrad.layer_norm_backward(*given, axis=1, out=out, backend=backend)
+        grads = lngrad.layer_norm_backward(*arguments, axis=1, out=out, backend=backend)
         check_same_bits(grads, Grads(moved(plain.dx, 1), plain.dgamma, plain.dbeta))
 
 

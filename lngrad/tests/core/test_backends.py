@@ -75,7 +75,7 @@ def test_dgamma_and_dbeta_take_their_dtype_from_out(dgamma, dbeta, norm, backend
     inputs = make_inputs(Case((200,), (48,)), "bfloat16", **norm)
     out = (None, np.empty(48, numpy_dtype(dgamma)), np.empty(48, numpy_dtype(dbeta)))[: len(norms.everything(inputs))]
     grads = norms.backward(inputs, out=out, backend=backend)
-    assert all(one is other for one, other in zip(grads[1:], out[1:], strict=True))
+    assert all(result is other for result, other in zip(grads[1:], out[1:], strict=True))
     check_grads(grads, inputs)
 
 

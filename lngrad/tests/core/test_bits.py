@@ -48,7 +48,7 @@ def test_runs_do_not_show(case, norm):
 def test_the_walk_does_not_show(N, dtype, monkeypatch):
     """The same problem cut in other ways: more and fewer tasks, wide rows or whole ones, streamed or not, for any caches."""
     inputs = make_inputs(Case((333,), (N,)), dtype)
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     problem, arrays = Problem.backward(*arguments)
     results = []
     for threads in (1, 4, 64):
@@ -91,18 +91,18 @@ def test_masks_do_not_show(N, mask, norm):
 
 def test_the_plan_knows_the_number_of_threads(threads):
     inputs = make_inputs(Case((3000,), (40,)), "float32")
-    problem, _ = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    problem, _ = Problem.backward(*inputs.arguments)
     lngrad.set_num_threads(1)
-    one = make_plan(problem)
+    plan = make_plan(problem)
     lngrad.set_num_threads(2)
-    assert make_plan(problem) is not one
+    assert make_plan(problem) is not plan
     lngrad.set_num_threads(1)
-    assert make_plan(problem) is one
+    assert make_plan(problem) is plan
 
 
 def test_memory_that_was_used_before_does_not_show():
     inputs = make_inputs(Case((200,), (40,)), "float32")
-    problem, arrays = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    problem, arrays = Problem.backward(*inputs.arguments)
     plan = make_plan(problem, "numba_cpu")
     results = []
     for filler in (0, 0x7F, 0xFF):

@@ -35,11 +35,11 @@ def nothing_known():
     calls.forget()
 
 
-@pytest.mark.parametrize("given", ["no out", "out"])
-def test_a_second_call_is_not_described_again(given, norm, monkeypatch):
+@pytest.mark.parametrize("outs", ["no out", "out"])
+def test_a_second_call_is_not_described_again(outs, norm, monkeypatch):
     inputs = make_inputs(CASE, "float32", **norm)
     right, right_grads = forward(inputs), backward(inputs)
-    out, out_grads = (forward(inputs), backward(inputs)) if given == "out" else (None, None)
+    out, out_grads = (forward(inputs), backward(inputs)) if outs == "out" else (None, None)
     forward(inputs, out=out), backward(inputs, out=out_grads)
     for array in (*(out or ()), *(out_grads or ())):
         if array is not None:
@@ -48,13 +48,13 @@ def test_a_second_call_is_not_described_again(given, norm, monkeypatch):
     results, grads = forward(inputs, out=out), backward(inputs, out=out_grads)
     check_same_bits(results, right)
     check_same_bits(grads, right_grads)
-    assert given == "no out" or all(map(operator.is_, (*results, *grads), (*out, *out_grads)))
+    assert outs == "no out" or all(map(operator.is_, (*results, *grads), (*out, *out_grads)))
 
 
 def test_a_second_call_with_tensors_is_not_described_again(monkeypatch):
     torch = pytest.importorskip("torch")
     inputs = make_inputs(CASE, "float32")
-    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    arrays = [torch.from_numpy(array) for array in inputs.arguments]
     right, out = backward(inputs), lngrad.layer_norm_backward(*arrays)
     lngrad.layer_norm_backward(*arrays, out=out)
     for tensor in out:
@@ -65,12 +65,12 @@ def test_a_second_call_with_tensors_is_not_described_again(monkeypatch):
     assert all(map(operator.is_, results, out))
 
 
-@pytest.mark.parametrize("given", ["all", "not all"])
-def test_a_known_out_is_checked_wherever_it_lies(given, norm):
+@pytest.mark.parametrize("outs", ["all", "not all"])
+def test_a_known_out_is_checked_wherever_it_lies(outs, norm):
     inputs = make_inputs(CASE, "float32", **norm)
     for _ in range(4):
         out, grads = forward(inputs), backward(inputs)
-        if given == "not all":
+        if outs == "not all":
             out, grads = (result._replace(**{result._fields[1]: None}) for result in (out, grads))
         check_forward(forward(inputs, out=out), inputs)
         check_grads(backward(inputs, out=grads), inputs)
@@ -85,7 +85,7 @@ def test_a_known_out_is_checked_wherever_it_lies(given, norm):
 
 def test_a_known_out_of_a_result_that_is_not_wanted_is_left_alone():
     inputs = make_inputs(CASE, "float32")
-    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arrays = inputs.arguments
     right, out = backward(inputs), backward(inputs)
     for _ in range(4):
         for array in out:
@@ -211,7 +211,7 @@ def test_plain_functions_let_torchs_threads_work(monkeypatch):
     theirs = threads.torch_parallel_for()
     monkeypatch.setattr(calls, "torch_parallel_for", lambda: lambda *job: lent.append(job) or theirs(*job))
     inputs = make_inputs(Case((2048,), (256,)), "float32")
-    arrays = [torch.from_numpy(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)]
+    arrays = [torch.from_numpy(array) for array in inputs.arguments]
     for _ in range(2):
         check_grads(lngrad.layer_norm_backward(*arrays), inputs)
         assert lent
@@ -330,7 +330,7 @@ def test_an_array_that_is_changed_in_place_is_another():
     for _ in range(3):
         lngrad.layer_norm(x, 64)
     wide = x.astype(np.float64)
-    right = [lngrad.layer_norm(one.copy()) for one in (x.reshape(80, 32), x.view(np.float64), wide[:20])]
+    right = [lngrad.layer_norm(array.copy()) for array in (x.reshape(80, 32), x.view(np.float64), wide[:20])]
     x.shape = 80, 32
     with pytest.raises(ShapeError):
         lngrad.layer_norm(x, 64)
@@ -349,13 +349,13 @@ def test_an_axis_and_a_mask_come_again():
     of_rows = lngrad.layer_norm(inputs.x, 48, inputs.gamma, inputs.beta)
     right = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1)
     right_grads = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1)
-    check_same_bits(tuple(np.moveaxis(one, 1, -1) for one in right), tuple(of_rows))
+    check_same_bits(tuple(np.moveaxis(array, 1, -1) for array in right), tuple(of_rows))
     part, mask = right._replace(y=None), (True, False, True)
-    out, grads = (type(one)(*map(np.zeros_like, one)) for one in (right, right_grads))
+    out, grads = (type(results)(*map(np.zeros_like, results)) for results in (right, right_grads))
     for _ in range(4):
-        some = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=part)
-        assert (some.y.shape, some.mean.shape) == ((4, 48, 5), (4, 1, 5))
-        check_same_bits(tuple(some), tuple(right))
+        mixed = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=part)
+        assert (mixed.y.shape, mixed.mean.shape) == ((4, 48, 5), (4, 1, 5))
+        check_same_bits(tuple(mixed), tuple(right))
         again = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out)
         grads_again = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1, out=grads)
         check_same_bits((*again, *grads_again), (*right, *right_grads))
@@ -373,7 +373,7 @@ def test_arrays_are_not_held():
     held = weakref.ref(x), weakref.ref(out.y)
     del x, out
     gc.collect()
-    assert [one() for one in held] == [None, None]
+    assert [reference() for reference in held] == [None, None]
 
 
 def test_a_full_table_begins_anew(monkeypatch):
@@ -440,11 +440,11 @@ def test_a_child_is_right():
 
 
 @pytest.mark.skipif("numba_cpu" not in lngrad.backends(), reason="needs the kernels")
-@pytest.mark.parametrize("given", ["no out", "out"])
+@pytest.mark.parametrize("outs", ["no out", "out"])
 @pytest.mark.parametrize("shape", [(16, 64), (64, 64), (512, 384)])
-def test_a_second_call_is_the_third_and_crosses_six_files(shape, given, norm):
+def test_a_second_call_is_the_third_and_crosses_six_files(shape, outs, norm):
     inputs = make_inputs(Case(shape[:1], shape[1:]), "float32", **norm)
-    out, grads = (forward(inputs), backward(inputs)) if given == "out" else (None, None)
+    out, grads = (forward(inputs), backward(inputs)) if outs == "out" else (None, None)
     of_total = replace(inputs, x=inputs.total, residual=None)  # made once: a call with out knows memory by its place
     calls.forget()
     lngrad.empty_cache()  # or results may come from the pool, which other tests have filled

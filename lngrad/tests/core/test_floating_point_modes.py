@@ -126,8 +126,8 @@ def test_the_bits_do_not_depend_on_the_mode_nor_on_threads_in_it(threads, way, m
         call(*arrays)  # what is computed once, such as a plan, in the usual mode
         with flushing() if mode == "flushing" else rounding(directions[mode]):
             got = call(*arrays)
-        for one, other in zip(got, expected, strict=True):
-            check_same_bits(one, other)
+        for result, other in zip(got, expected, strict=True):
+            check_same_bits(result, other)
 
 
 @pytest.mark.skipif("numba_cpu" not in lngrad.backends(), reason="no compiled kernels")

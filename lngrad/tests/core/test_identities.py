@@ -58,10 +58,10 @@ def test_zero_dy_gives_exact_zeros(case, dtype, seed, norm):
 def test_a_row_depends_on_itself_alone(case, dtype, seed, norm):
     inputs = make_inputs(case, dtype, seed, **norm)
     row = seed % case.lead[0]
-    one = slice(row, row + 1)
-    alone = norms.of_rows(inputs, one)
-    check_same_bits(gradients(alone).dx, gradients(inputs).dx[one])
-    check_same_bits(norms.forward(alone).y, norms.forward(inputs).y[one])
+    single = slice(row, row + 1)
+    alone = norms.of_rows(inputs, single)
+    check_same_bits(gradients(alone).dx, gradients(inputs).dx[single])
+    check_same_bits(norms.forward(alone).y, norms.forward(inputs).y[single])
 
 
 @given(cases, seeds, family)
@@ -86,8 +86,8 @@ def test_rows_of_dx_sum_to_zero(case, seed):
 def test_shifting_x_and_mean_leaves_the_gradients(case, seed, shift):
     inputs = make_inputs(case, "float64", seed)
     moved = replace(inputs, x=inputs.x + shift, mean=inputs.mean + shift)
-    for one, other in zip(gradients(moved), gradients(inputs), strict=True):
-        assert np.max(np.abs(one - other)) <= 1e-12 * (1 + np.max(np.abs(other)))
+    for grad, other in zip(gradients(moved), gradients(inputs), strict=True):
+        assert np.max(np.abs(grad - other)) <= 1e-12 * (1 + np.max(np.abs(other)))
 
 
 @given(cases, seeds, st.integers(-8, 8), plain)
@@ -106,7 +106,7 @@ def test_column_sums_add_over_splits_at_chunks(chunks, rest, N, seed, norm):
     inputs = make_inputs(Case((head + min(rest, head),), (N,)), "float32", seed, **norm)
     first, last = (gradients(norms.of_rows(inputs, rows)) for rows in (slice(0, head), slice(head, None)))
     whole = gradients(inputs)
-    check_same_bits(tuple(one + other for one, other in zip(first[1:], last[1:], strict=True)), tuple(whole[1:]))
+    check_same_bits(tuple(part + other for part, other in zip(first[1:], last[1:], strict=True)), tuple(whole[1:]))
 
 
 @given(cases, seeds)

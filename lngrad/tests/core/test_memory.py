@@ -33,7 +33,7 @@ def test_memory_comes_back_when_the_last_view_is_gone():
     view[...] = 3
     del view
     gc.collect()
-    addresses = [address_of(one) for one in (empty("numpy", LARGE), empty("numpy", LARGE))]
+    addresses = [address_of(array) for array in (empty("numpy", LARGE), empty("numpy", LARGE))]
     assert address in addresses
 
 
@@ -112,7 +112,7 @@ def test_what_finds_no_place_in_a_queue_comes_from_the_pool(full, monkeypatch):
     gc.collect()
     assert memory._idle_bytes == QUEUED.nbytes
     assert memory._queued_bytes == {True: 2 * QUEUED.nbytes}
-    assert {address_of(one) for one in [empty("numpy", QUEUED) for _ in range(3)]} == addresses
+    assert {address_of(array) for array in [empty("numpy", QUEUED) for _ in range(3)]} == addresses
     lngrad.empty_cache()
     assert not memory._queued_bytes
     assert memory._idle_bytes == 0

@@ -63,32 +63,32 @@ def test_the_core_refuses_memory_that_is_gone(make, backend):
     kind = np.ones if make in (Exported, Interface) else torch.ones
     good = {"dy": (4, 8), "x": (4, 8), "mean": (4, 1), "rstd": (4, 1), "gamma": (8,)}
     for name, shape in good.items():
-        given = {other: kind(size).astype("f") if kind is np.ones else kind(size) for other, size in good.items()}
-        given[name] = make(*shape)
+        arrays = {other: kind(size).astype("f") if kind is np.ones else kind(size) for other, size in good.items()}
+        arrays[name] = make(*shape)
         with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
-            lngrad.layer_norm_backward(**given, backend=backend)
+            lngrad.layer_norm_backward(**arrays, backend=backend)
     for name in ("x", "gamma", "beta"):
         shape = (4, 8) if name == "x" else (8,)
-        given = {"x": kind((4, 8)).astype("f") if kind is np.ones else kind((4, 8)), name: make(*shape)}
+        arrays = {"x": kind((4, 8)).astype("f") if kind is np.ones else kind((4, 8)), name: make(*shape)}
         with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
-            lngrad.layer_norm(**given, backend=backend)
+            lngrad.layer_norm(**arrays, backend=backend)
 
 
 @pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
 def test_a_call_that_comes_again_is_refused_by_the_same_rules(make):
     rng = np.random.default_rng(5)
     shapes = {"dy": (4, 8), "x": (4, 8), "mean": (4, 1), "rstd": (4, 1), "gamma": (8,)}
-    given = {name: torch.from_numpy(rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
+    arrays = {name: torch.from_numpy(rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
     out = Grads(torch.empty(4, 8), torch.empty(8), torch.empty(8))
-    first = [result.clone() for result in lngrad.layer_norm_backward(**given, out=out)]
+    first = [result.clone() for result in lngrad.layer_norm_backward(**arrays, out=out)]
     for name, shape in shapes.items():
         with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
-            lngrad.layer_norm_backward(**{**given, name: make(*shape)}, out=out)
+            lngrad.layer_norm_backward(**{**arrays, name: make(*shape)}, out=out)
     for name, good in out._asdict().items():
         with pytest.raises(ShapeError, match=f"^out.{name}: {BEHIND}"):
-            lngrad.layer_norm_backward(**given, out=out._replace(**{name: make(*good.shape)}))
-    again = lngrad.layer_norm_backward(**given, out=out)
-    assert all(torch.equal(one, other) for one, other in zip(again, first, strict=True))
+            lngrad.layer_norm_backward(**arrays, out=out._replace(**{name: make(*good.shape)}))
+    again = lngrad.layer_norm_backward(**arrays, out=out)
+    assert all(torch.equal(result, other) for result, other in zip(again, first, strict=True))
 
 
 @pytest.mark.parametrize("make", WITHOUT[:3], ids=lambda make: make.__name__)
@@ -148,10 +148,10 @@ def test_torch_apis_refuse_memory_that_is_gone(make, door, rows):
     forward(torch.ones(x), [8], torch.ones(w), torch.ones(w), 1e-5)
     for broken in range(3):
         shapes = [x, w, w]
-        given = [make(*shape) if k == broken else torch.ones(shape) for k, shape in enumerate(shapes)]
+        arrays = [make(*shape) if k == broken else torch.ones(shape) for k, shape in enumerate(shapes)]
         for _ in range(2):
             with pytest.raises(ShapeError, match=BEHIND):
-                forward(given[0], [8], given[1], given[2], 1e-5)
+                forward(arrays[0], [8], arrays[1], arrays[2], 1e-5)
     shapes = [x, x, statistics, statistics, w]
     for broken in range(5):
         dy, x_, mean, rstd, gamma = (

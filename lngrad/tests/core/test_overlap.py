@@ -29,7 +29,7 @@ def guarded(nbytes):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_is_written_outside_outputs_and_workspace(case, dtype):
     inputs = make_inputs(case, dtype)
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     for mask in itertools.product((True, False), repeat=3):
         out, buffers = [], []
         for shape in (inputs.x.shape, case.normalized, case.normalized):
@@ -100,7 +100,7 @@ def test_in_place_works_for_any_layout(norm, backend):
 
 def test_overlaps_are_refused_by_name():
     inputs = make_inputs(Case((9,), (40,)), "float32")
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     buffer = np.zeros((10, 40), np.float32)
 
     def refused(text, *changed, **out):
@@ -139,8 +139,8 @@ def test_neighbours_in_one_buffer_are_not_an_overlap(backend):
 @pytest.mark.parametrize(("at", "name"), [(0, "dx"), (1, "dgamma"), (3, "workspace")])
 def test_a_failed_allocation_leaves_given_outputs_alone(at, name, monkeypatch):
     inputs = make_inputs(Case((200 + at,), (40,)), "float32")  # no memory is kept of a call with other rows
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    given = np.full(40, 7, np.float32)
+    arguments = inputs.arguments
+    place = np.full(40, 7, np.float32)
     real, calls = np.empty, itertools.count()
 
     def failing(*arguments, **options):
@@ -150,8 +150,8 @@ def test_a_failed_allocation_leaves_given_outputs_alone(at, name, monkeypatch):
 
     monkeypatch.setattr(np, "empty", failing)
     with pytest.raises(MemoryError):
-        lngrad.layer_norm_backward(*arguments, out=lngrad.Grads(None, None, given), backend="numba_cpu")
-    assert (given == 7).all()
+        lngrad.layer_norm_backward(*arguments, out=lngrad.Grads(None, None, place), backend="numba_cpu")
+    assert (place == 7).all()
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 0, 4)])
@@ -194,11 +194,11 @@ def test_empty_inputs_give_what_torch_gives(shape, dtype, backend):
     if forward.mean.size:
         assert (forward.mean == 0).all()
         assert np.isnan(forward.rstd).all()
-    given = np.full(shape[-1:], 7, np.float32)
+    place = np.full(shape[-1:], 7, np.float32)
     lngrad.layer_norm_backward(
-        x, x, statistics, statistics, gamma, out=lngrad.Grads(None, given, None), backend=backend
+        x, x, statistics, statistics, gamma, out=lngrad.Grads(None, place, None), backend=backend
     )
-    assert (given == 0).all()
+    assert (place == 0).all()
 
 
 def test_overlaps_on_another_device_are_told_by_addresses_alone():

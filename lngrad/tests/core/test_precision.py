@@ -17,7 +17,7 @@ from norms import NORMS
 
 
 def gradients(inputs, backend=None):
-    return lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+    return lngrad.layer_norm_backward(*inputs.arguments, backend=backend)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -51,7 +51,7 @@ def torch_gradients(inputs):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_dgamma_of_many_rows_is_ten_times_better_than_torch(dtype):
     inputs = make_inputs(Case((16384,), (64,)), dtype)
-    expected = reference.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    expected = reference.layer_norm_backward(*inputs.arguments)
     ours = relative_error(gradients(inputs).dgamma, expected.dgamma)
     theirs = relative_error(torch_gradients(inputs)[1].float().numpy(), expected.dgamma)
     assert ours <= theirs / 10
@@ -61,7 +61,7 @@ def test_dgamma_of_many_rows_is_ten_times_better_than_torch(dtype):
 def test_a_large_offset_costs_nothing(offset):
     """float32 with |mean| far above the spread: no worse than torch anywhere, dgamma ten times better at 1e4."""
     inputs = make_inputs(Case((512,), (768,), offset=offset, spread=1.0), "float32")
-    expected = reference.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    expected = reference.layer_norm_backward(*inputs.arguments)
     ours, theirs = gradients(inputs), [tensor.numpy() for tensor in torch_gradients(inputs)]
     check_grads(ours, inputs)
     for got, other, truth in zip(ours, theirs, expected, strict=True):
@@ -96,8 +96,8 @@ def test_with_both_halves_of_the_mean_errors_do_not_grow(shape, offset, backend)
     got = completed(inputs, backend=backend)
     check_grads(got, own)
     truth = reference.layer_norm_backward(inputs.dy, inputs.x, own.mean, expected.rstd, inputs.gamma)
-    for one, other in zip(got, truth, strict=True):
-        assert relative_error(one, other) <= 1e-6
+    for result, other in zip(got, truth, strict=True):
+        assert relative_error(result, other) <= 1e-6
     check_grads(norms.backward(inputs, backend=backend), inputs)  # which takes them as they are
     if offset > 10:
         assert relative_error(norms.backward(inputs, backend=backend).dgamma, truth.dgamma) > 1e-6

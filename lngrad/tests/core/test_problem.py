@@ -154,20 +154,18 @@ def test_statistics_may_have_any_shape_with_one_element_a_row():
 
 def test_equal_facts_are_one_problem_and_one_plan():
     inputs = make_inputs(Case((2, 3), (4,)), "float32")
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    one, _ = Problem.backward(*arguments)
+    arguments = inputs.arguments
+    problem, _ = Problem.backward(*arguments)
     other, _ = Problem.backward(*(array.copy() for array in arguments))
-    assert one is other
-    assert make_plan(one) is make_plan(other)
+    assert problem is other
+    assert make_plan(problem) is make_plan(other)
     transposed, _ = Problem.backward(inputs.dy, np.asfortranarray(inputs.x), *arguments[2:])
-    assert transposed is not one
+    assert transposed is not problem
 
 
 def test_outputs_are_known_before_they_exist():
     inputs = make_inputs(Case((2, 3), (4,), gamma_dtype="float32"), "float16")
-    problem, _ = Problem.backward(
-        inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, None, (True, False, True)
-    )
+    problem, _ = Problem.backward(*inputs.arguments, None, (True, False, True))
     dx, dgamma, dbeta = problem.outputs()
     assert (dx.shape, dx.dtype, dx.nbytes) == ((2, 3, 4), "float16", 48)
     assert dgamma is None
@@ -176,7 +174,7 @@ def test_outputs_are_known_before_they_exist():
 
 def test_facts_stand_for_arrays_that_do_not_exist_yet():
     inputs = make_inputs(Case((6,), (5,), gamma_dtype="float32"), "bfloat16")
-    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arrays = inputs.arguments
     described = Problem.backward(*(spec_of("", array) for array in arrays))[0]
     assert described.outputs() == Problem.backward(*arrays)[0].outputs()
     with pytest.raises(DtypeError, match="x: expected float16, bfloat16, float32 or float64, got int32"):
@@ -185,7 +183,7 @@ def test_facts_stand_for_arrays_that_do_not_exist_yet():
 
 def test_a_short_workspace_is_refused(backend):
     inputs = make_inputs(Case((200,), (40,)), "float32")
-    problem, arrays = Problem.backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    problem, arrays = Problem.backward(*inputs.arguments)
     plan = make_plan(problem, backend)
     if plan.workspace_bytes == 0:
         pytest.skip("this backend's temporaries are NumPy's own")

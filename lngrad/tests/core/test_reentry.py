@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120, method="thread")
 
 
 def gradients(inputs):
-    return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+    return tuple(lngrad.layer_norm_backward(*inputs.arguments))
 
 
 @pytest.mark.usefixtures("threads")

@@ -27,7 +27,7 @@ from lngrad.testing import (
     make_inputs,
 )
 from mutants import MUTANTS, round_to
-from norms import backward, forward, options
+from norms import backward, forward, light, options
 
 MODULATED = Normalization(offset=1.0, modulated=True)
 SAMPLES = (
@@ -58,7 +58,7 @@ def dtypes_of(name):
 
 
 @each
-@pytest.mark.parametrize("case", [*CASES, *SAMPLES], ids=str)
+@pytest.mark.parametrize("case", light([*CASES, *SAMPLES]), ids=str)
 def test_results_are_those_of_float64_rounded_once(case, name):
     for dtype in dtypes_of(name):
         inputs = make_inputs(case, dtype, **NORMS[name])  # they cost as much as a call: drawn once for both backends
@@ -97,16 +97,16 @@ def test_a_sample_has_the_bits_of_a_call_of_its_own(case, name, dtype, backend):
     y, grads = forward(inputs, backend=backend), backward(inputs, backend=backend)
     for sample in range(case.lead[0]):
         arrays = {
-            one: getattr(inputs, one)
-            for one in ("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal", "gate")
+            name: getattr(inputs, name)
+            for name in ("dy", "x", "mean", "rstd", "gamma", "beta", "residual", "dtotal", "gate")
         }
-        arrays = {one: None if array is None else array[sample] for one, array in arrays.items()}
-        for one in ("gamma", "beta"):
-            arrays[one] = None if arrays[one] is None else arrays[one].reshape(case.normalized)
+        arrays = {part: None if array is None else array[sample] for part, array in arrays.items()}
+        for part in ("gamma", "beta"):
+            arrays[part] = None if arrays[part] is None else arrays[part].reshape(case.normalized)
         alone = replace(inputs, **arrays, normalization=inputs.normalization._replace(modulated=False))
         check_same_bits(tuple(None if a is None else a[sample] for a in y), tuple(forward(alone, backend=backend)))
         dx, *sums = backward(alone, backend=backend)
-        own = [None if a is None else a[sample].reshape(one.shape) for a, one in zip(grads[1:], sums, strict=True)]
+        own = [None if a is None else a[sample].reshape(array.shape) for a, array in zip(grads[1:], sums, strict=True)]
         check_same_bits((grads[0][sample], *own), (dx, *sums))
 
 
@@ -120,9 +120,11 @@ def test_wrong_gradients_are_rejected(mutant):
 
 
 OF_SAMPLES = {
-    "scale without 1": lambda one: replace(one, normalization=one.normalization._replace(offset=0.0)),
-    "scale of the previous sample": lambda one: replace(one, gamma=np.roll(one.gamma, 1, 0)),
-    "first sample's scale for all": lambda one: replace(one, gamma=np.broadcast_to(one.gamma[:1], one.gamma.shape)),
+    "scale without 1": lambda inputs: replace(inputs, normalization=inputs.normalization._replace(offset=0.0)),
+    "scale of the previous sample": lambda inputs: replace(inputs, gamma=np.roll(inputs.gamma, 1, 0)),
+    "first sample's scale for all": lambda inputs: replace(
+        inputs, gamma=np.broadcast_to(inputs.gamma[:1], inputs.gamma.shape)
+    ),
 }
 
 
@@ -166,7 +168,7 @@ def test_layouts_and_given_outputs_do_not_show(layout, dtype, backend):
     lies = replace(inputs, **{name: layout(getattr(inputs, name)) for name in ("gamma", "beta", "x", "dy")})
     check_same_bits(tuple(forward(lies, backend=backend)), tuple(forward(inputs, backend=backend)))
     expected = backward(inputs, backend=backend)
-    out = lngrad.Grads(*(layout(np.zeros_like(one)) for one in expected))
+    out = lngrad.Grads(*(layout(np.zeros_like(array)) for array in expected))
     backward(lies, backend=backend, out=out)
     check_same_bits(tuple(out), tuple(expected))
     stream = make_inputs(Case((70,), (320,)), "bfloat16", residual="float32")
@@ -183,8 +185,8 @@ def test_masks(mask, N):
     inputs = make_inputs(Case((3, 70), (N,)), "float32", normalization=MODULATED)
     expected = backward(inputs)
     got = backward(inputs, output_mask=mask)
-    for one, other, wanted in zip(got, expected, mask, strict=True):
-        check_same_bits(one, other if wanted else None)
+    for grad, other, wanted in zip(got, expected, mask, strict=True):
+        check_same_bits(grad, other if wanted else None)
 
 
 GATED = [name for name in NORMS if "gated" in NORMS[name]]
@@ -197,13 +199,13 @@ def test_results_beside_a_gate_may_replace_what_goes_in(N, dtype, name):
     inputs = make_inputs(Case((3, 70), (N,)), dtype, **NORMS[name])
     fwd, grads = forward(inputs), backward(inputs)
     for replaced in ("x", "gate"):
-        given = replace(inputs, **{replaced: getattr(inputs, replaced).copy()})
-        out = lngrad.RmsForward(getattr(given, replaced), None)
-        check_same_bits(tuple(forward(given, out=out)), tuple(fwd))
+        own = replace(inputs, **{replaced: getattr(inputs, replaced).copy()})
+        out = lngrad.RmsForward(getattr(own, replaced), None)
+        check_same_bits(tuple(forward(own, out=out)), tuple(fwd))
     for first, second in [*permutations(("dy", "x", "gate", None), 2), (None, None)]:
-        given = replace(inputs, **{one: getattr(inputs, one).copy() for one in ("dy", "x", "gate")})
-        dx, dgate = (None if one is None else getattr(given, one) for one in (first, second))
-        check_same_bits(tuple(backward(given, out=GatedGrads(dx, None, dgate))), tuple(grads))
+        own = replace(inputs, **{part: getattr(inputs, part).copy() for part in ("dy", "x", "gate")})
+        dx, dgate = (None if part is None else getattr(own, part) for part in (first, second))
+        check_same_bits(tuple(backward(own, out=GatedGrads(dx, None, dgate))), tuple(grads))
 
 
 @pytest.mark.parametrize("name", GATED)
@@ -214,11 +216,11 @@ def test_masks_and_layouts_beside_a_gate(N, dtype, name):
     expected = backward(inputs)
     for mask in product((True, False), repeat=3):
         got = backward(inputs, output_mask=mask)
-        for one, other, wanted in zip(got, expected, mask, strict=True):
-            check_same_bits(one, other if wanted else None)
+        for grad, other, wanted in zip(got, expected, mask, strict=True):
+            check_same_bits(grad, other if wanted else None)
     for several in (("x",), ("gate",), ("dy",), ("x", "gate", "dy")):
         for layout in (apart, in_one):
-            lies = replace(inputs, **{one: layout(getattr(inputs, one)) for one in several})
+            lies = replace(inputs, **{part: layout(getattr(inputs, part)) for part in several})
             check_same_bits(tuple(forward(lies)), tuple(forward(inputs)))
             out = GatedGrads(layout(np.zeros_like(inputs.x)), None, layout(np.zeros_like(inputs.x)))
             check_same_bits(tuple(backward(lies)), tuple(expected))
@@ -235,7 +237,9 @@ def test_blocks_of_more_rows_than_are_measured_at_once(together, dtype, name, mo
     inputs = make_inputs(Case((5, 211), (64,)), dtype, **NORMS[name])
     expected = forward(inputs)
     lies = replace(inputs, x=np.moveaxis(np.moveaxis(inputs.x, 1, 0).copy(), 0, 1)[:, ::-1], gate=inputs.gate[:, ::-1])
-    check_same_bits(tuple(one if one is None else one[:, ::-1].copy() for one in forward(lies)), tuple(expected))
+    check_same_bits(
+        tuple(array if array is None else array[:, ::-1].copy() for array in forward(lies)), tuple(expected)
+    )
     x = np.moveaxis(np.ascontiguousarray(np.moveaxis(inputs.x, -1, 0)), 0, -1)
     check_same_bits(tuple(forward(replace(inputs, x=x))), tuple(expected))
     calls.forget()
@@ -244,7 +248,7 @@ def test_blocks_of_more_rows_than_are_measured_at_once(together, dtype, name, mo
 @pytest.mark.usefixtures("threads")
 def test_the_walk_does_not_show(monkeypatch):
     inputs = make_inputs(Case((3, 333), (300,)), "float32", normalization=MODULATED)
-    arguments = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    arguments = inputs.arguments
     problem, arrays = describe(BACKWARD, arguments, 300, (True,) * 3, None, MODULATED)
     results = []
     for threads, elements in ((1, 1 << 13), (4, 1), (64, 1 << 20)):
@@ -273,7 +277,7 @@ def ones(*shape):
 
 
 @pytest.mark.parametrize(
-    ("error", "text", "given"),
+    ("error", "text", "arguments"),
     [
         (ShapeError, r"^gamma: expected the first of x's dimensions \(2, 3\), ones and \(4,\), got \(2, 2, 4\)$",
          {"gamma": ones(2, 2, 4)}),
@@ -294,9 +298,9 @@ def ones(*shape):
          "or numpy_cpu does$", {"gamma": ones(2, 1, 4), "backend": "ascend_sim"}),
     ],
 )  # fmt: skip
-def test_rules(error, text, given):
+def test_rules(error, text, arguments):
     with pytest.raises(error, match=text):
-        lngrad.layer_norm(**{"x": X, "normalized_shape": 4, **given})
+        lngrad.layer_norm(**{"x": X, "normalized_shape": 4, **arguments})
 
 
 @pytest.mark.parametrize("dy", ["float16", "bfloat16"])
@@ -317,10 +321,10 @@ class Quantity(np.ndarray):
 )
 @pytest.mark.parametrize("name", ["x", "gamma", "residual", "out.y"])
 def test_what_is_more_than_its_numbers_is_refused(array, what, name):
-    given = {"x": X, "normalized_shape": (2, 3, 4)}
-    given |= {"out": lngrad.Forward(array, None, None)} if name == "out.y" else {name: array}
+    arguments = {"x": X, "normalized_shape": (2, 3, 4)}
+    arguments |= {"out": lngrad.Forward(array, None, None)} if name == "out.y" else {name: array}
     with pytest.raises(DtypeError, match=f"^{name}: expected an array of numbers alone, got {what}$"):
-        lngrad.layer_norm(**given)
+        lngrad.layer_norm(**arguments)
 
 
 def test_other_subclasses_are_taken(tmp_path):

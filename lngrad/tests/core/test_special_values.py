@@ -97,7 +97,7 @@ def kinds_of(array):
 def ordinary(shape, dtype, backend):
     """Inputs with nothing special, and their gradients; nobody writes to them."""
     inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32"), dtype)
-    return inputs, backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, backend=backend)
+    return inputs, backward(*inputs.arguments, backend=backend)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -106,10 +106,10 @@ def ordinary(shape, dtype, backend):
 def test_backward(name, shape, dtype, backend):
     changes, of_dx, of_dgamma, of_dbeta = BACKWARD[name]
     inputs, clean = ordinary(shape, dtype, backend)
-    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    arrays = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
     for part, (at, value) in changes.items():
-        given[part][at] = value
-    dx, dgamma, dbeta = backward(**given, backend=backend)
+        arrays[part][at] = value
+    dx, dgamma, dbeta = backward(**arrays, backend=backend)
     assert {kind(value) for value in dx[ROW]} <= of_dx
     if of_dgamma is not None:
         assert kind(dgamma[COLUMN]) == of_dgamma
@@ -129,18 +129,18 @@ def test_every_backend_and_the_formula_agree_on_every_kind(name, shape, norm, ba
     """inf, NaN, zero or finite: equal in all results, element by element, as in IEEE arithmetic in float64."""
     inputs = make_inputs(Case(shape[:1], shape[1:]), "float32", **norm)
     inputs = replace(inputs, x=inputs.total, residual=None)  # as a backward has it
-    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    arrays = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
     if "mean" in BACKWARD[name][0] and not inputs.normalization.centred:
         pytest.skip("there is no mean")
     for part, (at, value) in BACKWARD[name][0].items():
-        given[part][at] = value
+        arrays[part][at] = value
     with np.errstate(all="ignore"):
         switches = {"normalization": inputs.normalization, "dtotal": inputs.dtotal}
-        truth = reference.layer_norm_backward(**given, **switches)
+        truth = reference.layer_norm_backward(**arrays, **switches)
     if norm:
-        results = norms.backward(replace(inputs, **given), backend=backend)
+        results = norms.backward(replace(inputs, **arrays), backend=backend)
     else:
-        results = backward(**given, backend=backend)
+        results = backward(**arrays, backend=backend)
     for got, expected in zip(results, truth, strict=False):
         assert (kinds_of(got) == kinds_of(expected)).all()
 
@@ -155,24 +155,24 @@ def test_what_a_mean_lost_changes_no_kind(shape, offset, dtype, backend):
     lngrad.set_num_threads(2)
     inputs = make_inputs(Case(shape[:1], shape[1:], gamma_dtype="float32", offset=offset, spread=1.0), dtype)
 
-    def completed(**given):
-        return lngrad.layer_norm_backward(**given, complete_mean=True, backend=backend)
+    def completed(**arrays):
+        return lngrad.layer_norm_backward(**arrays, complete_mean=True, backend=backend)
 
     parts = {part: getattr(inputs, part) for part in ("dy", "x", "mean", "rstd", "gamma")}
     clean, others = completed(**parts), np.arange(shape[0]) != ROW
     for name, (changes, *of_table) in BACKWARD.items():
-        given = {part: array.copy() for part, array in parts.items()}
+        arrays = {part: array.copy() for part, array in parts.items()}
         for part, (at, value) in changes.items():
-            given[part][at] = value
-        got = completed(**given)
+            arrays[part][at] = value
+        got = completed(**arrays)
         if name in ("a row of dy overflows", "rstd is huge"):  # in float64 they don't
             assert {kind(value) for value in got.dx[ROW]} <= of_table[0], name
             assert kind(got.dgamma[COLUMN]) in (of_table[1], "finite", "inf"), name
         else:
             with np.errstate(all="ignore"):
-                truth = reference.layer_norm_backward(**given)
-            for one, other in zip(got, truth, strict=True):
-                assert (kinds_of(one) == kinds_of(other)).all(), name
+                truth = reference.layer_norm_backward(**arrays)
+            for result, other in zip(got, truth, strict=True):
+                assert (kinds_of(result) == kinds_of(other)).all(), name
         if "gamma" not in changes:
             check_same_bits(got.dx[others], clean.dx[others])
 
@@ -221,10 +221,10 @@ def test_the_simulated_device_keeps_the_table_too(name):
     """By the formula of its kernel, whose products of rstd overflow earlier; it has neither bfloat16 nor a forward."""
     changes, of_dx, of_dgamma, of_dbeta = BACKWARD[name]
     inputs, clean = ordinary((5, 9), "float32", "ascend_sim")
-    given = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
+    arrays = {part: getattr(inputs, part).copy() for part in ("dy", "x", "mean", "rstd", "gamma")}
     for part, (at, value) in changes.items():
-        given[part][at] = value
-    dx, dgamma, dbeta = backward(**given, backend="ascend_sim")
+        arrays[part][at] = value
+    dx, dgamma, dbeta = backward(**arrays, backend="ascend_sim")
     assert {kind(value) for value in dx[ROW]} <= of_dx
     assert kind(dgamma[COLUMN]) == of_dgamma or name in ("rstd is huge", "a row of dy overflows")
     assert kind(dbeta[COLUMN]) == of_dbeta

@@ -53,8 +53,8 @@ def run(folder, setting="", program=PROGRAM, warning="", variables=(), **options
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder), **dict(variables)}
     command = [sys.executable, "-c", program, setting]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, **options)
-    told = re.sub(r"lngrad: compiling kernels for .* ahead\n", "", result.stderr)  # after two seconds
-    assert re.search(warning, told) if warning else told == ""
+    text = re.sub(r"lngrad: compiling kernels for .* ahead\n", "", result.stderr)  # after two seconds
+    assert re.search(warning, text) if warning else text == ""
     return result.stdout.split()
 
 
@@ -161,9 +161,9 @@ def test_swapped_files_are_not_taken_for_each_other(tmp_path):
     """A file is whole, but of another kernel: its function has another name."""
     two = SMALL.replace('entry_function("begin")', 'entry_function("cancel")\nentry_function("begin")')
     run(tmp_path, program=two)
-    one, other = sorted(path for path in (tmp_path / "lngrad").iterdir() if path.suffix == ".so")
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
+    library, other = sorted(path for path in (tmp_path / "lngrad").iterdir() if path.suffix == ".so")
+    content = library.read_bytes()
+    library.write_bytes(other.read_bytes())
     other.write_bytes(content)
     assert run(tmp_path, program=two) == ["0", "True", "True", "True"]
     assert run(tmp_path, program=two) == ["0", "True", "False", "False"]

@@ -82,6 +82,7 @@ for kernel in ("rows", "forward_rows"):
 """
 
 
+@pytest.mark.slow  # it compiles for other processors: 45 s
 @pytest.mark.parametrize(("processor", "widest"), [("sapphirerapids", "z"), ("znver3", "y")])
 def test_halves_are_streamed_in_the_widest_stores(processor, widest):
     """LLVM made one store of a streamed and a stored one, into the caches; with AVX512_FP16 it streamed no halves at all, and

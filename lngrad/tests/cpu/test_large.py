@@ -46,7 +46,7 @@ def test_rms_norm_beyond_two_to_the_31_elements():
     M, N = 2**22 + 67, 520
     rng = np.random.default_rng(1)
     row, added = rng.standard_normal((2, N), dtype=np.float32).astype(np.float16)
-    dy, residual = (as_strided(one, (M, N), (0, 2)) for one in (row, added))
+    dy, residual = (as_strided(array, (M, N), (0, 2)) for array in (row, added))
     block = rng.standard_normal(2**20 + 7, dtype=np.float32).astype(np.float16)
     x = np.resize(block, M * N).reshape(M, N)
     gamma = (1 + 0.5 * rng.standard_normal(N)).astype(np.float16)
@@ -59,11 +59,20 @@ def test_rms_norm_beyond_two_to_the_31_elements():
     check_same_bits(forward.y[tail], alone.y)
     check_same_bits(forward.total[tail], alone.total)
     grads = lngrad.rms_norm_backward(dy, x, forward.rstd, gamma, dtotal=residual, out=lngrad.RmsGrads(y, None))
-    given = np.array(dy[tail]), x[tail].copy(), forward.rstd[tail], gamma
-    last = lngrad.rms_norm_backward(*given, dtotal=np.array(residual[tail]))
+    arguments = np.array(dy[tail]), x[tail].copy(), forward.rstd[tail], gamma
+    last = lngrad.rms_norm_backward(*arguments, dtotal=np.array(residual[tail]))
     check_same_bits(grads.dx[tail], last.dx)
     inputs = Inputs(
-        given[0], given[1], np.zeros_like(given[2]), given[2], gamma, None, 1, rms, None, np.array(residual[tail])
+        arguments[0],
+        arguments[1],
+        np.zeros_like(arguments[2]),
+        arguments[2],
+        gamma,
+        None,
+        1,
+        rms,
+        None,
+        np.array(residual[tail]),
     )
     check_grads(last, inputs)
     assert np.isfinite(grads.dgamma).any()

@@ -241,7 +241,7 @@ def choices(machine):
                     rows_by_columns(N, itemsize, machine), streamed, direction, N, itemsize, machine
                 )
                 whole = takes_whole_rows(rows_together("backward", N, itemsize, machine), N, itemsize, threads, machine)
-                decided = [int(one) for one in (streamed, together, ahead, fetched, by_columns, whole)]
+                decided = [int(number) for number in (streamed, together, ahead, fetched, by_columns, whole)]
                 yield f"{direction} {len(tensors)} {dtype} {problem.M}x{N} {threads}: {decided}"
 
 
@@ -485,7 +485,7 @@ def test_the_packed_rows_of_four_tensors_fit_the_second_cache():
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("lines", "expected"),
     [
         ([], (32 * KIB, 512 * KIB, 16 * MIB)),
         (["L1 Data 48K", "L1 Instruction 64K", "L2 Unified 2048K"], (48 * KIB, 2 * MIB, 2 * MIB)),
@@ -493,9 +493,9 @@ def test_the_packed_rows_of_four_tensors_fit_the_second_cache():
         (["L1 Data 32768", "L2 Unified 512K"], (32 * KIB, 512 * KIB, 512 * KIB)),
     ],
 )
-def test_caches_are_read_as_the_system_tells_them(told, expected, monkeypatch):
+def test_caches_are_read_as_the_system_tells_them(lines, expected, monkeypatch):
     """Before, os.sysconf was asked by a name that Python does not have, and every machine had 512 KiB."""
-    monkeypatch.setattr(machine, "caches", lambda: told)
+    monkeypatch.setattr(machine, "caches", lambda: lines)
     assert machine.cache_bytes.__wrapped__() == expected
 
 

@@ -41,7 +41,7 @@ ARM = "fp asimd evtstrm aes crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpo
 )
 def test_an_x86_processor_takes_the_best_that_it_can_run(maker, flags, name):
     found = fits("x86_64", {"vendor_id": maker, "flags": flags})
-    assert [one.name for one in found[:1]] == [name] * bool(name)
+    assert [processor.name for processor in found[:1]] == [name] * bool(name)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,13 @@ def test_an_arm_processor_takes_the_best_that_it_can_run(flags, name):
 
 def test_a_processor_runs_what_is_behind_it_in_the_table():
     """Of its maker, and of any: so the first that fits is the best that fits."""
-    for one in PROCESSORS.values():
-        facts = {"vendor_id": one.maker, "flags": " ".join(one.flags), "Features": " ".join(one.flags or {"fp"})}
-        assert fits(one.architecture, facts)[0] == one
+    for processor in PROCESSORS.values():
+        facts = {
+            "vendor_id": processor.maker,
+            "flags": " ".join(processor.flags),
+            "Features": " ".join(processor.flags or {"fp"}),
+        }
+        assert fits(processor.architecture, facts)[0] == processor
     assert fits("riscv64", {"Features": "rv64"}) == []
 
 

@@ -85,11 +85,7 @@ LAYOUTS = [
 
 def gradients(inputs, backend, **more):
     return lngrad.layer_norm_backward(
-        inputs.dy,
-        inputs.x,
-        inputs.mean,
-        inputs.rstd,
-        inputs.gamma,
+        *inputs.arguments,
         normalized_shape=inputs.normalized_shape,
         backend=backend,
         **more,
@@ -175,9 +171,7 @@ def test_torch_tensors_come_back_as_tensors(dtype, backend):
     tensors = replace(
         inputs, **{name: tensor(getattr(inputs, name)) for name in ("dy", "x", "mean", "rstd", "gamma", "beta")}
     )
-    grads = lngrad.layer_norm_backward(
-        tensors.dy, tensors.x, tensors.mean, tensors.rstd, tensors.gamma, backend=backend
-    )
+    grads = lngrad.layer_norm_backward(*tensors.arguments, backend=backend)
     assert all(isinstance(grad, torch.Tensor) for grad in grads)
     assert grads.dx.dtype == getattr(torch, dtype)
     check_same_bits(tuple(grads), tuple(gradients(inputs, backend)))
@@ -230,7 +224,7 @@ class Capsule:
 @pytest.mark.parametrize("kind", [Interface, Capsule])
 def test_arrays_of_other_libraries(kind, backend):
     inputs = make_inputs(Case((9,), (40,)), "float32")
-    foreign = (kind(array) for array in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+    foreign = (kind(array) for array in inputs.arguments)
     grads = lngrad.layer_norm_backward(*foreign, backend=backend)
     assert all(type(grad) is np.ndarray for grad in grads)
     check_same_bits(tuple(grads), tuple(gradients(inputs, backend)))

@@ -40,6 +40,7 @@ def of_level(level, cases):
     return result.stdout or result.stderr[-2000:]
 
 
+@pytest.mark.slow  # half a minute; test_every_level_of_x86_64 has all cases
 @pytest.mark.skipif(not IS_X86, reason="another instruction set")
 def test_narrow_vectors_give_the_golden_bits():
     """A machine with AVX-512 shows that eight lanes give its bits too. RMSNorm's row passes are the same."""

@@ -20,33 +20,34 @@ from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
 
 
 def gradients(inputs: Inputs) -> tuple[object, ...]:
-    return tuple(lngrad.layer_norm_backward(inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+    return tuple(lngrad.layer_norm_backward(*inputs.arguments))
 
 
-def _sleeping(one: Semaphore) -> tuple[Callable[[], object], Callable[[], object]]:
+def _sleeping(semaphore: Semaphore) -> tuple[Callable[[], object], Callable[[], object]]:
     """What waits, and what posts."""
-    if not one.wait_function:
-        return one.wait, one.post
+    if not semaphore.wait_function:
+        return semaphore.wait, semaphore.post
     wait, post = (
-        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address) for address in (one.wait_function, one.post_function)
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)(address)
+        for address in (semaphore.wait_function, semaphore.post_function)
     )
 
     def sleep() -> None:
-        while wait(one.address) != 0:
+        while wait(semaphore.address) != 0:
             pass
 
-    return sleep, lambda: post(one.address)
+    return sleep, lambda: post(semaphore.address)
 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
         monkeypatch.setattr(workers, "_semaphores", lambda: None)
-    one = Semaphore()
-    if native and not one.wait_function:
+    semaphore = Semaphore()
+    if native and not semaphore.wait_function:
         pytest.skip("this system has no semaphores of its own")
-    assert bool(one.wait_function) == native
-    (sleep, post_it), woken = _sleeping(one), threading.Semaphore(0)
+    assert bool(semaphore.wait_function) == native
+    (sleep, post_it), woken = _sleeping(semaphore), threading.Semaphore(0)
 
     def live() -> None:
         for _ in range(2):
@@ -70,8 +71,8 @@ def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatc
         sem_wait = sem_post = None
 
     monkeypatch.setattr(workers, "_semaphores", Bare)
-    one = Semaphore()
-    assert (one.wait_function, one.post_function) == (0, 0)
+    semaphore = Semaphore()
+    assert (semaphore.wait_function, semaphore.post_function) == (0, 0)
 
 
 @pytest.mark.usefixtures("threads")

@@ -24,8 +24,8 @@ def results(norm: Any, x: Any, gamma: Any, beta: Any, residual: Any, dy: Any, dt
     """y, mean, rstd, total and all gradients of an operator; where there is a residual the total is used besides."""
     leaves = [t.detach().requires_grad_() for t in (x, gamma, beta, residual) if t is not None]
     importlib.import_module("lngrad.distributed")  # not before the first DTensor has come
-    given = iter(leaves)
-    x, gamma, beta, residual = (None if t is None else next(given) for t in (x, gamma, beta, residual))
+    used = iter(leaves)
+    x, gamma, beta, residual = (None if t is None else next(used) for t in (x, gamma, beta, residual))
     outputs = torch.ops.lngrad.norm(x, gamma.shape, gamma, beta, 1e-5, residual, norm.centred, norm.offset)
     wanted = [outputs[0]] if residual is None else [outputs[0], outputs[3]]
     grads = torch.autograd.grad(wanted, leaves, [dy, dtotal][: len(wanted)])
@@ -52,8 +52,8 @@ def same_bits(case: Case, dtype: str, columns: list[int], norm: dict[str, Any]) 
     on = mesh()
     got = results(inputs.normalization, *(cut(array, columns, on) for array in arrays))
     start, N = sum(columns[: dist.get_rank()]), case.normalized[0]
-    for one, other in zip(got, expected, strict=True):
-        mine = one.to_local() if isinstance(one, DTensor) else one
+    for result, other in zip(got, expected, strict=True):
+        mine = result.to_local() if isinstance(result, DTensor) else result
         if other.shape[-1:] == (N,):
             other = other.narrow(-1, start, columns[dist.get_rank()])
         check_same_bits(as_numpy(mine.detach()), as_numpy(other.detach().contiguous()))
@@ -98,9 +98,9 @@ def a_cut_inside_a_segment_is_right_up_to_roundings() -> None:
         arrays[2] = arrays[2] if inputs.normalization.centred else None
         expected = results(inputs.normalization, *arrays)
         got = results(inputs.normalization, *(cut(array, columns, mesh()) for array in arrays))
-        for one, other in zip(got, expected, strict=True):
-            if isinstance(one, DTensor):
-                torch.testing.assert_close(one.full_tensor(), other)
+        for result, other in zip(got, expected, strict=True):
+            if isinstance(result, DTensor):
+                torch.testing.assert_close(result.full_tensor(), other)
 
 
 @check(4)

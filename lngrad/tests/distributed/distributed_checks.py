@@ -246,9 +246,9 @@ def sequence_parallel() -> None:
         })  # fmt: skip
     train(parallel, *(distribute_tensor(t, on, [sequence]) for t in (x, target)))
     assert type(parallel[0].norm) is lngrad_torch.LayerNorm
-    for (name, got), one in zip(parallel.named_parameters(), expected.parameters(), strict=True):
-        near(whole(got), one)
-        near(whole(got.grad), one.grad)
+    for (name, got), parameter in zip(parallel.named_parameters(), expected.parameters(), strict=True):
+        near(whole(got), parameter)
+        near(whole(got.grad), parameter.grad)
         assert "norm" not in name or got.placements == (R,)
 
 

@@ -27,7 +27,7 @@ def a_training_step(way: str) -> None:
         compiled = torch.compile(DistributedDataParallel(model))
         loss, code = run_and_get_code(loss_of, compiled, words.chunk(2)[dist.get_rank()])
         loss.backward()
-    assert all(any(name in one for one in code) for name in OURS)
+    assert all(any(name in text for text in code) for name in OURS)
     check_near(gradients(model), expected(words))
 
 

@@ -36,12 +36,12 @@ def results(module: str) -> dict[tuple[int, str], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, __file__, module, folder]
         done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S + 300)
-        said = {}
+        outcomes = {}
         for size in checks:
             paths = [Path(folder) / str(size) / f"{rank}.json" for rank in range(size)]
-            said[size] = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
+            outcomes[size] = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
     lost = f"the rank ended before this check did\n{done.stdout}\n{done.stderr}"
-    return {(size, name): [rank.get(name, lost) for rank in said[size]] for size in checks for name in checks[size]}
+    return {(size, name): [rank.get(name, lost) for rank in outcomes[size]] for size in checks for name in checks[size]}
 
 
 def _rank(module: str, rank: int, size: int, folder: Path) -> None:
@@ -55,15 +55,15 @@ def _rank(module: str, rank: int, size: int, folder: Path) -> None:
         timeout=timedelta(seconds=TIMEOUT_S),
     )
     warnings.simplefilter("error")
-    said = {}
+    outcomes = {}
     for name, check in importlib.import_module(module).CHECKS[size].items():
         try:
             check()
-            said[name] = ""
+            outcomes[name] = ""
         except BaseException:
-            said[name] = f"rank {rank}: {traceback.format_exc()}"
+            outcomes[name] = f"rank {rank}: {traceback.format_exc()}"
         path = folder / f"{rank}.json"
-        path.with_suffix(".new").write_text(json.dumps(said))
+        path.with_suffix(".new").write_text(json.dumps(outcomes))
         path.with_suffix(".new").replace(path)
 
 

@@ -220,8 +220,8 @@ def backward_arguments(inputs: Any, x_at: Any, on: Any = None) -> tuple[Any, ...
     on = on or mesh()
     rows = [Shard(0)] if x_at == [Shard(0)] else [R]
     at = (x_at, x_at, rows, rows, [R])
-    arrays = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
-    return tuple(placed(array, on, one) for array, one in zip(arrays, at, strict=True))
+    arrays = inputs.arguments
+    return tuple(placed(array, on, placement) for array, placement in zip(arrays, at, strict=True))
 
 
 @check(2)
@@ -292,11 +292,11 @@ def second_derivatives() -> None:
     arrays = inputs.x, inputs.gamma, inputs.beta
     expected = second(torch.nn.functional.layer_norm, *(tensor(array).requires_grad_() for array in arrays))
     for x_at, w_at in (([Shard(0)], [R]), ([Shard(1)], [Shard(0)]), ([Shard(1)], [R])):
-        given = (
+        arguments = (
             placed(array, mesh(), at).requires_grad_() for array, at in zip(arrays, (x_at, w_at, w_at), strict=True)
         )
-        for got, one in zip(second(lngrad_torch.layer_norm, *given), expected, strict=True):
-            near(whole(got), one)
+        for got, truth in zip(second(lngrad_torch.layer_norm, *arguments), expected, strict=True):
+            near(whole(got), truth)
 
 
 @check(2)
@@ -304,8 +304,8 @@ def compiled_rows() -> None:
     inputs = make_inputs(Case((6,), (8,)), "float32")
     x, w = placed(inputs.x, mesh(), [Shard(0)]).requires_grad_(), placed(inputs.gamma, mesh(), [R]).requires_grad_()
     results = []
-    for one in (lngrad_torch.layer_norm, torch.compile(lngrad_torch.layer_norm, backend="aot_eager", fullgraph=True)):
+    for norm in (lngrad_torch.layer_norm, torch.compile(lngrad_torch.layer_norm, backend="aot_eager", fullgraph=True)):
         results.append(
-            tuple(map(whole, torch.autograd.grad(one(x, 8, w), (x, w), placed(inputs.dy, mesh(), [Shard(0)]))))
+            tuple(map(whole, torch.autograd.grad(norm(x, 8, w), (x, w), placed(inputs.dy, mesh(), [Shard(0)]))))
         )
     check_same_bits(results[1], results[0])

@@ -22,8 +22,8 @@ NAMED = [(size, name) for size, checks in distributed_checks.CHECKS.items() for 
 @pytest.mark.parametrize(("size", "name"), NAMED, ids=lambda value: str(value))
 def test_in_a_world(size, name):
     ranks = distributed_harness.results("distributed_checks")[size, name]
-    said = [text for rank, text in enumerate(ranks) if text and rank != distributed_checks.SILENT.get(name)]
-    assert not said, "\n".join(said)
+    errors = [text for rank, text in enumerate(ranks) if text and rank != distributed_checks.SILENT.get(name)]
+    assert not errors, "\n".join(errors)
 
 
 @pytest.mark.slow  # Inductor compiles C++ in both processes

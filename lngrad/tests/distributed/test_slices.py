@@ -23,8 +23,10 @@ from norms import light, with_own_means  # noqa: E402
 def tensor(array, shape=None):
     if array is None:
         return None
-    one = torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16) if array.dtype.name == "bfloat16" else None
-    return (torch.from_numpy(array.copy()) if one is None else one).reshape(shape or array.shape)
+    narrow = (
+        torch.from_numpy(array.view("uint16").copy()).view(torch.bfloat16) if array.dtype.name == "bfloat16" else None
+    )
+    return (torch.from_numpy(array.copy()) if narrow is None else narrow).reshape(shape or array.shape)
 
 
 def both_ways(inputs):
@@ -76,14 +78,14 @@ def test_a_tensor_that_has_no_address_goes_to_the_formulas(monkeypatch):
         pass
 
     inputs = make_inputs(Case((20,), (40,)), "float32")
-    dy, x, mean, rstd, gamma = map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
-    given = mean.reshape(-1), rstd.reshape(-1), gamma
+    dy, x, mean, rstd, gamma = map(tensor, inputs.arguments)
+    rest = mean.reshape(-1), rstd.reshape(-1), gamma
     kernels, seen = slices.run_slices, []
     monkeypatch.setattr(slices, "run_slices", lambda *task, **how: seen.append(task) or kernels(*task, **how))
     cut = Cut(40, 40, [], 0, [(0, 40)])
-    wrapped, _ = slices.row_means(dy.as_subclass(Wrapped), x.as_subclass(Wrapped), *given, cut)
+    wrapped, _ = slices.row_means(dy.as_subclass(Wrapped), x.as_subclass(Wrapped), *rest, cut)
     assert not seen
-    plain, _ = slices.row_means(dy, x, *given, cut)
+    plain, _ = slices.row_means(dy, x, *rest, cut)
     assert seen
     torch.testing.assert_close(wrapped.as_subclass(torch.Tensor), plain)
 

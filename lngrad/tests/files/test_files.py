@@ -399,7 +399,7 @@ def test_what_appears_in_the_last_moment_is_not_replaced(tmp_path, suffix, with_
         monkeypatch.setattr("lngrad.files.writing.ctypes.CDLL", lambda *_, **__: object())
     path, array, publish = tmp_path / f"out{suffix}", sample((4, 3), "float32"), writing._publish
     monkeypatch.setattr(
-        writing, "_publish", lambda *given: (appear(path, "folder" if suffix else "file"), publish(*given))
+        writing, "_publish", lambda *arguments: (appear(path, "folder" if suffix else "file"), publish(*arguments))
     )
     with pytest.raises(FileFormatError, match="appeared meanwhile, and is not replaced; the content is in"):
         write(path, {"dx": array})
@@ -424,7 +424,7 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_success(tmp_
     monkeypatch.setattr(
         os, "fsync", lambda place: (steps.append(os.readlink(f"/proc/self/fd/{place}")), fsync(place))[1]
     )
-    monkeypatch.setattr(writing, "_publish", lambda *given: (steps.append("renamed"), publish(*given)))
+    monkeypatch.setattr(writing, "_publish", lambda *arguments: (steps.append("renamed"), publish(*arguments)))
     path = tmp_path / f"out{suffix}"
     write(path, {"dx": sample((4, 3), "float32"), "dgamma": sample((3,), "float32")})
     renamed = steps.index("renamed")
@@ -459,7 +459,7 @@ def test_a_copy_of_the_disk_after_success_has_everything(tmp_path, seconds):
         for suffix in SUFFIXES:
             write(at / f"new{suffix}", arrays)
             write(at / f"late{suffix}", arrays, sync=False)
-        write(at / "old.npz", {name: -one for name, one in arrays.items()}, replace=True)
+        write(at / "old.npz", {name: -array for name, array in arrays.items()}, replace=True)
         write_tensor(at / "one.npy", arrays["dx"])
         write(at / "last.npz", arrays, sync=False)
         time.sleep(seconds)
@@ -470,8 +470,8 @@ def test_a_copy_of_the_disk_after_success_has_everything(tmp_path, seconds):
     try:
         for suffix in SUFFIXES:
             found = read_tensors(at / f"new{suffix}", tuple(arrays)).arrays
-            for name, one in arrays.items():
-                check_same_bits(found[name], one)
+            for name, array in arrays.items():
+                check_same_bits(found[name], array)
         check_same_bits(read_tensors(at / "old.npz", ("dx",)).arrays["dx"], -arrays["dx"])
         check_same_bits(np.load(at / "one.npy"), arrays["dx"])
         assert not (at / "last.npz").exists() or not (at / "last.npz").stat().st_size

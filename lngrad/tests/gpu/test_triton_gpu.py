@@ -90,7 +90,7 @@ def tensor(array: Any) -> Any:
 
 
 def tensors(inputs: Inputs) -> tuple[Any, ...]:
-    return tuple(map(tensor, (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)))
+    return tuple(map(tensor, inputs.arguments))
 
 
 def backward(*arguments: Any, **options: Any) -> Grads:
@@ -313,10 +313,10 @@ def family(inputs: Inputs, directions: str = "forward backward", place: Any = te
     for direction in directions.split():
         operator = {"forward": (RMS_FORWARD, FORWARD), "backward": (RMS_BACKWARD, BACKWARD)}[direction][norm.centred]
         x = inputs.x if direction == "forward" else inputs.total
-        given = {**vars(inputs), "x": x, **outs.get("given", {})}
+        named = {**vars(inputs), "x": x, **outs.get("given", {})}
         if inputs.residual is not None:
             operator = WITH_RESIDUAL[operator]
-        arrays = tuple(place(given[name]) for name in operator.inputs)
+        arrays = tuple(place(named[name]) for name in operator.inputs)
         mask, out = outs.get("mask", operator.everything), outs.get("out")
         if out is not None:  # which of the arguments a result takes the place of
             named = dict(zip(operator.inputs, arrays, strict=True))
@@ -459,9 +459,9 @@ def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch:
         parts["dy"], tensor(inputs.total), shape, parts["mean"], parts["rstd"], gamma, (True, True, switches.centred),
         parts.get("dtotal"), *switches[:2],
     )  # fmt: skip
-    forward_there, grads_there = ([one for one in there if one.numel()] for there in (results, grads))
-    for got, there in zip(family(inputs), (forward_there, grads_there), strict=True):
-        check_same_bits(tuple(one for one in got if one is not None), tuple(there))
+    forward_there, grads_there = ([result for result in on_device if result.numel()] for on_device in (results, grads))
+    for got, on_device in zip(family(inputs), (forward_there, grads_there), strict=True):
+        check_same_bits(tuple(result for result in got if result is not None), tuple(on_device))
 
 
 # --- Bits -----------------------------------------------------------------------------------------------------------
@@ -587,9 +587,9 @@ def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.Monkey
     pieces = triton_run._pieces
 
     def spied(*arguments: Any) -> Any:
-        made = pieces(*arguments)
-        seen.extend(piece.data_ptr() % 16 for piece in made)
-        return made
+        cut = pieces(*arguments)
+        seen.extend(piece.data_ptr() % 16 for piece in cut)
+        return cut
 
     monkeypatch.setattr(triton_run, "_pieces", spied)
     for columns in (13, 201):
@@ -686,24 +686,24 @@ def exact_case(M: int, N: int, dtype: str) -> tuple[tuple[Any, ...], Grads, Forw
     xhat = rng.permuted(np.tile(rng.permuted(np.resize([1.0, -1.0], N)), (M, 1)), axis=1)  # a mean of 0, squares of 1
     gamma, beta = rng.choice([-2.0, -1.0, 0.5, 1.0, 2.0], (2, N))
     dy, x = rng.integers(-3, 4, (M, N)).astype(float), mean + spread * xhat
-    given = [one.astype(kind) for one in (dy, x)] + [one.astype("float32") for one in (mean, 1 / spread)]
-    given += [one.astype(kind) for one in (gamma, beta)]
-    grads = reference.layer_norm_backward(*given[:5])
+    arrays = [array.astype(kind) for array in (dy, x)] + [array.astype("float32") for array in (mean, 1 / spread)]
+    arrays += [array.astype(kind) for array in (gamma, beta)]
+    grads = reference.layer_norm_backward(*arrays[:5])
     forward = xhat * gamma + beta, mean, 1 / spread
     return (
-        tuple(given),
-        Grads(*(one.astype(kind) for one in grads)),
-        Forward(*(one.astype(to) for one, to in zip(forward, (kind, "float32", "float32"), strict=True))),
+        tuple(arrays),
+        Grads(*(array.astype(kind) for array in grads)),
+        Forward(*(array.astype(to) for array, to in zip(forward, (kind, "float32", "float32"), strict=True))),
     )
 
 
 def check_exact(M: int, N: int, dtype: str, device: str) -> None:
-    given, grads, made = exact_case(M, N, dtype)
-    dy, x, mean, rstd, gamma, beta = (tensor(one).to(device) for one in given)
+    arrays, grads, results = exact_case(M, N, dtype)
+    dy, x, mean, rstd, gamma, beta = (tensor(array).to(device) for array in arrays)
     problem, arrays = Problem.forward(x, gamma, beta)
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are not there, without an eps
         got = *backward(dy, x, mean, rstd, gamma), *execute(triton_gpu.plan(problem, 1), (*arrays, 0.0))
-    for result, right in zip(on_the_host(got), (*grads, *made), strict=True):
+    for result, right in zip(on_the_host(got), (*grads, *results), strict=True):
         check_same_bits(result.double().numpy().reshape(right.shape) + 0.0, right.astype(float) + 0.0)  # -0 is 0
 
 
@@ -717,9 +717,11 @@ def test_exact_numbers_have_one_rounding(M: int, N: int, dtype: str) -> None:
 @pytest.mark.parametrize("name", Grads._fields)
 def test_a_number_off_by_one_bit_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = backward
-    off = {name: lambda one: torch.nextafter(one, one + 1)}
+    off = {name: lambda grad: torch.nextafter(grad, grad + 1)}
     monkeypatch.setitem(
-        globals(), "backward", lambda *given: (g := right(*given))._replace(**{name: off[name](getattr(g, name))})
+        globals(),
+        "backward",
+        lambda *arguments: (g := right(*arguments))._replace(**{name: off[name](getattr(g, name))}),
     )
     with pytest.raises(AssertionError):
         check_exact(5, 64, "float32", "cpu")
@@ -766,14 +768,14 @@ def ordered(monkeypatch: pytest.MonkeyPatch) -> None:
 def ordered_bits(name: str, how: str = "", device: str = "cpu") -> dict[str, str]:
     """Hashes of a forward's and a backward's results, which are right; `how` says how rows lie, as strided() takes it."""
     call = ORDERED[name]
-    given = call.inputs()
+    arrays = call.inputs()
     if not call.normalization.centred:
-        given["mean"] = np.zeros_like(given["mean"])
-    inputs = Inputs(**given, normalized=1, normalization=call.normalization)
+        arrays["mean"] = np.zeros_like(arrays["mean"])
+    inputs = Inputs(**arrays, normalized=1, normalization=call.normalization)
 
     def place(array: Any) -> Any:
-        made = None if array is None else tensor(array).to(device)
-        return strided(made, how) if how and array is not None and array.ndim == 2 else made
+        placed = None if array is None else tensor(array).to(device)
+        return strided(placed, how) if how and array is not None and array.ndim == 2 else placed
 
     results = [type(part)(*on_the_host(part)) for part in family(inputs, place=place)]
     check_forward(results[0], inputs)
@@ -816,7 +818,7 @@ def test_another_order_has_other_bits(wrong: str, monkeypatch: pytest.MonkeyPatc
             lambda values, *of: tl.sum(values, len(values.shape) - 1, keep_dims=len(values.shape) == 2),
         ),
         "columns": ("column_sum", lambda values: tl.sum(values, 0)),
-        "products": ("multiply_add", lambda one, other, value: value + one * other),
+        "products": ("multiply_add", lambda factor, other, value: value + factor * other),
         "off": ("_ORDERED", tl.constexpr(False)),
     }
     monkeypatch.setattr(kernels, *plainly[wrong])
@@ -874,11 +876,11 @@ def test_on_a_device(case: Case, dtype: str) -> None:
 @pytest.mark.parametrize("case", [*SMALL, *LOOPS], ids=str)
 def test_norms_on_a_device(norm: dict[str, Any], case: Case, dtype: str) -> None:
     inputs = make_inputs(case, dtype, **norm)
-    given = {name: tensor(array).cuda() for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}
-    there = replace(inputs, **given)
+    arrays_there = {name: tensor(array).cuda() for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}
+    on_device = replace(inputs, **arrays_there)
     for _ in range(2):
-        check_forward(type(norms.forward(inputs))(*on_the_host(norms.forward(there))), inputs)
-        arrays = replace(there, x=tensor(inputs.total).cuda(), residual=None)
+        check_forward(type(norms.forward(inputs))(*on_the_host(norms.forward(on_device))), inputs)
+        arrays = replace(on_device, x=tensor(inputs.total).cuda(), residual=None)
         check_grads(type(norms.backward(inputs))(*on_the_host(norms.backward(arrays))), inputs)
 
 
@@ -933,8 +935,8 @@ def test_mixed_on_a_device(columns: int, dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1024, 131072])
 def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
-    from lngrad.bench import cuda
     from lngrad.bench.cases import Job
+    from peer_libraries import cuda
 
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GiB of the device's memory")

@@ -68,7 +68,7 @@ def run(x: Any, gamma: Any, monkeypatch: pytest.MonkeyPatch, eps: float = 1e-5) 
     """A forward of tensors on the CPU as if they were on a device."""
     problem, arrays = Problem.forward(x, gamma, None)
     plan = triton_gpu.plan(problem, 1)
-    outputs = tuple(torch.empty(one.shape, dtype=getattr(torch, one.dtype)) for one in problem.outputs())
+    outputs = tuple(torch.empty(output.shape, dtype=getattr(torch, output.dtype)) for output in problem.outputs())
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "INTERPRETED", False)
         plan.run(plan, (*arrays, eps), outputs, torch.empty(plan.workspace_bytes, dtype=torch.uint8))
@@ -191,25 +191,27 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
     x, gamma = torch.randn(40, 64), torch.randn(64)
     problem, arrays = Problem.forward(x, gamma, None)
     plan = triton_gpu.plan(problem, 1)
-    key = calls.key_of_call(FORWARD, arrays, None, None, FORWARD.everything, None, 0.0, 1.0, False, False)
+    key = calls.key_of_call(
+        FORWARD, arrays, None, None, FORWARD.everything, None, calls.Switches(0.0, 1.0, False, True)
+    )
     monkeypatch.setattr(kernels, "INTERPRETED", False)
-    made: list[str] = []
+    devices: list[str] = []
 
     def empty(kind: str, output: Output, device: str) -> Any:
-        made.append(device)
+        devices.append(device)
         return torch.empty(output.shape)
 
     monkeypatch.setattr(calls, "empty", empty)
     monkeypatch.setattr(calls, "scratch", lambda nbytes, device: torch.empty(nbytes, dtype=torch.uint8))
-    there = replace(plan, problem=replace(problem, device="cuda:0"))
-    calls.keep(key, there)
+    elsewhere = replace(plan, problem=replace(problem, device="cuda:0"))
+    calls.keep(key, elsewhere)
     call = calls.find(key)
     assert call is not None
     for _ in range(2):
         results = call.run(arrays, (1e-5,))
         assert [tuple(result.shape) for result in results] == [(40, 64), (40, 1), (40, 1)]
-        assert made == ["cuda:0"] * 3
-        made.clear()
+        assert devices == ["cuda:0"] * 3
+        devices.clear()
     named = dict(zip(kernel.arg_names, kernel.direct[-1][1], strict=True))
     assert (named["x"], named["y"], named["rstd"]) == (x.data_ptr(), results[0].data_ptr(), results[2].data_ptr())
     x.untyped_storage().resize_(64)
@@ -265,7 +267,7 @@ for M, N in ((8, 64), (200, 64), (8, 20000)):
 """
 
 
-@pytest.mark.parametrize("architecture", [90, *(pytest.param(one, marks=pytest.mark.slow) for one in (80, 100))])
+@pytest.mark.parametrize("architecture", [90, *(pytest.param(other, marks=pytest.mark.slow) for other in (80, 100))])
 def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architecture: int) -> None:
     """Their parameters are what pack takes them for: by another Triton's, a warning would say so."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
@@ -288,7 +290,7 @@ def arguments() -> tuple[Any, ...]:
 
     assert not kernels.INTERPRETED
     inputs = make_inputs(Case((300,), (768,)), "float32")
-    return tuple(torch.from_numpy(a).cuda() for a in (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma))
+    return tuple(torch.from_numpy(a).cuda() for a in inputs.arguments)
 
 
 def on_the_host(results: Any) -> tuple[Any, ...]:
@@ -343,9 +345,9 @@ def test_a_second_device(arguments: tuple[Any, ...]) -> None:
         pytest.skip("one device")
     expected = on_the_host(lngrad.layer_norm_backward(*arguments))
     assert torch.cuda.current_device() == 0
-    there = lngrad.layer_norm_backward(*(argument.to("cuda:1") for argument in arguments))
-    assert there.dx.device.index == 1
-    check_same_bits(on_the_host(there), expected)
+    elsewhere = lngrad.layer_norm_backward(*(argument.to("cuda:1") for argument in arguments))
+    assert elsewhere.dx.device.index == 1
+    check_same_bits(on_the_host(elsewhere), expected)
 
 
 @pytest.mark.gpu

@@ -194,6 +194,7 @@ def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     make_plan = calls.make_plan
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
     forget()
+    calls.handler.forget()
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(lngrad_jax.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)

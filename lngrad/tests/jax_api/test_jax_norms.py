@@ -685,6 +685,7 @@ def test_samples_and_a_batch_of_gammas_are_one_call(monkeypatch):
     problems, make_plan = [], calls.make_plan
     monkeypatch.setattr(calls, "make_plan", lambda problem, *_: problems.append(problem) or make_plan(problem, *_))
     forget()
+    calls.handler.forget()
     x, scale = jnp.ones((3, 4, 8)), jnp.ones((3, 8))
     gradient = jax.jit(jax.grad(lambda *arrays: lngrad_jax.modulated_layer_norm(*arrays).sum(), (0, 1, 2)))
     jax.block_until_ready(gradient(x, scale, scale))

@@ -13,7 +13,7 @@ import numpy as np
 
 from lngrad.check.layouts import LAYOUTS, Guarded
 from lngrad.core.norms import NORMS, PLAIN
-from lngrad.core.problem import BACKWARD, WITH_RESIDUAL, Operator
+from lngrad.core.problem import Operator
 from lngrad.support.dtypes import ACCUMULATORS, DTYPES, accumulator_for, numpy_dtype
 from lngrad.typing import Array, Mask, Shape
 from soak.entries import ENTRIES
@@ -235,9 +235,9 @@ def inputs(call: Call) -> dict[str, Guarded | None]:
 
 
 def operators(call: Call) -> tuple[Operator, Operator]:
-    """The forward, and the backward whose results are three whatever the norm, the last None where it has no beta."""
+    """The forward and the backward."""
     norm = NORMS[call.norm]
-    return norm.forward, WITH_RESIDUAL[BACKWARD] if norm.residual else BACKWARD
+    return norm.forward, norm.backward
 
 
 def outputs(call: Call, given: Given, operator: Operator) -> tuple[Any, dict[str, Guarded]]:
@@ -257,16 +257,17 @@ def outputs(call: Call, given: Given, operator: Operator) -> tuple[Any, dict[str
             arrays[name] = array
     if call.out:
         for name in operator.outputs:
-            if name in ("mean", "rstd", "dgamma", "dbeta") and not (name == "dbeta" and len(masked(call)) == 2):
+            if name in ("mean", "rstd", "dgamma", "dbeta"):
                 shape = call.normalized if name.startswith("d") else _rows(call)
                 guards[name] = Guarded(shape, numpy_dtype(call.statistics), call.small)
     arrays |= {name: guard.array for name, guard in guards.items()}
     return (operator.results(*map(arrays.get, operator.outputs)) if arrays else None), guards
 
 
-def masked(call: Call) -> Mask:
-    """The mask without dbeta where the norm has no beta."""
-    return call.mask if NORMS[call.norm].normalization.centred else call.mask[:2]
+def wanted(call: Call) -> tuple[str, ...]:
+    """Names of the gradients that are wanted."""
+    outputs = NORMS[call.norm].backward.outputs
+    return tuple(name for name, is_wanted in zip(outputs, call.mask, strict=False) if is_wanted)
 
 
 def _rows(call: Call) -> Shape:

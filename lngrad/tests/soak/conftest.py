@@ -20,7 +20,7 @@ def soaked() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *WARNINGS, "-m", "soak", *map(str, options)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     return run

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, unprepared
-from lngrad.check.implementations.ours import _ACLNN_BACKWARD, _aclnn_backward, _aclnn_call, _each, public_functions
+from lngrad.check.implementations.ours import public_functions
 from lngrad.core.norms import NORMS, PLAIN
-from lngrad.core.problem import Grads
+from lngrad.core.problem import BACKWARD
 from lngrad.support.dtypes import from_torch, to_torch
 from lngrad.typing import Array
 
@@ -42,7 +42,7 @@ def _torch_functions_forward(a: Arguments) -> Any:
     return tuple(map(from_torch, results)) if isinstance(results, tuple) else from_torch(results)
 
 
-def _torch_functions_backward(a: Arguments) -> Grads:
+def _torch_functions_backward(a: Arguments) -> Any:
     import lngrad.torch
 
     t, shape, mask = a.map(_torch_tensor), a.normalized_shape, a.output_mask
@@ -50,10 +50,16 @@ def _torch_functions_backward(a: Arguments) -> Grads:
         grads = lngrad.torch.layer_norm_backward(
             t.dy, t.x, t.mean, t.rstd, t.gamma, normalized_shape=shape, output_mask=mask
         )
-        return Grads(*_each(grads, from_torch))
+        return _converted(a, grads, from_torch)
     switches = t.dtotal, a.normalization.centred, a.offset
-    operator = lngrad.torch.operators.norm_backward
-    return a.masked(map(from_torch, operator(t.dy, t.x, shape, t.mean, t.rstd, t.gamma, mask, *switches)))
+    mask = [name in a.wanted for name in BACKWARD.outputs]
+    grads = lngrad.torch.operators.norm_backward(t.dy, t.x, shape, t.mean, t.rstd, t.gamma, mask, *switches)
+    return a.masked(**dict(zip(BACKWARD.outputs, map(from_torch, grads), strict=True)))
+
+
+def _converted(a: Arguments, grads: Any, convert: Callable[[Any], Array]) -> Any:
+    """The operator's results, as NumPy arrays, of a tuple in its order."""
+    return a.operator.results(*(None if grad is None else convert(grad) for grad in grads))
 
 
 def _override_forward(a: Arguments) -> Array:
@@ -69,7 +75,7 @@ def _override_forward(a: Arguments) -> Array:
         return from_torch(torch.nn.functional.layer_norm(t.x, a.normalized_shape, t.gamma, t.beta, a.eps))
 
 
-def _override_backward(a: Arguments) -> Grads:
+def _override_backward(a: Arguments) -> Any:
     import torch
 
     from lngrad.torch import override
@@ -79,32 +85,31 @@ def _override_backward(a: Arguments) -> Grads:
         return _override_derivative(a)
     if a.mean.dtype != (a.x if a.gamma is None else a.gamma).dtype:
         raise NotApplicable("override: statistics in another dtype than weight's")
-    if a.gamma is None and (a.output_mask[1] or a.output_mask[2]):
+    if a.gamma is None and not {"dgamma", "dbeta"}.isdisjoint(a.wanted):
         raise NotApplicable("override: gradients of absent parameters")
     t, backward = a.map(_torch_tensor), torch.ops.aten.native_layer_norm_backward.default
     with override():
         grads = backward(t.dy, t.x, list(a.normalized_shape), t.mean, t.rstd, t.gamma, t.gamma, list(a.output_mask))
-    return Grads(*_each(grads, from_torch))
+    return _converted(a, grads, from_torch)
 
 
-def _override_derivative(a: Arguments) -> Grads:
+def _override_derivative(a: Arguments) -> Any:
     """aten::rms_norm has no backward of its own: its derivative, with the statistics of x."""
     import torch
 
     from lngrad.torch import override
 
     t = a.map(_torch_tensor)
-    leaves = [None if one is None else one.detach().requires_grad_(wanted)
-              for one, wanted in zip((t.x, t.gamma), a.output_mask[:2], strict=True)]  # fmt: skip
-    asked = [one for one in leaves if one is not None and one.requires_grad]
-    found: dict[int, Any] = {}
-    if asked:
-        with override(), torch.enable_grad():  # a finalizer may come where gradients are off
-            y = torch.nn.functional.rms_norm(leaves[0], a.normalized_shape, leaves[1], a.eps)
-            found = {id(one): grad for one, grad in zip(asked, torch.autograd.grad(y, asked, t.dy), strict=True)}
-    if a.gamma is None and a.output_mask[1]:
+    if a.gamma is None and "dgamma" in a.wanted:
         raise NotApplicable("override: gradients of absent parameters")
-    return Grads(*_each((*(found.get(id(one)) for one in leaves), None), from_torch))
+    leaves = {"dx": t.x.detach(), "dgamma": None if t.gamma is None else t.gamma.detach()}
+    wanted = {name: leaves[name].requires_grad_() for name in a.wanted}
+    if not wanted:
+        return a.masked()
+    with override(), torch.enable_grad():  # a finalizer may come where gradients are off
+        y = torch.nn.functional.rms_norm(leaves["dx"], a.normalized_shape, leaves["dgamma"], a.eps)
+        grads = torch.autograd.grad(y, list(wanted.values()), t.dy)
+    return a.masked(**{name: from_torch(grad) for name, grad in zip(wanted, grads, strict=True)})
 
 
 def _refuse_unlike_aten(a: Arguments) -> None:
@@ -127,17 +132,16 @@ def _jax_functions_forward(a: Arguments) -> Any:
         return tuple(map(np.asarray, results)) if isinstance(results, tuple) else np.asarray(results)
 
 
-def _jax_functions_backward(a: Arguments) -> Grads:
+def _jax_functions_backward(a: Arguments) -> Any:
     with _jax(a.x, a.gamma) as functions:
         t = a.map(_contiguous)
         options = {"normalized_shape": a.normalized_shape, "offset": a.offset, "dtotal": t.dtotal}
+        options |= {"output_mask": a.output_mask}
         if a.normalization.centred:
-            grads = functions.layer_norm_backward(
-                t.dy, t.x, t.mean, t.rstd, t.gamma, output_mask=a.output_mask, **options
-            )
-            return Grads(*_each(grads, np.asarray))
-        rms = functions.rms_norm_backward(t.dy, t.x, t.rstd, t.gamma, output_mask=a.output_mask[:2], **options)
-        return Grads(*_each((*rms, None), np.asarray))
+            grads = functions.layer_norm_backward(t.dy, t.x, t.mean, t.rstd, t.gamma, **options)
+        else:
+            grads = functions.rms_norm_backward(t.dy, t.x, t.rstd, t.gamma, **options)
+        return _converted(a, grads, np.asarray)
 
 
 def _contiguous(array: Array) -> Array:
@@ -155,7 +159,7 @@ def _jax(*arrays: Array | None) -> Iterator[Any]:
         yield lngrad.jax
 
 
-# Each operator with its arguments in its order, as _ACLNN_BACKWARD has them.
+# Each operator with its arguments in its order, as lngrad_ascend.referee's ACLNN_BACKWARD has them.
 _ACLNN_FORWARD = {
     "layer_norm": ("aclnnLayerNorm", "x normalized_shape gamma beta eps y mean rstd"),
     "rms_norm": ("aclnnRmsNorm", "x gamma eps y rstd"),
@@ -181,23 +185,28 @@ def _aclnn_refused(name: str, call: Callable[[], Any]) -> Any:
 
 
 def _aclnn_entry_forward(a: Arguments) -> Any:
+    from lngrad_ascend.referee import aclnn_call
+
     name, arguments = _ACLNN_FORWARD[a.norm]
     t = a.map(_aligned)
     rows = (*t.x.shape[: t.x.ndim - len(a.normalized_shape)], *(1,) * len(a.normalized_shape))
-    results: dict[str, Any] = {one: np.empty(rows, np.float32) for one in ("mean", "rstd")}
-    results |= {one: np.empty_like(t.x) for one in ("y", "total")}
-    _aclnn_refused(name, lambda: _aclnn_call(t, name, arguments, results))
-    return {one: results[one] for one in arguments.split() if one in results}
+    results: dict[str, Any] = {name: np.empty(rows, np.float32) for name in ("mean", "rstd")}
+    results |= {name: np.empty_like(t.x) for name in ("y", "total")}
+    _aclnn_refused(name, lambda: aclnn_call(t, name, arguments, results))
+    return {name: results[name] for name in arguments.split() if name in results}
 
 
-def _aclnn_entry_backward(a: Arguments) -> Grads:
-    if a.norm not in _ACLNN_BACKWARD:
+def _aclnn_entry_backward(a: Arguments) -> Any:
+    from lngrad_ascend.referee import ACLNN_BACKWARD, aclnn_backward
+
+    if a.norm not in ACLNN_BACKWARD:
         raise NotApplicable(f"aclnn: no operator has the gradients of {a.norm}")
     parameter = "float32" if a.norm != "layer_norm" else (a.x if a.gamma is None else a.gamma).dtype.name
-    mask = a.output_mask if a.norm == "layer_norm" else (True, True, a.normalization.centred)
-    t = replace(a.map(_aligned), output_dtypes=(a.x.dtype.name, parameter, parameter), output_mask=mask)
+    dtypes = {name: a.x.dtype.name if name == "dx" else parameter for name in a.operator.outputs}
+    t = replace(a.map(_aligned), declared=dtypes, names=a.names if a.norm == "layer_norm" else None)
     t = replace(t, dtotal=np.zeros_like(t.x)) if a.norm == "deep_norm" else t  # DeepNormGrad has none
-    return a.masked(_aclnn_refused(_ACLNN_BACKWARD[a.norm][0], lambda: _aclnn_backward(t)))
+    grads = _aclnn_refused(ACLNN_BACKWARD[a.norm][0], lambda: aclnn_backward(t))
+    return a.masked(**grads._asdict())
 
 
 # "torch" and "jax" are lngrad.torch and lngrad.jax here.

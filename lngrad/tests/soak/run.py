@@ -25,7 +25,7 @@ from lngrad.errors import BackendUnavailable, OverlapError, ShapeError
 from lngrad.support.dtypes import SMALLEST, UNIT_ROUNDOFF, accumulator_for
 from lngrad.typing import Array, Shape
 from soak import formula
-from soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, masked, operators, outputs
+from soak.call import ENTRY_POINTS, Call, Given, draw, inputs, installed, operators, outputs, wanted
 from soak.entries import ENTRIES
 from soak.faults import REFUSED, SAME, inject
 
@@ -99,9 +99,13 @@ def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> No
         arrays: dict[str, Any] = (
             given if is_forward else {**given, "summand": given["x"] if "residual" in given else None}
         )
-        mask = (*masked(call), False)[:3]
         arguments = Arguments(
-            **arrays, normalized_shape=call.normalized, output_mask=mask, eps=_EPS, out=out, normalization=normalization
+            **arrays,
+            normalized_shape=call.normalized,
+            names=wanted(call),
+            eps=_EPS,
+            out=out,
+            normalization=normalization,
         )
         got: Any = prepare(arguments)()
         if isinstance(got, dict):
@@ -112,9 +116,9 @@ def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> No
     got = results()
     expected = _expected(call, rows, got, is_forward) if size else {}
     if not is_forward:
-        for name, wanted in zip(got, (*masked(call), False), strict=False):
-            if wanted == (got[name] is None):
-                raise Violation(f"{name}: {'missing' if wanted else 'there although masked off'}")
+        for name in kind.outputs:
+            if (is_wanted := name in wanted(call)) == (got[name] is None):
+                raise Violation(f"{name}: {'missing' if is_wanted else 'there although masked off'}")
     for name, guard in guards.items():
         if not guard.gaps_unchanged():
             raise Violation(f"{name}: memory between or around its elements was written")

@@ -171,14 +171,14 @@ IN_THE_FAMILY = [  # where, which norm, whose function, what it does wrong, and 
     ("numba_cpu", "deep_norm", "lngrad.layer_norm", _given(alpha=1.0), "total: at"),
     ("torch", "add_rms_norm", "lngrad.torch.add_rms_norm", _total_for_y, "y: at"),
     ("jax", "deep_norm", "lngrad.jax.add_layer_norm", _given(alpha=1.0), "total: at"),
-    ("aclnn", "add_layer_norm", "lngrad.check.implementations.ours._ACLNN_BACKWARD", " dtotal", "dx: at"),
+    ("aclnn", "add_layer_norm", "lngrad_ascend.referee.ACLNN_BACKWARD", " dtotal", "dx: at"),
 ]
 
 
 @pytest.mark.parametrize(("entry_point", "norm", "target", "change", "reason"), IN_THE_FAMILY)
 def test_a_planted_mistake_in_the_family_is_found(entry_point, norm, target, change, reason, monkeypatch):
-    if entry_point in ("torch", "jax"):
-        pytest.importorskip(entry_point)
+    if entry_point in ("torch", "jax", "aclnn"):
+        pytest.importorskip(entry_point.replace("aclnn", "lngrad_ascend"))
     right = pkgutil.resolve_name(target)
     if isinstance(right, dict):
         name, arguments = right[norm]

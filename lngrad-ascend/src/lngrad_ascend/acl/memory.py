@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right, insort
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -27,13 +28,14 @@ FIRST_ADDRESS = 0x12C0_0000_0000
 ALIGNMENT = 64  # of a block's start, as documented
 
 
+@dataclass(eq=False, slots=True)
 class Block:
     """One allocation. ``memory`` outlives aclrtFree for as long as an array looks at it; ``alive`` does not."""
 
-    __slots__ = ("address", "alive", "memory", "reserved")
-
-    def __init__(self, address: Address, memory: Bytes, reserved: int):
-        self.address, self.memory, self.reserved, self.alive = address, memory, reserved, True
+    address: Address
+    memory: Bytes
+    reserved: int
+    alive: bool = True
 
 
 class Region(NamedTuple):

@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 from lngrad.cli.signature import with_options
-from lngrad.cli.terminal import FAILED, REFUSED, existing, fail, given, say, working
+from lngrad.cli.terminal import FAILED, REFUSED, existing, fail, files_exist, say, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.support.dtypes import DTYPES
 from lngrad_ascend.cli.options import SocName, run_file
@@ -36,7 +36,7 @@ class RunOptions:
 
     context: typer.Context
     file: Annotated[
-        Path | None, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=given)
+        Path | None, Argument(metavar="KERNEL.CPP", help="The C++ file.", show_default=False, callback=files_exist)
     ] = None
     kernel: Annotated[
         str | None, Option(help="The kernel function; a template with its arguments: name<0>.", show_default=False)
@@ -51,7 +51,9 @@ class RunOptions:
     ] = None
     project: Annotated[
         Path | None,
-        Option(help="In the file's place: a folder with op_host and op_kernel, as msopgen makes it.", callback=given),
+        Option(
+            help="In the file's place: a folder with op_host and op_kernel, as msopgen makes it.", callback=files_exist
+        ),
     ] = None
     shape: Annotated[
         list[str] | None, Option(help="With --project: an input that is drawn at random.", metavar="NAME=SIZES")
@@ -65,10 +67,14 @@ class RunOptions:
         list[str] | None, Option(help="NAME=FILE.npy: write an array after the run.", metavar="NAME=FILE")
     ] = None
     workspace: Annotated[int | None, Option(help="Bytes of workspace.", show_default="none")] = None
-    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields.", callback=given)] = None
+    tiling: Annotated[Path | None, Option(help="Its bytes (.bin), or a .json of fields.", callback=files_exist)] = None
     tiling_key: Annotated[int, Option(help="What TILING_KEY_IS compares with.")] = 0
-    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None
-    header: Annotated[list[Path] | None, Option(help="A header to include ahead of the file.", callback=given)] = None
+    include: Annotated[
+        list[Path] | None, Option("-I", help="A folder to search for headers.", callback=files_exist)
+    ] = None
+    header: Annotated[
+        list[Path] | None, Option(help="A header to include ahead of the file.", callback=files_exist)
+    ] = None
     define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None
     soc: SocName = None
     strictness: Annotated[Strictness, Option(help="checked: what CANN's checker reports is an error.")] = "checked"

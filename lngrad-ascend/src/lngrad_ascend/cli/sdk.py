@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from lngrad.cli.terminal import FAILED, REFUSED, completing, fail, given, new_table, say, working
+from lngrad.cli.terminal import FAILED, REFUSED, completing, fail, files_exist, new_table, say, working
 from lngrad.errors import printable
 from lngrad_ascend.cli.options import SocName, run_file, soc_names
 
@@ -67,6 +67,7 @@ def sdk(
     from lngrad_ascend.sdk import Settings, is_toolkit, write_toolkit
     from lngrad_ascend.sdk import cflags as compile_flags
     from lngrad_ascend.sdk import libs as link_flags
+    from lngrad_ascend.sdk.toolkit import host
 
     chosen = {"soc": soc, "cann": cann, "mode": mode, "rounding": rounding, "unified": unified or None}
     try:
@@ -88,18 +89,22 @@ def sdk(
     with working(f"building {folder}"):
         write_toolkit(folder, settings)
     say(f"{folder}: headers, library, set_env.sh; see {folder / 'README.md'}")
+    if python := host(folder):
+        say(f"warning: {python} has no shared library: programs start only by lngrad sdk {folder} --run FILE", err=True)
 
 
 def kernel_test(
     folder: Annotated[
-        Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.", callback=given)
+        Path, Argument(metavar="DIR", help="The operator's folder, with tests/ut/op_kernel.", callback=files_exist)
     ],
     gtest: Annotated[
         Path | None,
-        Option(help="A folder with include/gtest and libgtest.", show_default="the system's", callback=given),
+        Option(help="A folder with include/gtest and libgtest.", show_default="the system's", callback=files_exist),
     ] = None,
     define: Annotated[list[str] | None, Option("-D", help="A macro: NAME or NAME=VALUE.")] = None,
-    include: Annotated[list[Path] | None, Option("-I", help="A folder to search for headers.", callback=given)] = None,
+    include: Annotated[
+        list[Path] | None, Option("-I", help="A folder to search for headers.", callback=files_exist)
+    ] = None,
     soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
     mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
     cycles: Annotated[bool, Option("--cycles", help="Print how long each launch would take, by a model.")] = False,

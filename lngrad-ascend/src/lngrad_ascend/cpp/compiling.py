@@ -19,7 +19,7 @@ from lngrad.errors import LngradError, page
 from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
-from lngrad_ascend.cpp.headers import digest, header_files, write_headers
+from lngrad_ascend.cpp.headers import digest, header_files, write_files
 from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
@@ -219,7 +219,7 @@ def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tu
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
-        write_headers(draft / "include")
+        write_files(draft / "include", header_files())
         if AHEAD in text:
             link_precompiled(draft / "include", compiler(), FLAGS, options)
         entry = draft / "entry.cpp"

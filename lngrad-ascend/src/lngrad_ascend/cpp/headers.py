@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import typing
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -102,12 +103,12 @@ namespace tiling {{
 """
 
 
-def write_headers(folder: Path) -> None:
-    """Write every header into an include folder."""
-    for header, content in header_files().items():
-        path = folder / header
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files by their paths in a folder."""
+    for name, text in texts.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
 def digest(content: bytes) -> str:

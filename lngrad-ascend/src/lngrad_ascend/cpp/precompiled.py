@@ -16,7 +16,7 @@ from pathlib import Path
 from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, run_compiler
 from lngrad_ascend import soc as socs
-from lngrad_ascend.cpp.headers import digest, own_headers, write_headers
+from lngrad_ascend.cpp.headers import digest, own_headers, write_files
 
 AHEAD = '#include "lngrad/ahead.h"'
 TYPE_MACROS = "-DLNGRAD_TYPE_MACROS"
@@ -54,7 +54,7 @@ def _precompiled(folder: Path, command: tuple[str, ...], version: str) -> Path |
         return path
     with tempfile.TemporaryDirectory() as name, suppress(OSError):
         include, compiled = Path(name) / "include", Path(name) / "ahead.gch"
-        write_headers(include)
+        write_files(include, own_headers())
         header = ["-x", "c++-header", f"-I{include}", str(include / _HEADER), "-o", str(compiled)]
         if run_compiler([*command, *header]).returncode == 0:
             keep(path, compiled.read_bytes())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from lngrad_ascend import acl
 from lngrad_ascend.acl.memory import FIRST_ADDRESS
-from lngrad_ascend.sdk.marshal import CALL_WORDS, DEVICE_SPAN, LIST_WORDS, RESULT_WORDS, TEXT_BYTES, Dispatcher
+from lngrad_ascend.sdk.marshal import CALL_WORDS, DEVICE_SPAN, LIST_WORDS, RESULT_WORDS, TEXT_BYTES, entry_points
 from lngrad_ascend.sdk.pointers import FIRST_HANDLE, HANDLE_SPAN, reserve
 from lngrad_ascend.soc import Settings
 
@@ -45,7 +45,7 @@ class _Threads(threading.local):
 
 def attach(place: int, settings: Settings) -> None:
     """Write the callback's address to `place`, where the C half looks for it."""
-    dispatcher, threads = Dispatcher(settings.unified), _Threads(settings)
+    functions, threads = entry_points(settings.unified), _Threads(settings)
     reserve(FIRST_HANDLE, HANDLE_SPAN)
     reserve(FIRST_ADDRESS, DEVICE_SPAN)
 
@@ -55,7 +55,7 @@ def attach(place: int, settings: Settings) -> None:
         if number < 0:
             _serve_library(number, frame)
             return
-        results, values, text = dispatcher.call(number, words)
+        results, values, text = functions[number](words)
         _write_words(frame + _RESULTS, results)
         _write_words(frame + _LIST, values)
         if text is not None:

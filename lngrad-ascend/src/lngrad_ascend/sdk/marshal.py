@@ -27,8 +27,8 @@ CALL_WORDS, RESULT_WORDS, LIST_WORDS, TEXT_BYTES = 16, 8, 32, 4096
 DEVICE_SPAN = 1 << 42  # bytes of addresses that are taken for the device's
 MAX_ELEMENTS = 1 << 20  # of a list; an array of dimensions, a mask, a list of tensors has a few
 
-# How an element of a list lies in memory: the format of struct, and its bytes.
-ELEMENTS = {"int64_t": ("q", 8), "float": ("f", 4), "bool": ("?", 1)} | dict.fromkeys(HANDLES, ("q", 8))
+# How an element of a list lies in memory: the format of struct.
+FORMATS = {"int64_t": "q", "float": "f", "bool": "?"} | dict.fromkeys(HANDLES, "q")
 
 Words = list[int]
 Reader = Callable[["_Call", int], Any]
@@ -51,16 +51,10 @@ class _Call(NamedTuple):
     used: list[tuple[int, Any]]  # handles that came with it
 
 
-class Dispatcher:
-    """All functions of the table, by number, over one set of handles. `unified`: host memory may be the device's."""
-
-    def __init__(self, unified: bool = False) -> None:
-        self.handles = Handles()
-        self._entries = tuple(_Entry(function, self.handles, unified) for function in FUNCTIONS.values())
-
-    def call(self, number: int, words: Words) -> Reply:
-        """Reply the call of a function by its number in the table. Never raises."""
-        return self._entries[number].call(words)
+def entry_points(unified: bool) -> list[Callable[[Words], Reply]]:
+    """Return all functions of the table over one set of handles; none raises. `unified`: host memory may be the device's."""
+    handles = Handles()
+    return [_Entry(function, handles, unified).call for function in FUNCTIONS.values()]
 
 
 def implementation(function: Function) -> Callable[..., Any] | None:
@@ -180,8 +174,8 @@ def _list(call: _Call, parameter: Parameter, address: int, count: int) -> Any:
         return None if count or parameter.name == "stride" else ()
     if count > MAX_ELEMENTS:
         raise invalid_param(f"{parameter.name}: expected at most {MAX_ELEMENTS} elements, got {count}")
-    code, size = ELEMENTS[parameter.base]
-    values = struct.unpack(f"={count}{code}", _read(call, parameter.name, address, count * size))
+    whole = f"={count}{FORMATS[parameter.base]}"
+    values = struct.unpack(whole, _read(call, parameter.name, address, struct.calcsize(whole)))
     return [call.handles.object_of(value) for value in values] if parameter.base in HANDLES else values
 
 

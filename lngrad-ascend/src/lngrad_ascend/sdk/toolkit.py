@@ -24,7 +24,7 @@ from pathlib import Path
 import lngrad
 from lngrad.errors import LngradError
 from lngrad.support.compilers import c_compiler, run_compiler
-from lngrad_ascend.cpp.headers import header_files
+from lngrad_ascend.cpp.headers import header_files, write_files
 from lngrad_ascend.sdk import texts
 from lngrad_ascend.sdk.c_sources import entry_points, frame_header, headers
 from lngrad_ascend.soc import Settings, get
@@ -60,10 +60,7 @@ def write_toolkit(folder: Path, settings: Settings | None = None, flags: Sequenc
     is_new = not is_toolkit(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in _files(folder.resolve(), settings or Settings()).items():
-            place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text)
+        write_files(folder, _files(folder.resolve(), settings or Settings()))
         _build(folder, [*compiler, *FLAGS, *flags])
     except BaseException as reason:
         if is_new:  # half a folder would be neither empty nor a toolkit the next time

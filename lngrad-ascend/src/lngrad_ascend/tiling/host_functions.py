@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -44,13 +45,13 @@ def align_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
+@dataclass
 class Words:
     """The checks and the uint32 arithmetic of one call of a tiling function; lenient: go on as upstream, warn at `close`."""
 
-    def __init__(self, api: str, lenient: bool) -> None:
-        self.api = api
-        self.lenient = lenient
-        self._complaints: list[str] = []
+    api: str
+    lenient: bool
+    _complaints: list[str] = field(default_factory=list)
 
     def rule(self, holds: bool, text: str) -> None:
         """Raise ``text`` if the rule does not hold, or note it when lenient."""
@@ -160,8 +161,7 @@ def _matrix_shape(words: Words, srcShape: Sequence[int], typeSize: int) -> tuple
     words.rule(typeSize in (2, 4), f"typeSize: expected 2 (half) or 4 (float), got {typeSize}")
     dims = [int(size) for size in srcShape]
     words.rule(
-        len(dims) == 2 and all(size > 0 for size in dims),
-        f"srcShape: expected 2 sizes above 0, [A, R], got {dims}",
+        len(dims) == 2 and all(size > 0 for size in dims), f"srcShape: expected 2 sizes above 0, [A, R], got {dims}"
     )
     words.divisible(dims[-1])
     return words.word("srcShape[0]", dims[0]), words.word("srcShape[1]", dims[-1])
@@ -324,12 +324,7 @@ def rows_per_block(typeSize: int) -> int:
 
 
 def GetLayerNormGradMaxMinTmpSize(
-    srcShape: Sequence[int],
-    typeSize: int,
-    isReuseSource: bool,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
+    srcShape: Sequence[int], typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None, lenient: bool = False
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGrad, in bytes.
 
@@ -426,12 +421,7 @@ def GetLayerNormGradNDTilingInfo(
 
 
 def GetLayerNormGradBetaMaxMinTmpSize(
-    srcShape: Sequence[int],
-    typeSize: int,
-    isReuseSource: bool,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
+    srcShape: Sequence[int], typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None, lenient: bool = False
 ) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNormGradBeta, in bytes.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -112,23 +112,3 @@ def threads_of(text: str) -> tuple[int, ...]:
         if not number.isdigit() or int(number) == 0:
             raise ValueError(f"threads: expected positive numbers, for example 1,2, got {number!r}")
     return tuple(map(int, text.split(",")))
-
-
-def check_plot(settings: Settings, drawn: str, reason: Callable[[str], str | None]) -> None:
-    """Refuse a picture without bars before a run, which may take long.
-
-    Args:
-        settings: Of the run.
-        drawn: The scope that is drawn.
-        reason: Why a peer cannot be compared with, or None.
-
-    Raises:
-        ValueError: There will be nothing to draw.
-    """
-    scopes = ",".join(settings.scopes)
-    if drawn not in settings.scopes:
-        raise ValueError(f"plot: expected {drawn} among the scopes, since it is what is drawn, got {scopes}")
-    reasons = {name: reason(name) for name in settings.peers}
-    if None not in reasons.values():
-        got = ", ".join(f"{name} ({why})" for name, why in reasons.items()) or "none"
-        raise ValueError(f"plot: expected a peer that can be compared with, got {got}")

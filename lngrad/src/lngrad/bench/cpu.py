@@ -6,17 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 
 import lngrad
-from lngrad.bench.cases import DTYPES, MODEL_SHAPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
-from lngrad.bench.family import autograd, overridden, steps
+from lngrad.bench.cases import DTYPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.frameworks import Contestants, autograd, overridden
 from lngrad.bench.measure import TurnClock, keep_memory
-from lngrad.bench.peers import CPU_PEERS, NEED_OUTPUTS, jitted
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows, prepared, random_arguments, why_not
-from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
+from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, empty
 from lngrad.core.plan import make_plan
 from lngrad.core.problem import BACKWARD, FORWARD, RMS_BACKWARD, RMS_FORWARD, WITH_RESIDUAL, describe
@@ -46,13 +45,6 @@ SHAPES = (
 CALL_SHAPES = ((16384, 1024), (32768, 1024), (8192, 4096))
 LARGE_BYTES = 64 * 10**6
 
-# Forward and backward through a framework: the peer, and what prepares both.
-FRAMEWORKS = {
-    "override": ("torch", overridden),
-    "autograd": ("torch", autograd),
-    "jax": ("jax", jitted),
-}
-AS_CALLED = ("call", *FRAMEWORKS, "model")
 FLOATS = 1 << 24  # of each of the roofline's three arrays: 64 MiB, twice a large last-level cache
 
 # Import and first backward of a small problem, in a fresh process; prints seconds.
@@ -76,8 +68,7 @@ class CpuBench:
 
     call: the public function in the default environment, as a user meets it, outputs of 64 MB and
     more.
-    override, autograd, jax: forward and backward through a framework, in the default environment
-    too. model: a step of a transformer with our norms.
+    override, autograd: forward and backward through torch, in the default environment too.
     kernel: backward with the plan ready and memory for the results given; freed memory is kept, for all
     peers alike.
     forward: the same for the forward.
@@ -87,11 +78,15 @@ class CpuBench:
     What is timed as called comes first, since the others change how glibc keeps memory, for good.
     """
 
-    scopes = (*AS_CALLED, "kernel", "forward", "overhead", "first_call")
+    scopes: tuple[str, ...] = ("call", "override", "autograd", "kernel", "forward", "overhead", "first_call")
     dtypes: tuple[str, ...] = DTYPES
-    peers: tuple[str, ...] = ("torch", "onednn")
-    known_peers: Mapping[str, Implementation] = CPU_PEERS
-    drawn = "kernel"
+    peers: tuple[str, ...] = ("torch",)
+    known_peers: Mapping[str, Implementation] = {"torch": IMPLEMENTATIONS["torch"]}
+    # Scopes of forward and backward through a framework: the peer, and what prepares both.
+    frameworks: Mapping[str, tuple[str, Callable[[Arguments], Contestants]]] = {
+        "override": ("torch", overridden), "autograd": ("torch", autograd)
+    }  # fmt: skip
+    given_memory: Container[str] = ()  # peers that are timed only where results have their memory
 
     def jobs(self, settings: Settings, scope: str) -> list[Job]:
         """The jobs of a scope."""
@@ -103,10 +98,8 @@ class CpuBench:
             shapes = settings.shapes or (CALL_SHAPES[:1] if settings.quick else CALL_SHAPES)
             chosen = [Job(M, N, dtype) for M, N in shapes for dtype in settings.dtypes]
             return [job for job in chosen if settings.shapes or job.nbytes // 3 >= LARGE_BYTES]
-        if scope == "model":
-            return [Job(M, N, dtype, "step") for M, N in settings.shapes or MODEL_SHAPES for dtype in settings.dtypes]
-        op = "both" if scope in FRAMEWORKS else "forward" if scope == "forward" else "backward"
-        shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in FRAMEWORKS else SHAPES)
+        op = "both" if scope in self.frameworks else "forward" if scope == "forward" else "backward"
+        shapes = settings.shapes or (QUICK if settings.quick else MODULE_SHAPES if scope in self.frameworks else SHAPES)
         return [Job(M, N, dtype, op) for M, N in shapes for dtype in settings.dtypes]
 
     def contest(
@@ -114,7 +107,7 @@ class CpuBench:
     ) -> Contest:
         """Check the results of a job and prepare all contestants; see lngrad.bench.runner.Bench."""
         facts = {"backend": "numba_cpu"}
-        if scope not in AS_CALLED:
+        if scope != "call" and scope not in self.frameworks:
             keep_memory()
         if scope == "first_call":
             processes = FirstCalls(job.dtype)
@@ -123,21 +116,18 @@ class CpuBench:
             clock = lambda name, call: float(call())  # noqa: E731  # calls that time themselves
             return Contest(starts, clock, rounds, {}, facts=facts)
         rounds = QUICK_ROUNDS if settings.quick else settings.rounds
-        if scope == "model":
-            calls, versions = steps(job, peers, "cpu")
-            return Contest(calls, TurnClock(), rounds, versions, facts=facts)
         a = random_arguments(job)
-        if scope in FRAMEWORKS:
-            name, prepare = FRAMEWORKS[scope]
+        if scope in self.frameworks:
+            name, prepare = self.frameworks[scope]
             reason = why_not(self, name)
             if reason is not None:
                 raise NotApplicable(reason)
             calls, during = prepare(a)
-            return Contest(calls, TurnClock(), rounds, CPU_PEERS[name].versions(), during, facts=facts)
+            return Contest(calls, TurnClock(), rounds, self.known_peers[name].versions(), during, facts=facts)
         calls = {LNGRAD: _ours(scope, job, a)}
-        versions = {}
+        versions: dict[str, str] = {}
         for name, peer in peers.items():
-            if name in NEED_OUTPUTS and scope not in ("kernel", "forward"):
+            if name in self.given_memory and scope not in ("kernel", "forward"):
                 continue
             try:
                 if peer.set_threads is not None:
@@ -175,8 +165,8 @@ def _ours(scope: str, job: Job, a: Arguments) -> PreparedCall:
     pair = (FORWARD, BACKWARD) if a.normalization.centred else (RMS_FORWARD, RMS_BACKWARD)
     operator = pair[job.op == "backward"]
     operator = operator if a.residual is None else WITH_RESIDUAL[operator]
-    given = tuple(getattr(a, name) for name in operator.inputs)
-    problem, inputs = describe(operator, given, None, operator.everything, None, a.normalization)
+    arguments = tuple(getattr(a, name) for name in operator.inputs)
+    problem, inputs = describe(operator, arguments, None, operator.everything, None, a.normalization)
     plan = make_plan(problem, "numba_cpu")
     results = [None if output is None else empty("numpy", output) for output in problem.outputs()]
     arrays = (*inputs, *results)

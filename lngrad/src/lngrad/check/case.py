@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from lngrad.check.layouts import LAYOUTS
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import GatedGrads, Grads, Normalization
+from lngrad.core.problem import ROLES, GatedGrads, Grads, Normalization, Operator, RmsGrads, Role
 from lngrad.errors import FileFormatError
-from lngrad.support.dtypes import DTYPES, accumulator_for
+from lngrad.support.dtypes import DTYPES, accumulator_for, bytes_of
 from lngrad.typing import Shape
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
 ADDED = ("residual", "dtotal", "gate")  # inputs besides, where x has a residual or a gate
-OUTPUTS = ("dx", "dgamma", "dbeta")
+OF_ROWS = frozenset(name for name, role in ROLES.items() if role is Role.TENSOR)  # what has x's shape, results too
+
+Results: TypeAlias = Grads | RmsGrads | GatedGrads  # of a norm's backward, whose operator says which type
 
 # The lowest and highest value, equal for a constant; further ones are forced on elements spread over the array.
 # None: computed from x, for mean and statistic.
@@ -44,8 +47,8 @@ class CheckCase:
         source: Where it was read.
         lead, normalized: x has the shape (*lead, *normalized).
         dtype, gamma_dtype, statistics_dtype: Of dy and x; of gamma, None without one; of mean and the statistic.
-        output_dtypes: Of dx, dgamma, dbeta, as the case declares them; with a gate dgate, in dx's, is in dbeta's place.
-        output_mask: Which of the three are wanted; never dbeta where the norm has no beta.
+        output_dtypes: Of the results, by name; of those that are left out x's, dx's or gamma's.
+        wanted: Names of the results that are wanted; None: all.
         third: What the statistic is: rstd, or the variance that eps is added to.
         eps: Used with a variance, and where statistics are computed from x.
         ranges: Of each input, by its name.
@@ -53,7 +56,7 @@ class CheckCase:
         surface: The implementation that the case is written for, or None for any.
         standard: The name of the rule to judge by, None for the command's.
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
-        norm: Which one it is, by its name in NORMS.
+        norm: Its name in NORMS. Results that it does not have are dropped from output_dtypes and wanted.
         seed: Of its inputs; None for the run's.
         zeros: Inputs whose every fifth column is 0.
         layouts: How inputs lie in memory, by name, where that is not contiguous.
@@ -70,8 +73,8 @@ class CheckCase:
     dtype: str
     gamma_dtype: str | None
     statistics_dtype: str
-    output_dtypes: tuple[str, str, str]
-    output_mask: tuple[bool, bool, bool] = (True, True, True)
+    output_dtypes: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] | None = None
     third: Literal["rstd", "variance"] = "rstd"
     eps: float = 1e-5
     ranges: dict[str, Range] = field(default_factory=dict)
@@ -111,8 +114,8 @@ class CheckCase:
     @property
     def output_nbytes(self) -> int:
         """Of the outputs that are wanted."""
-        shapes = zip(self.results(), self.output_dtypes, self.output_mask, strict=True)
-        return sum(math.prod(shape) * DTYPES[dtype].itemsize for shape, dtype, wanted in shapes if wanted)
+        shapes = self.shapes_of_results()
+        return sum(math.prod(shapes[name]) * bytes_of(self.output_dtypes[name]) for name in self.wanted or ())
 
     @property
     def normalization(self) -> Normalization:
@@ -133,14 +136,37 @@ class CheckCase:
         return (*self.lead[:1], *(1,) * (len(self.lead) - 1), *self.normalized) if is_own else self.normalized
 
     @property
-    def grads(self) -> type[Grads]:
-        """The type of its results."""
-        return GatedGrads if self.gated else Grads  # type: ignore[return-value]  # with another name for the last
+    def operator(self) -> Operator:
+        """The backward that is checked: it names the results."""
+        return NORMS[self.norm].backward
 
-    def results(self, rows: int | None = None) -> tuple[Shape, Shape, Shape]:
-        """The shapes of its results, or of those of some rows."""
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The results by name."""
+        return self.operator.outputs
+
+    @property
+    def output_mask(self) -> tuple[bool, ...]:
+        """Whether each result is wanted, as files and functions have it."""
+        return tuple(name in (self.wanted or ()) for name in self.outputs)
+
+    def results(self, arrays: Mapping[str, Any]) -> Results:
+        """The results, of arrays by name; None where there is none."""
+        of_type: Any = self.operator.results
+        results: Results = of_type(**{name: arrays.get(name) for name in self.outputs})
+        return results
+
+    def shapes_of_results(self, rows: int | None = None) -> dict[str, Shape]:
+        """Shapes of the results by name, or of those of some rows."""
         x = self.shape if rows is None or rows == self.M else (rows, *self.normalized)
-        return x, self.parameters, x if self.gated else self.parameters
+        return {name: x if name in OF_ROWS else self.parameters for name in self.outputs}
+
+    def of_norm(self, norm: str) -> CheckCase:
+        """The same case of another norm. A result that this one lacks is wanted if all that only this one has are."""
+        outputs, wanted = NORMS[norm].backward.outputs, self.wanted or ()
+        all_dropped = all(name in wanted for name in self.outputs if name not in outputs)
+        kept = (name for name in outputs if (name in wanted if name in self.outputs else all_dropped))
+        return replace(self, norm=norm, wanted=tuple(kept))
 
     @property
     def label(self) -> str:
@@ -165,16 +191,20 @@ class CheckCase:
                 raise FileFormatError(f"{self.source}: case {self.name!r}: {name}: expected {expected}, got {got}")
 
         need(self.norm in NORMS, "norm", f"one of {', '.join(NORMS)}", repr(self.norm))
-        if self.gated:
-            object.__setattr__(self, "output_dtypes", (*self.output_dtypes[:2], self.output_dtypes[0]))
-        elif not self.normalization.centred:
-            object.__setattr__(self, "output_mask", (*self.output_mask[:2], False))
+        parameter = self.gamma_dtype or self.dtype
+        default = {
+            name: self.output_dtypes.get("dx", self.dtype) if name in OF_ROWS else parameter for name in self.outputs
+        }
+        declared = {name: self.output_dtypes.get(name, dtype) for name, dtype in default.items()}
+        object.__setattr__(self, "output_dtypes", declared)
+        wanted = self.outputs if self.wanted is None else self.wanted
+        object.__setattr__(self, "wanted", tuple(name for name in self.outputs if name in wanted))
         need(1 <= len(self.shape) <= 8, "x", "1 to 8 dimensions", len(self.shape))
         need(bool(self.normalized), "normalized shape", "at least 1 dimension", "()")
         for size in self.shape:
             need(0 <= size < 2**48, "x", "sizes from 0 to 2^48", size)
-        dtypes = self.dtype, self.gamma_dtype or self.dtype, self.statistics_dtype, *self.output_dtypes
-        for name, dtype in zip(("dtype", "gamma", "statistics", *OUTPUTS), dtypes, strict=True):
+        dtypes = {"dtype": self.dtype, "gamma": parameter, "statistics": self.statistics_dtype, **declared}
+        for name, dtype in dtypes.items():
             need(dtype in DTYPES, name, f"one of {', '.join(DTYPES)}", repr(dtype))
         for name, values in self.ranges.items():
             if values is not None:
@@ -235,8 +265,7 @@ _MAX_ELEMENTS = 1 << 17
 _DTYPES = ("float32", "float32", "float32", "bfloat16", "float16", "float64")
 _EDGES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _RANGES: tuple[dict[str, Range], ...] = ({}, {}, {}, {"x": (9.0, 11.0)}, {"x": (-5.0, 5.0), "dy": (-5.0, 5.0)})
-_ALL = (True, True, True)
-_MASKS = (_ALL, _ALL, (True, False, True), (False, True, True), (True, False, False))
+_WANTED = (None, None, ("dx", "dbeta"), ("dgamma", "dbeta"), ("dx",))
 _LAYOUTS = ("shared", "every second", "reversed axes", "backwards", "offset", "corner")
 
 
@@ -257,16 +286,14 @@ def _case(number: int, seed: int) -> CheckCase:
         while math.prod(sizes) > _MAX_ELEMENTS >> 3:
             sizes[sizes.index(max(sizes))] //= 2
     while math.prod(lead) * math.prod(normalized) > _MAX_ELEMENTS:
-        one = lead if math.prod(lead) > math.prod(normalized) else normalized
-        one[one.index(max(one))] //= 2
+        larger = lead if math.prod(lead) > math.prod(normalized) else normalized
+        larger[larger.index(max(larger))] //= 2
     dtype = rng.choice(_DTYPES)
     gamma = rng.choice((dtype, dtype, accumulator_for(dtype), None))
-    parameter: Any = gamma or dtype
     layouts = {rng.choice(("dy", "x")): rng.choice(_LAYOUTS)} if lead and rng.random() < 0.2 else {}
     return CheckCase(
         name=f"fuzz {number}", source=Source(f"{FUZZ} {number + 1}"), lead=tuple(lead), normalized=tuple(normalized),
-        dtype=dtype, gamma_dtype=gamma, statistics_dtype=accumulator_for(dtype), output_dtypes=(dtype, parameter, parameter),
-        output_mask=rng.choice(_MASKS),
+        dtype=dtype, gamma_dtype=gamma, statistics_dtype=accumulator_for(dtype), wanted=rng.choice(_WANTED),
         third=rng.choice(("rstd", "rstd", "variance")), ranges={"mean": None, "statistic": None, **rng.choice(_RANGES)},
         layouts=layouts,
     )  # fmt: skip

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import Kernel, KernelError, Request
-from lngrad.check.case import CheckCase, Options
+from lngrad.check.case import CheckCase, Options, Results
 from lngrad.check.comparison import Comparison, Piece
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw
 from lngrad.core.machine import available_bytes
-from lngrad.core.problem import Grads
 from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.testing import error_share, gradient_scales
 
@@ -66,20 +65,20 @@ class CaseCalls:
         needed = self.case.nbytes + (outputs - 1) * self.case.output_nbytes + self.options.block_bytes
         return needed <= available_bytes()
 
-    def given(self, start: int, stop: int) -> DrawnInputs:
+    def drawn(self, start: int, stop: int) -> DrawnInputs:
         if self._drawn is None or (self._drawn.start, self._drawn.stop) != (start, stop):
             self._drawn = draw(self.case, self.seed, start, stop, self.options.max_bytes)
         return self._drawn
 
     def all_blocks(self) -> Iterator[DrawnInputs]:
-        return (self.given(*block) for block in self.blocks)
+        return (self.drawn(*block) for block in self.blocks)
 
     @property
     def called(self) -> Kernel:
         assert self.kernel is not None  # where dumps are judged, nothing is called
         return self.kernel
 
-    def call(self, request: Request, other: Kernel | None = None) -> Grads:
+    def call(self, request: Request, other: Kernel | None = None) -> Results:
         kernel = other or self.called
         if kernel.has_threads and request.threads is None:
             request = replace(request, threads=kernel.threads)
@@ -88,12 +87,12 @@ class CaseCalls:
         self.calls += kernel is self.kernel
         return kernel.call(request)
 
-    def placed(self, given: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
+    def placed(self, drawn: DrawnInputs | None = None, case: CheckCase | None = None) -> Request:
         """All rows as they are drawn, or others, in the kernel's memory."""
-        blocks = self.all_blocks() if given is None else iter([given])
+        blocks = self.all_blocks() if drawn is None else iter([drawn])
         return self.called.memory.place(case or self.case, self.case.M, blocks)
 
-    def first(self) -> Grads:
+    def first(self) -> Results:
         try:
             return self.call(self.placed())
         except (NotApplicable, KernelError) as refusal:
@@ -103,7 +102,7 @@ class CaseCalls:
                 raise NotApplicable(f"it does not take this layout ({how}): {refusal}") from None
             raise
 
-    def later(self, request: Request) -> Grads:
+    def later(self, request: Request) -> Results:
         try:
             return self.call(request)
         except (NotApplicable, KernelError) as error:
@@ -113,15 +112,15 @@ class CaseCalls:
     def pieces(self) -> Iterator[Piece]:
         """Calls with blocks of rows, or a device's dumps, a block after the other."""
         for start, stop in self.blocks:
-            given = self.given(start, stop)
+            drawn = self.drawn(start, stop)
             if self.kernel is None:
                 assert self.options.against is not None  # as there is no implementation
                 got = dump_of(self.case, self.options.against, start, stop, self.options.max_bytes)
             else:
-                got = self.call(self.kernel.memory.place(self.case, stop - start, [given]))
-            yield Piece(start, stop, got, self.third_party([given], stop - start), [given])
+                got = self.call(self.kernel.memory.place(self.case, stop - start, [drawn]))
+            yield Piece(start, stop, got, self.third_party([drawn], stop - start), [drawn])
 
-    def third_party(self, blocks: Any, rows: int) -> Grads | None:
+    def third_party(self, blocks: Any, rows: int) -> Results | None:
         return None if self.third is None else self.call(self.third.memory.place(self.case, rows, blocks), self.third)
 
     def compare(self, pieces: Any, own_statistics: float | None = None, standard: str = "") -> Comparison:
@@ -130,29 +129,31 @@ class CaseCalls:
             own_statistics=own_statistics,
         )  # fmt: skip
 
-    def compared(self, got: Grads, given: DrawnInputs | None = None, standard: str = "") -> Comparison:
+    def compared(self, got: Results, drawn: DrawnInputs | None = None, standard: str = "") -> Comparison:
         """Results of all rows, beside the truth of the inputs as they are drawn, or of others."""
-        blocks = self.all_blocks() if given is None else [given]
-        third = None if standard else self.third_party(self.all_blocks() if given is None else blocks, self.case.M)
+        blocks = self.all_blocks() if drawn is None else [drawn]
+        third = None if standard else self.third_party(self.all_blocks() if drawn is None else blocks, self.case.M)
         return self.compare([Piece(0, self.case.M, got, third, blocks)], self.own_eps, standard)
 
-    def is_far_off(self, got: Grads, given: DrawnInputs | None, first: Grads) -> bool:
+    def is_far_off(self, got: Results, drawn: DrawnInputs | None, first: Results) -> bool:
         """Whether more is wrong with a further call than the last digits, which strict standards fail in right results."""
         if self.compared(first, standard="stable").passed:
-            outputs = self.compared(got, given, "stable").outputs
-            return any(not one.passed and one.worst_share > FAR_OFF for one in outputs)
-        return not self.compared(got, given, "cosine").passed
+            outputs = self.compared(got, drawn, "stable").outputs
+            return any(not output.passed and output.worst_share > FAR_OFF for output in outputs)
+        return not self.compared(got, drawn, "cosine").passed
 
-    def differs_by_rounding(self, got: Grads, expected: Grads) -> bool:
+    def differs_by_rounding(self, got: Results, expected: Results) -> bool:
         """Whether results of equal calls are as near as sums in another order are, which no standard but `binary` forbids."""
         if self.standard == "binary" or len(self.blocks) > 1:
             return False
-        for one, other, scale in zip(got, expected, gradient_scales(self.given(*self.blocks[0]).exact), strict=True):
-            if (one is None) != (other is None) or (one is not None and one.shape != other.shape):
+        scales = gradient_scales(self.drawn(*self.blocks[0]).exact)
+        for name in self.case.outputs:
+            array, other = getattr(got, name), getattr(expected, name)
+            if (array is None) != (other is None) or (array is not None and array.shape != other.shape):
                 return False
-            if one is not None and one.size:
-                wide = other.astype(np.float64)
-                share = error_share(one, wide, scale.reshape(one.shape), ACCUMULATORS[one.dtype.name])
+            if array is not None and array.size:
+                scale = getattr(scales, name).reshape(array.shape)
+                share = error_share(array, other.astype(np.float64), scale, ACCUMULATORS[array.dtype.name])
                 if share.max() > FAR_OFF:
                     return False
         return True

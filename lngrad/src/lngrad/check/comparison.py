@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from lngrad.check.case import CheckCase
+from lngrad.check.case import OF_ROWS, CheckCase, Results
 from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
 from lngrad.check.result import OutputResult, RuleResult, WorstElement
 from lngrad.check.standards import LLAMA, STANDARDS, Compared, Sums, Tolerances
-from lngrad.core.problem import Grads
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.testing import TOLERANCES, gradient_scales
 
-OF_ROWS = "dx", "dgate"  # of x's shape
 # What a tolerance of float32's sums is multiplied by where terms may be rounded to 16 bits, four times each.
-OF_16_BITS = {one: 1 + 4 * UNIT_ROUNDOFF[one] / (TOLERANCES["float32"] * 2.0**-24) for one in ("float16", "bfloat16")}
+OF_16_BITS = {
+    dtype: 1 + 4 * UNIT_ROUNDOFF[dtype] / (TOLERANCES["float32"] * 2.0**-24) for dtype in ("float16", "bfloat16")
+}
 
 
 class Piece(NamedTuple):
@@ -28,8 +28,8 @@ class Piece(NamedTuple):
 
     start: int
     stop: int
-    got: Grads
-    third: Grads | None
+    got: Results
+    third: Results | None
     blocks: Iterable[DrawnInputs]
 
 
@@ -55,36 +55,36 @@ class Comparison:
         own_statistics: float | None = None,
     ) -> None:  # fmt: skip
         self.case, self._standard, self._own_statistics = case, standard, own_statistics
-        self._judges = {name: _Output(case, standard, level, index) for index, name in enumerate(case.grads._fields)}
+        self._judges = {name: _Output(case, standard, level, name) for name in case.outputs}
         self._sums = {name: _ColumnSum() for name in self._judges if name not in OF_ROWS}
-        self.kept: tuple[DrawnInputs, Grads] | None = None
+        self.kept: tuple[DrawnInputs, Results] | None = None
         self._was_off = False
         for number, piece in enumerate(pieces):
             self._take(piece, with_sums=summed or not number)
-            for given in piece.blocks:
-                self._add(piece, given)
-        for name, one in self._sums.items():
-            self._judges[name].add(_total(one.got), one.truth, one.scale, _total(one.third), 0)
+            for block in piece.blocks:
+                self._add(piece, block)
+        for name, sum_ in self._sums.items():
+            self._judges[name].add(_total(sum_.got), sum_.truth, sum_.scale, _total(sum_.third), 0)
         judges = self._judges.values()
-        self.outputs = [one.result(standard == "dual") for one in judges if one.wanted or one.broken]
+        self.outputs = [judge.result(standard == "dual") for judge in judges if judge.wanted or judge.broken]
         self.passed = all(output.passed for output in self.outputs)
-        self.broken = any(one.broken for one in judges)
-        self.form = next((one.form for one in judges if one.form), None)
-        self.shares = {one.name: one.share for one in judges if one.share is not None}
+        self.broken = any(judge.broken for judge in judges)
+        self.form = next((judge.form for judge in judges if judge.form), None)
+        self.shares = {judge.name: judge.share for judge in judges if judge.share is not None}
 
     def _take(self, piece: Piece, with_sums: bool) -> None:
         """Look at what a call gave, and keep its column sums."""
-        for name, got, shape in zip(self._judges, piece.got, self.case.results(piece.stop - piece.start), strict=True):
-            self._judges[name].take(got, shape)
-        for name, one in self._sums.items():
+        for name, shape in self.case.shapes_of_results(piece.stop - piece.start).items():
+            self._judges[name].take(getattr(piece.got, name), shape)
+        for name, sum_ in self._sums.items():
             if with_sums:
-                one.got.append(getattr(piece.got, name))
-                one.third.append(piece.third and getattr(piece.third, name))
+                sum_.got.append(getattr(piece.got, name))
+                sum_.third.append(piece.third and getattr(piece.third, name))
 
-    def _add(self, piece: Piece, given: DrawnInputs) -> None:
+    def _add(self, piece: Piece, drawn: DrawnInputs) -> None:
         """Judge dx, and dgate, of some rows, and add what they give to the true column sums."""
         own, dx = self._own_statistics, self._judges["dx"]
-        exact = given.exact if own is None else with_own_statistics(given.exact, own)
+        exact = drawn.exact if own is None else with_own_statistics(drawn.exact, own)
         truth = scales = true_grads(exact)
         if exact.x.size:
             with np.errstate(all="ignore"):
@@ -96,18 +96,18 @@ class Comparison:
                 scales = gradient_scales(sized, rounded_mean=is_llama or self._standard == "stable" or own is not None)
                 if is_rounded:
                     times = OF_16_BITS[self.case.dtype]
-                    scales = type(scales)(*(None if one is None else one * times for one in scales))
-        rows = slice(given.start - piece.start, given.stop - piece.start)
+                    scales = scales._replace(**{name: getattr(scales, name) * times for name in self._judges})
+        rows = slice(drawn.start - piece.start, drawn.stop - piece.start)
         of_rows: dict[str, Any] = {}
-        for name in (one for one in OF_ROWS if one in self._judges):
+        for name in (name for name in self._judges if name in OF_ROWS):
             true, scale = getattr(truth, name), getattr(scales, name)
-            of_rows[name], third = (_rows(one, name, piece, rows, true) for one in (piece.got, piece.third))
-            self._judges[name].add(of_rows[name], true, scale, third, given.start)
+            of_rows[name], third = (_rows(array, name, piece, rows, true) for array in (piece.got, piece.third))
+            self._judges[name].add(of_rows[name], true, scale, third, drawn.start)
         if self.kept is None or (dx.failed and not self._was_off):
-            self.kept = given, piece.got._replace(**of_rows)
+            self.kept = drawn, piece.got._replace(**of_rows)
             self._was_off = dx.failed
-        for name, one in self._sums.items():
-            one.add(getattr(truth, name), getattr(scales, name))
+        for name, sum_ in self._sums.items():
+            sum_.add(getattr(truth, name), getattr(scales, name))
 
     @property
     def reason(self) -> str:
@@ -125,13 +125,11 @@ class _ColumnSum:
         self.scale: Any = 0.0
 
     def add(self, truth: Any, scale: Any) -> None:
-        if truth is None:  # without a centre there is no beta
-            return
         with np.errstate(all="ignore"):
             self.truth, self.scale = self.truth + truth, self.scale + scale
 
 
-def _rows(grads: Grads | None, name: str, piece: Piece, rows: slice, like: Any) -> Any:
+def _rows(grads: Results | None, name: str, piece: Piece, rows: slice, like: Any) -> Any:
     """Some rows of dx or dgate; all of it as it is."""
     dx = None if grads is None else getattr(grads, name)
     if dx is None or rows == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
@@ -169,9 +167,9 @@ class _Output:
         share: Of the first rows that are off, how much of its tolerance each element uses; None if none are off.
     """
 
-    def __init__(self, case: CheckCase, standard: str, level: str, index: int) -> None:
-        self.name, self.shape = case.grads._fields[index], case.results()[index]
-        self.dtype, self.wanted = case.output_dtypes[index], case.output_mask[index]
+    def __init__(self, case: CheckCase, standard: str, level: str, name: str) -> None:
+        self.name, self.shape = name, case.shapes_of_results()[name]
+        self.dtype, self.wanted = case.output_dtypes[name], name in (case.wanted or ())
         self.N, self.standard, self._takes_nan = case.N, STANDARDS[standard], standard != "binary"
         rtol, part = case.tolerances or (None, None)
         self.tolerances = Tolerances(rtol, part, case.atol, level)
@@ -213,7 +211,7 @@ class _Output:
             self._into(self.third, third, truth, scale, start)
 
     def _into(self, sums: Sums, got: Any, truth: Any, scale: Any, start: int) -> Any:
-        got, truth, scale = (one.reshape(-1, max(1, self.N)) for one in (got, truth, scale))
+        got, truth, scale = (array.reshape(-1, max(1, self.N)) for array in (got, truth, scale))
         if not got.size:
             return np.zeros(got.shape)
         with np.errstate(all="ignore"):
@@ -230,11 +228,15 @@ class _Output:
         sums, inf = self.sums, math.inf
         if self.broken:
             rule = RuleResult(self.broken, inf, 0.0, False)
-            return OutputResult(self.name, self.dtype, self.shape, False, (rule,), 1.0, inf, inf, inf, ())
+            return OutputResult(
+                name=self.name, dtype=self.dtype, shape=self.shape, passed=False, rules=(rule,), off=1.0, worst_error=inf,
+                worst_ulp=inf, worst_share=inf, histogram=(),
+            )  # fmt: skip
         rules = tuple(self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
         found = OutputResult(
-            self.name, self.dtype, self.shape, all(rule.holds for rule in rules), rules, sums.mean("off"), sums.most["error"],
-            sums.most["ulp"], sums.most["share"], tuple(sums.histogram.tolist()),
+            name=self.name, dtype=self.dtype, shape=self.shape, passed=all(rule.holds for rule in rules), rules=rules,
+            off=sums.mean("off"), worst_error=sums.most["error"], worst_ulp=sums.most["ulp"],
+            worst_share=sums.most["share"], histogram=tuple(sums.histogram.tolist()),
         )  # fmt: skip
         if found.passed:
             return found
@@ -245,18 +247,19 @@ class _Output:
         return replace(found, worst=tuple(worst), map=tuple(map(tuple, sums.map.tolist())))
 
 
-def different(got: Grads, expected: Grads) -> str:
+def different(got: Results, expected: Results) -> str:
     """Where two results first differ in bits; "" if nowhere."""
-    for name, one, other in zip(got._fields, got, expected, strict=True):
-        if one is None or other is None:
-            if one is not other:
+    for name in got._fields:
+        now, before = getattr(got, name), getattr(expected, name)
+        if now is None or before is None:
+            if now is not before:
                 return f"{name} is there in one of them only"
             continue
-        if one.shape != other.shape or one.dtype != other.dtype:
-            return f"{name} is {one.dtype} {one.shape}, and was {other.dtype} {other.shape}"
-        first, second = (np.ascontiguousarray(each).reshape(-1).view(f"u{one.itemsize}") for each in (one, other))
+        if now.shape != before.shape or now.dtype != before.dtype:
+            return f"{name} is {now.dtype} {now.shape}, and was {before.dtype} {before.shape}"
+        first, second = (np.ascontiguousarray(array).reshape(-1).view(f"u{now.itemsize}") for array in (now, before))
         unlike = first != second
         if unlike.any():
-            at, number = tuple(map(int, np.unravel_index(int(unlike.argmax()), one.shape))), int(unlike.sum())
-            return f"{name} differs in {number} of {one.size} elements, first at {at}: {one[at]} and {other[at]}"
+            at, number = tuple(map(int, np.unravel_index(int(unlike.argmax()), now.shape))), int(unlike.sum())
+            return f"{name} differs in {number} of {now.size} elements, first at {at}: {now[at]} and {before[at]}"
     return ""

@@ -55,18 +55,20 @@ def write_goldens(
 
 
 def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int, max_bytes: int) -> dict[str, Any]:
-    given = draw(case, seed, 0, case.M, max_bytes)
-    one = given.inputs
-    statistic = one.rstd if case.third == "rstd" else given.variance
-    inputs = dict(zip(DUMP_INPUTS[:5], (one.dy, one.x, statistic, one.mean, one.gamma), strict=True))
-    inputs |= {name: array for name in ADDED if (array := getattr(one, name)) is not None}
+    arguments = draw(case, seed, 0, case.M, max_bytes)
+    drawn = arguments.inputs
+    arrays = {name: getattr(drawn, name) for name in ("dy", "x", "mean", "gamma", *ADDED)}
+    arrays["statistic"] = drawn.rstd if case.third == "rstd" else arguments.variance
+    inputs = {name: arrays[name] for name in DUMP_INPUTS if name not in ADDED or arrays[name] is not None}
     with np.errstate(over="ignore", invalid="ignore"):
-        truths = zip(case.grads._fields, true_grads(given.exact), case.output_dtypes, case.output_mask, strict=True)
-        goldens = {name: one.astype(numpy_dtype(dtype)) if wanted else None for name, one, dtype, wanted in truths}
+        truth = true_grads(arguments.exact)._asdict()
+        goldens: dict[str, Any] = dict.fromkeys(case.outputs)
+        goldens |= {name: truth[name].astype(numpy_dtype(case.output_dtypes[name])) for name in case.wanted or ()}
     (root / place).mkdir()
     return {
         "name": case.name, **({} if case.norm == "layer_norm" else {"norm": case.norm}), "given": case.third, "eps": case.eps,
-        "normalized_shape": case.normalized, "output_mask": case.output_mask, "output_dtypes": case.output_dtypes,
+        "normalized_shape": case.normalized, "output_mask": case.output_mask,
+        "output_dtypes": list(case.output_dtypes.values()),
         "inputs": _write(root, place, "input", inputs, form), "goldens": _write(root, place, "golden", goldens, form),
     }  # fmt: skip
 

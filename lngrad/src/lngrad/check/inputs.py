@@ -81,21 +81,21 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     lead = case.lead if (start, stop) == (0, case.M) else (stop - start,)
     wide = numpy_dtype(accumulator_for(case.dtype))
     dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
-    there = zip(ADDED, (case.residual, case.residual, case.gated), strict=True)
-    dtypes |= {name: case.dtype if is_there else None for name, is_there in there}
+    pairs = zip(ADDED, (case.residual, case.residual, case.gated), strict=True)
+    dtypes |= {name: case.dtype if is_there else None for name, is_there in pairs}
     arrays: dict[str, Any] = dict.fromkeys(dtypes)
     for name, dtype in dtypes.items():
         if dtype is not None and name in case.files:
             arrays[name] = _from_file(case, name, dtype, start, stop, max_bytes)
-        elif dtype is not None and (given := case.range_of(name)) is not None:
-            arrays[name] = _uniform(case, name, given, seed, start, stop).astype(numpy_dtype(dtype))
+        elif dtype is not None and (range_ := case.range_of(name)) is not None:
+            arrays[name] = _uniform(case, name, range_, seed, start, stop).astype(numpy_dtype(dtype))
             if name in case.zeros:
                 arrays[name][:, ::ZERO_COLUMN] = 0
     normalized = len(case.normalized)
     x = arrays["x"].reshape(*lead, *case.normalized)
     dy = arrays["dy"].reshape(x.shape)
-    dy, x = (np.broadcast_to(one[:1], one.shape) if case.layouts.get(name) == "shared" else one
-             for name, one in (("dy", dy), ("x", x)))  # fmt: skip
+    dy, x = (np.broadcast_to(array[:1], array.shape) if case.layouts.get(name) == "shared" else array
+             for name, array in (("dy", dy), ("x", x)))  # fmt: skip
     gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.parameters)
     residual, dtotal, gate = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
     inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal, gate)
@@ -116,15 +116,17 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     return DrawnInputs(inputs, replace(inputs, rstd=exact), variance, eps, start, stop)
 
 
-def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
+def with_other_values(case: CheckCase, drawn: DrawnInputs) -> DrawnInputs:
     """All rows once more with other values, in turn of dy, of x with its statistics, or of all and gamma; the first are kept.
 
     So a result that was kept for a shape, for some of the inputs or for their first elements is wrong here.
     """
     key = zlib.crc32(case.name.encode())
-    rng, one = np.random.default_rng([key, 1]), given.inputs
+    rng, inputs = np.random.default_rng([key, 1]), drawn.inputs
     count, kind = max(1, case.M), key % 3
-    rolls = bool(kind) and count >= 3 and one.x.size > 0 and case.layouts.get("x") != "shared"  # its rows are all alike
+    rolls = (
+        bool(kind) and count >= 3 and inputs.x.size > 0 and case.layouts.get("x") != "shared"
+    )  # its rows are all alike
 
     def scaled(array: Any) -> Any:
         factors = rng.choice([-1.0, -0.5, 0.5], array.size)
@@ -140,18 +142,18 @@ def with_other_values(case: CheckCase, given: DrawnInputs) -> DrawnInputs:
     changed: dict[str, Any] = {}
     if kind != 1 or not rolls:
         shared = case.layouts.get("dy") == "shared"
-        changed["dy"] = np.broadcast_to(scaled(one.dy[:1]), one.dy.shape) if shared else scaled(one.dy)
-    if kind == 2 and one.gamma is not None:
-        changed["gamma"] = scaled(one.gamma)
-    variance, exact = given.variance, given.exact.rstd
+        changed["dy"] = np.broadcast_to(scaled(inputs.dy[:1]), inputs.dy.shape) if shared else scaled(inputs.dy)
+    if kind == 2 and inputs.gamma is not None:
+        changed["gamma"] = scaled(inputs.gamma)
+    variance, exact = drawn.variance, drawn.exact.rstd
     if rolls:
         names = "x", "mean", "rstd", *ADDED
-        changed |= {name: rolled(getattr(one, name)) for name in names if getattr(one, name) is not None}
-        variance, exact = rolled(variance), changed["rstd"] if exact is one.rstd else rolled(exact)
+        changed |= {name: rolled(getattr(inputs, name)) for name in names if getattr(inputs, name) is not None}
+        variance, exact = rolled(variance), changed["rstd"] if exact is inputs.rstd else rolled(exact)
     else:
-        exact = one.rstd if exact is one.rstd else exact
-    inputs = replace(one, **changed)
-    return replace(given, inputs=inputs, exact=replace(inputs, rstd=exact), variance=variance)
+        exact = inputs.rstd if exact is inputs.rstd else exact
+    inputs = replace(inputs, **changed)
+    return replace(drawn, inputs=inputs, exact=replace(inputs, rstd=exact), variance=variance)
 
 
 def with_own_statistics(exact: Inputs, eps: float) -> Inputs:
@@ -177,9 +179,9 @@ def _statistics_of(inputs: Inputs, case: CheckCase, arrays: dict[str, Any]) -> N
                 arrays[name] = statistic.astype(numpy_dtype(case.statistics_dtype))
 
 
-def _uniform(case: CheckCase, name: str, given: tuple[float, ...], seed: int, start: int, stop: int) -> Any:
+def _uniform(case: CheckCase, name: str, range_: tuple[float, ...], seed: int, start: int, stop: int) -> Any:
     """Rows [start, stop) of an input, or gamma, in float64 (rows, elements per row)."""
-    low, high, *special = given
+    low, high, *special = range_
     per_row = case.N if name in TENSORS else 1
     total = case.M
     if name == "gamma":

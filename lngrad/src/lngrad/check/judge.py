@@ -42,8 +42,7 @@ def case_facts(case: CheckCase) -> str:
     """A case in one line, for people."""
     lead, normalized = ("×".join(map(str, sizes)) or "1" for sizes in (case.lead, case.normalized))
     gamma = "no gamma" if case.gamma_dtype is None else f"gamma {case.gamma_dtype}"
-    named = zip(case.grads._fields, case.output_dtypes, case.output_mask, strict=True)
-    outputs = ", ".join(f"{name} {dtype}" for name, dtype, wanted in named if wanted)
+    outputs = ", ".join(f"{name} {case.output_dtypes[name]}" for name in case.wanted or ())
     norm = "" if case.norm == "layer_norm" else f"{case.norm} "
     gamma += "".join(f", {name} {layout}" for name, layout in case.layouts.items())
     return f"{norm}{lead} | {normalized} {case.dtype}, {gamma}, {case.third} {case.statistics_dtype} → {outputs or 'nothing'}"

@@ -73,7 +73,7 @@ class Guarded:
             return self.unchanged()
         now, before = self.memory.copy(), np.frombuffer(self._before, np.uint8)
         offset = self.array.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]
-        one = self.array
-        shadow, was = (np.ndarray(one.shape, one.dtype, memory, offset, one.strides) for memory in (now, before))
+        array = self.array
+        shadow, was = (np.ndarray(array.shape, array.dtype, memory, offset, array.strides) for memory in (now, before))
         shadow[...] = was
         return now.tobytes() == self._before

@@ -94,12 +94,12 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     case, torch = signature.fitted(case), signature.library == "torch"
     module, _, name = impl.rpartition(":")
     top, _, inner = name.partition(".")
-    dtypes = [f"torch.{one}" if torch else f"ml_dtypes.{one}" if one == "bfloat16" else repr(one)
-              for one in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
-    views = [_LAYOUTS.get(case.layouts.get(one, ""), ("(M, N)", "")) for one in ("x", "dy")]
+    dtypes = [f"torch.{array}" if torch else f"ml_dtypes.{array}" if array == "bfloat16" else repr(array)
+              for array in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
+    views = [_LAYOUTS.get(case.layouts.get(name, ""), ("(M, N)", "")) for name in ("x", "dy")]
     norm, call = case.normalization, signature.call.replace("kernel", f"kernel.{inner}") if inner else signature.call
     has = True, signature.weight, signature.bias and norm.centred
-    leaves = ", ".join(name for name, there in zip(("x", "weight", "bias"), has, strict=True) if there)
+    leaves = ", ".join(name for name, is_there in zip(("x", "weight", "bias"), has, strict=True) if is_there)
     gradients = _gradients(signature, norm, call, leaves)
     library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
     text = _DRAWN.format(
@@ -108,8 +108,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
         seed="torch.manual_seed(0)" if torch else "rng = np.random.default_rng(0)",
         draw="(4 * torch.rand(size) - 2).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
         x=views[0], dy=views[1], gradients=gradients, many=MANY, one="one.double()" if torch else "np.asarray(one, float)",
-        names=tuple(one for one, there in zip(("dx", "dgamma", "dbeta"), has, strict=True) if there),
-        units=tuple(UNIT_ROUNDOFF[one] for one in case.output_dtypes),
+        names=case.wanted, units=tuple(UNIT_ROUNDOFF[case.output_dtypes[name]] for name in case.wanted or ()),
     )  # fmt: skip
     return text if _shows(text) else None
 
@@ -142,14 +141,14 @@ def _import_of(module: str, name: str) -> str:
 def _shows(text: str) -> bool:
     """Whether a script ends with an error that is not its own."""
     words, paths = [sys.executable, "-c", _APART, sys.executable, "-c", text], {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with tempfile.TemporaryFile() as said:  # a pipe would be waited for as long as what the kernel leaves behind has it
+    with tempfile.TemporaryFile() as log:  # a pipe would be waited for as long as what the kernel leaves behind has it
         try:
             done = subprocess.run(
-                words, env=os.environ | paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                words, env=os.environ | paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                 timeout=SCRIPT_SECONDS, check=False, start_new_session=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return False
-        said.seek(0)
-        lines = said.read().splitlines()
+        log.seek(0)
+        lines = log.read().splitlines()
     return done.returncode == 1 and bool(lines) and not lines[-1].startswith(_ITS_OWN)

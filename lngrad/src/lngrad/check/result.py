@@ -174,15 +174,15 @@ class CaseResult:
         if entry["status"] not in get_args(Status) or any(type(entry[name]) is not str for name in texts):
             raise ValueError("its status or one of its texts is not what lngrad check writes")
         values = mapped(entry, lambda value: value, tuple)
-        for one in values["outputs"]:
-            one["rules"] = tuple(RuleResult(**rule) for rule in one["rules"])
-            one["worst"] = tuple(WorstElement(**worst) for worst in one["worst"])
-        for one in values.get("formulas", ()):
-            one["parts"] = tuple((str(text), bool(changed)) for text, changed in one["parts"])
-        for one in values.get("weights", ()):
-            one["runs"] = tuple((int(first), int(number), float(weight)) for first, number, weight in one["runs"])
+        for output in values["outputs"]:
+            output["rules"] = tuple(RuleResult(**rule) for rule in output["rules"])
+            output["worst"] = tuple(WorstElement(**worst) for worst in output["worst"])
+        for output in values.get("formulas", ()):
+            output["parts"] = tuple((str(text), bool(changed)) for text, changed in output["parts"])
+        for output in values.get("weights", ()):
+            output["runs"] = tuple((int(first), int(number), float(weight)) for first, number, weight in output["runs"])
         for name, kind in (("outputs", OutputResult), ("formulas", Formula), ("weights", Weights)):
-            values[name] = tuple(kind(**one) for one in values.get(name, ()))
+            values[name] = tuple(kind(**facts) for facts in values.get(name, ()))
         values["alternatives"] = tuple((str(name), str(text)) for name, text in values.get("alternatives", ()))
         return CaseResult(**values)
 
@@ -224,9 +224,9 @@ def tally(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
     """
     unnamed, spelled = {NOT_EXPLAINED: NOT_EXPLAINED}, _spelled(results)
     return Counter(
-        spelled[kind_of(one.mistake)] if one.mistake
-        else unnamed.get(one.sentence) or (NO_NAME if one.outputs else "did not finish")
-        for one in results if one.status == "failed"
+        spelled[kind_of(result.mistake)] if result.mistake
+        else unnamed.get(result.sentence) or (NO_NAME if result.outputs else "did not finish")
+        for result in results if result.status == "failed"
     ).most_common()  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def kind_of(name: str) -> str:
 def _spelled(results: Iterable[CaseResult]) -> dict[str, str]:
     """Of each kind the name, where all of the kind have the same; else the kind."""
     found: dict[str, str] = {}
-    for name in (one.mistake for one in results if one.mistake):
+    for name in (result.mistake for result in results if result.mistake):
         kind = kind_of(name)
         found[kind] = name if found.get(kind, name) == name else kind
     return found
@@ -256,10 +256,13 @@ def _names(result: CaseResult) -> set[str]:
 def _chosen(result: CaseResult, support: Counter[str]) -> CaseResult:
     if result.mistake is None or not result.alternatives:
         return result
-    name, sentence = max(result.alternatives, key=lambda one: support[one[0]])
+    name, sentence = max(result.alternatives, key=lambda item: support[item[0]])
     if support[name] <= support[result.mistake]:
         return result
-    others = ((result.mistake, result.sentence), *(one for one in result.alternatives if one[0] != name))
+    others = (
+        (result.mistake, result.sentence),
+        *(alternative for alternative in result.alternatives if alternative[0] != name),
+    )
     return replace(result, mistake=name, sentence=sentence, alternatives=others)
 
 
@@ -267,7 +270,7 @@ def _is_outvoted(result: CaseResult, named: Counter[str], most: str) -> bool:
     name = kind_of(result.mistake or "")
     if not name or name in SEEN or named[name] * MANY > named[most]:
         return False
-    parts, theirs = ({AT_A_PLACE.sub("", part) for part in one.split("; ")} for one in (name, most))
+    parts, theirs = ({AT_A_PLACE.sub("", part) for part in array.split("; ")} for array in (name, most))
     return not parts & theirs
 
 

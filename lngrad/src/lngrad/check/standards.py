@@ -98,14 +98,14 @@ class Sums:
         self.worst: list[tuple[float, int, int, float, float]] = []
         self.map = np.zeros((max(1, min(MAP_ROWS, rows)), max(1, min(MAP_COLUMNS, columns))))
 
-    def add(self, one: Compared, share: Any, start: int) -> None:
+    def add(self, compared: Compared, share: Any, start: int) -> None:
         """Add rows from `start` on."""
-        error, golden = one.error, np.where(np.isfinite(one.golden), one.golden, 0.0)
-        in_ulp, (least, most_small) = ulps(error, golden, one.dtype), SMALL[one.dtype]
+        error, golden = compared.error, np.where(np.isfinite(compared.golden), compared.golden, 0.0)
+        in_ulp, (least, most_small) = ulps(error, golden, compared.dtype), SMALL[compared.dtype]
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.abs(golden)
             relative = np.where(error == 0, 0.0, error / (size + 1e-7))
-            finite, squares = np.where(np.isfinite(one.got), one.got, 0.0), np.sum(np.square(error))
+            finite, squares = np.where(np.isfinite(compared.got), compared.got, 0.0), np.sum(np.square(error))
         outside = size >= least
         for name, value in {
             "count": size.size, "off": np.count_nonzero(share > 1), "relative": relative.sum(), "squares": squares,
@@ -121,16 +121,16 @@ class Sums:
             self.most[name] = max(self.most[name], float(value))
         places = np.searchsorted(HISTOGRAM, in_ulp.reshape(-1), side="left")
         self.histogram += np.bincount(places, minlength=len(HISTOGRAM))
-        self._keep_worst(one, share, start)
+        self._keep_worst(compared, share, start)
         self._draw(share, start)
 
-    def _keep_worst(self, one: Compared, share: Any, start: int) -> None:
+    def _keep_worst(self, compared: Compared, share: Any, start: int) -> None:
         flat = share.reshape(-1)
         number = min(MAX_WORST, flat.size)
         for at in np.argpartition(flat, -number)[-number:]:
             row, column = divmod(int(at), self.columns)
             if flat[at] > 0:
-                values = float(one.golden[row, column]), float(one.got[row, column])
+                values = float(compared.golden[row, column]), float(compared.got[row, column])
                 self.worst.append((float(flat[at]), start + row, column, *values))
         self.worst = sorted(self.worst, key=lambda entry: (-entry[0], entry[1], entry[2]))[:MAX_WORST]
 
@@ -191,29 +191,29 @@ SMALL_RATIO = 2.0
 _OUTSIDE = "share of elements outside atol + rtol·|golden|"
 
 
-def _close_share(one: Compared) -> Any:
-    rtol, atol = one.tolerances.rtol, one.tolerances.atol
-    return one.within(_CLOSE[one.dtype] if rtol is None else rtol, CLOSE_ATOL if atol is None else atol)
+def _close_share(compared: Compared) -> Any:
+    rtol, atol = compared.tolerances.rtol, compared.tolerances.atol
+    return compared.within(_CLOSE[compared.dtype] if rtol is None else rtol, CLOSE_ATOL if atol is None else atol)
 
 
-def _cosine_share(one: Compared) -> Any:
-    finite = one.golden[np.isfinite(one.golden)]
+def _cosine_share(compared: Compared) -> Any:
+    finite = compared.golden[np.isfinite(compared.golden)]
     # Errors of this size in every element, and at right angles to the golden, reach 1 - cos = 0.01.
     size = np.sqrt(2 * COSINE) * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
-    return one.within(0.0, float(size) or np.finfo(np.float64).tiny)
+    return compared.within(0.0, float(size) or np.finfo(np.float64).tiny)
 
 
-def _binary_share(one: Compared) -> Any:
+def _binary_share(compared: Compared) -> Any:
     # Through float64 all NaNs are equal; the sign of zero is not.
-    got, golden = one.got, one.golden
+    got, golden = compared.got, compared.golden
     other_sign = (np.signbit(got) != np.signbit(golden)) & (got == 0)
     return np.where((got != golden) & ~(np.isnan(got) & np.isnan(golden)) | other_sign, 2.0, 0.0)
 
 
-def _exact_share(one: Compared) -> Any:
+def _exact_share(compared: Compared) -> Any:
     with np.errstate(over="ignore"):
-        result = one.got.astype(numpy_dtype(one.dtype))
-    return error_share(result, one.truth, one.scale, accumulator_for(one.dtype))
+        result = compared.got.astype(numpy_dtype(compared.dtype))
+    return error_share(result, compared.truth, compared.scale, accumulator_for(compared.dtype))
 
 
 def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) -> list[RuleResult]:
@@ -224,9 +224,9 @@ def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) ->
     unit = UNIT_ROUNDOFF[dtype]
     least = unit * max(math.sqrt(sums.mean("golden_squares")), 2.0**-126)
     normal, roots = [], []
-    for one in (sums, third):
-        normal.append(one.mean("normal_relative", of="normal"))
-        roots.append(math.sqrt(one.mean("squares")))
+    for array in (sums, third):
+        normal.append(array.mean("normal_relative", of="normal"))
+        roots.append(math.sqrt(array.mean("squares")))
     return [
         _rule(f"MARE over the third party's, {tolerances.level}", sums.most["mare"] / max(third.most["mare"], unit), mare),
         _rule(f"MERE over the third party's, {tolerances.level}", normal[0] / max(normal[1], unit), mere),
@@ -236,8 +236,8 @@ def _dual(sums: Sums, dtype: str, tolerances: Tolerances, third: Sums | None) ->
     ]  # fmt: skip
 
 
-def _mixed_share(one: Compared) -> Any:
-    return one.within(*_MIXED[one.dtype][:2])
+def _mixed_share(compared: Compared) -> Any:
+    return compared.within(*_MIXED[compared.dtype][:2])
 
 
 def _worst_share(sums: Sums, *_: Any) -> list[RuleResult]:
@@ -254,15 +254,15 @@ STANDARDS = {
             _rule("largest error where it is more than 32 ULP", sums.most["far"], _MIXED[dtype][2]),
         ]),
     "stat": Standard(
-        "mean and largest relative error", lambda one: one.within(10 * _STAT[one.dtype], 1e-7 * (10 * _STAT[one.dtype])),
+        "mean and largest relative error", lambda item: item.within(10 * _STAT[item.dtype], 1e-7 * (10 * _STAT[item.dtype])),
         lambda sums, dtype, _, third: [
             _rule("MERE, the mean relative error", sums.mean("relative"), np.nextafter(_STAT[dtype], 0)),
             _rule("MARE, the largest relative error", sums.most["relative"], np.nextafter(10 * _STAT[dtype], 0)),
         ]),
     "close": Standard(
         "numpy's isclose with a share that may be off", _close_share,
-        lambda sums, dtype, given, third: [
-            _rule(_OUTSIDE, sums.mean("off"), _CLOSE[dtype] if given.part is None else given.part)]),
+        lambda sums, dtype, tolerances, third: [
+            _rule(_OUTSIDE, sums.mean("off"), _CLOSE[dtype] if tolerances.part is None else tolerances.part)]),
     "cosine": Standard(
         "the angle between result and golden", _cosine_share,
         lambda sums, *_: [_rule("1 - cosine of the angle to the golden", sums.one_minus_cosine, COSINE)]),

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from lngrad.check.calls.kernel import OTHER_POISON, KernelError, Request, arrays_of
-from lngrad.check.case import CheckCase
+from lngrad.check.case import OF_ROWS, CheckCase, Results
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.comparison import OF_ROWS, Comparison, different
+from lngrad.check.comparison import Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.implementations.libraries import xla_flushes
 from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
@@ -24,7 +25,6 @@ from lngrad.check.mistakes.diagnosis import FILL, UNEXPLAINED, Diagnosis, diagno
 from lngrad.check.mistakes.terms import wide
 from lngrad.check.result import EARLIER, NOT_EXPLAINED, CaseResult
 from lngrad.core.machine import copy_speed
-from lngrad.core.problem import Grads
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
 
@@ -53,20 +53,20 @@ def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
     else:
         first, found, finding = None, _in_blocks(calls), None
     failed = finding is not None or not found.passed
-    made = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
+    result = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
     if failed and finding is None:
-        finding = said = _diagnosed(calls, found, first)
-        is_open = said.sentence.startswith(UNEXPLAINED) or not calls.case.M
+        finding = diagnosis = _diagnosed(calls, found, first)
+        is_open = diagnosis.sentence.startswith(UNEXPLAINED) or not calls.case.M
         if first is not None and not found.broken and calls.options.explained == "whole":
-            finding = _refilled(calls, said, first) or (alone(calls) if is_open else None) or said
+            finding = _refilled(calls, diagnosis, first) or (alone(calls) if is_open else None) or diagnosis
     if finding is not None:
-        made = replace(made, **finding._asdict(), reason=found.reason or finding.mistake or HIDDEN)
+        result = replace(result, **finding._asdict(), reason=found.reason or finding.mistake or HIDDEN)
     elif calls.options.timed and first is not None:
-        made, failed = _timed(calls, made)
-    return replace(made, status="failed" if failed else "passed", notes=tuple(calls.notes), calls=calls.calls)
+        result, failed = _timed(calls, result)
+    return replace(result, status="failed" if failed else "passed", notes=tuple(calls.notes), calls=calls.calls)
 
 
-def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Diagnosis | None]:
+def _in_one_call(calls: CaseCalls) -> tuple[Results, Comparison, Diagnosis | None]:
     """All rows at once: the results, what is wrong with them, and what further calls show."""
     first = calls.first()
     found = calls.compared(first)
@@ -78,14 +78,19 @@ def _in_one_call(calls: CaseCalls) -> tuple[Grads, Comparison, Diagnosis | None]
     return first, found, finding or further(calls, found, first)
 
 
-def _is_flushed(calls: CaseCalls, got: Grads) -> bool:
+def _is_flushed(calls: CaseCalls, got: Results) -> bool:
     """Whether XLA would take inputs for 0, and no result is off by more than such numbers."""
-    given = calls.given(*calls.blocks[0])
-    if xla_flushes(calls.case, given) is None:
+    drawn = calls.drawn(*calls.blocks[0])
+    if xla_flushes(calls.case, drawn) is None:
         return False
-    pairs = zip(got, true_grads(given.exact), strict=True)
-    errors = (np.abs(wide(one) - true).max(initial=0) for one, true in pairs if one is not None)
+    truth = true_grads(drawn.exact)._asdict()
+    errors = (np.abs(wide(array) - truth[name]).max(initial=0) for name, array in _there(got).items())
     return all(error < FLUSHED_BELOW for error in errors)
+
+
+def _there(results: Any) -> dict[str, Array]:
+    """The results that are there, by name."""
+    return {name: array for name, array in results._asdict().items() if array is not None}
 
 
 def _in_blocks(calls: CaseCalls) -> Comparison:
@@ -96,29 +101,30 @@ def _in_blocks(calls: CaseCalls) -> Comparison:
     return calls.compare(calls.pieces())
 
 
-def _ignores_statistics(calls: CaseCalls, first: Grads) -> bool:
+def _ignores_statistics(calls: CaseCalls, first: Results) -> bool:
     """Whether results are the same with another mean and rstd."""
     case = calls.case
     if len(calls.blocks) > 1 or not (case.takes_statistics_of_x or case.recomputed == "skipped"):
         return False
-    given = calls.given(*calls.blocks[0])
-    one = given.inputs
+    drawn = calls.drawn(*calls.blocks[0])
+    inputs = drawn.inputs
+    mean, rstd = inputs.mean, inputs.rstd
     with np.errstate(all="ignore"):
-        others = replace(one, mean=one.mean + one.mean.dtype.type(1), rstd=one.rstd * one.rstd.dtype.type(2))
-        changed = replace(given, inputs=others, exact=others, variance=given.variance + given.variance.dtype.type(1))
+        others = replace(inputs, mean=mean + mean.dtype.type(1), rstd=rstd * rstd.dtype.type(2))
+        changed = replace(drawn, inputs=others, exact=others, variance=drawn.variance + drawn.variance.dtype.type(1))
     try:
         return not different(calls.call(calls.placed(changed)), first)
     except (NotApplicable, KernelError):
         return False
 
 
-def _with_own_statistics(calls: CaseCalls, first: Grads, found: Comparison) -> Comparison:
+def _with_own_statistics(calls: CaseCalls, first: Results, found: Comparison) -> Comparison:
     """The verdict on a kernel that takes no statistics.
 
     Raises:
         NotApplicable: It is right, but not for the statistics of this case, which need not be taken.
     """
-    for eps in {calls.case.eps, calls.given(*calls.blocks[0]).eps, 1e-5}:
+    for eps in {calls.case.eps, calls.drawn(*calls.blocks[0]).eps, 1e-5}:
         calls.own_eps = eps
         own = calls.compared(first)
         if own.passed and not (calls.case.takes_statistics_of_x and calls.own_eps == calls.case.eps):
@@ -130,7 +136,7 @@ def _with_own_statistics(calls: CaseCalls, first: Grads, found: Comparison) -> C
     return found
 
 
-def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diagnosis:
+def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Diagnosis:
     if calls.options.explained == "not":
         return Diagnosis(None, NOT_EXPLAINED)
     if found.form:
@@ -153,7 +159,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Grads | None) -> Diag
         return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
 
 
-def _timed(calls: CaseCalls, made: CaseResult) -> tuple[CaseResult, bool]:
+def _timed(calls: CaseCalls, result: CaseResult) -> tuple[CaseResult, bool]:
     """With the time of a call; and whether what came of timed calls is wrong."""
     kernel = calls.kernels(calls.options.impl, filled=False)
     request = kernel.memory.place(calls.case, calls.case.M, calls.all_blocks())
@@ -166,35 +172,35 @@ def _timed(calls: CaseCalls, made: CaseResult) -> tuple[CaseResult, bool]:
         number = max(1, min(10_000, ceil(TIMED_SECONDS / best)))
     last = calls.compared(kernel.again())
     share = None if kernel.on_device else calls.case.nbytes / best / copy_speed(kernel.threads)
-    made = replace(made, time=best, nbytes=calls.case.nbytes, of_memory=share)
+    result = replace(result, time=best, nbytes=calls.case.nbytes, of_memory=share)
     if last.passed:
-        return made, False
+        return result, False
     sentence = f"The calls that were timed gave other results than the first: {last.reason}."
-    return replace(made, reason=last.reason, mistake=EARLIER, sentence=sentence), True
+    return replace(result, reason=last.reason, mistake=EARLIER, sentence=sentence), True
 
 
-def _hidden(got: Grads, given: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
+def _hidden(got: Results, drawn: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
     """What became of NaN and infinity in the inputs; None if there are none. Least squares may not end with them.
 
     It has a name where nothing else is wrong.
     """
-    if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(given).values()):
+    if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(drawn).values()):
         return None
-    said, truth, others = [], true_grads(given.exact), 0
-    for name, one, true in zip(got._fields, got, truth, strict=True):
-        if one is None or true is None or one.shape != true.shape:
+    sentences, truth, others = [], true_grads(drawn.exact)._asdict(), 0
+    for name, array in _there(got).items():
+        if array.shape != truth[name].shape:
             continue
-        is_finite, should_be = np.isfinite(one.astype(np.float64)), np.isfinite(true)
+        is_finite, should_be = np.isfinite(array.astype(np.float64)), np.isfinite(truth[name])
         lost, spread = int((is_finite & ~should_be).sum()), int((~is_finite & should_be).sum())
         if name in shares:
-            others += int((shares[name].reshape(one.shape) > 1)[is_finite & should_be].sum())
+            others += int((shares[name].reshape(array.shape) > 1)[is_finite & should_be].sum())
         of, wild = f"elements of {name} are", "NaN or infinite"
-        said += [f"{lost} {of} finite, and should be {wild}: are they masked or clamped?"] * bool(lost)
-        said += [f"{spread} {of} {wild}, and should be finite: is 0 multiplied by them?"] * bool(spread)
-    text = " ".join(said) or (
+        sentences += [f"{lost} {of} finite, and should be {wild}: are they masked or clamped?"] * bool(lost)
+        sentences += [f"{spread} {of} {wild}, and should be finite: is 0 multiplied by them?"] * bool(spread)
+    text = " ".join(sentences) or (
         "NaN and infinity, which this case has in its inputs, are where they should be; what is off besides, other cases tell."
     )
-    is_named = bool(said) and not others and "should be finite" not in text
+    is_named = bool(sentences) and not others and "should be finite" not in text
     return Diagnosis("NaN or infinity lost" if is_named else None, text)
 
 
@@ -216,7 +222,7 @@ def _is_right(calls: CaseCalls, request: Request) -> bool:
         return False
 
 
-def further(calls: CaseCalls, found: Comparison, first: Grads) -> Diagnosis | None:
+def further(calls: CaseCalls, found: Comparison, first: Results) -> Diagnosis | None:
     """After the first call: other inputs of the same shape, and the first ones again; more rows; other numbers of threads."""
     kernel = calls.called
     if kernel.seconds > SLOW_SECONDS:
@@ -227,12 +233,12 @@ def further(calls: CaseCalls, found: Comparison, first: Grads) -> Diagnosis | No
         return None
     is_quick, other = kernel.seconds <= QUICK_SECONDS, None
     if is_quick and len(calls.blocks) == 1:
-        given = with_other_values(calls.case, calls.given(*calls.blocks[0]))
-        request = calls.placed(given)  # where the first inputs were
+        drawn = with_other_values(calls.case, calls.drawn(*calls.blocks[0]))
+        request = calls.placed(drawn)  # where the first inputs were
         if found.passed and (difference := different(kernel.again(), first)):
             text = f"Its results changed after it had returned, when the inputs did: {difference}."
             return Diagnosis("results that change", text)
-        other = given, calls.later(request)
+        other = drawn, calls.later(request)
     request = calls.placed()
     if finding := _the_same_again(calls, request, found, first):
         return finding
@@ -245,7 +251,7 @@ def further(calls: CaseCalls, found: Comparison, first: Grads) -> Diagnosis | No
     return _with_threads(calls, first) if is_quick and kernel.has_threads else None
 
 
-def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first: Grads) -> Diagnosis | None:
+def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first: Results) -> Diagnosis | None:
     """Whether equal calls differ by more than sums in another order do."""
     repeatable = calls.options.repeatable and found.passed
     for number in range(max(1, calls.case.calls - 1, REPEATED * repeatable)):
@@ -267,47 +273,47 @@ def _the_same_again(calls: CaseCalls, request: Request, found: Comparison, first
     return None
 
 
-def _of_an_earlier_call(calls: CaseCalls, given: DrawnInputs, other: Grads, first: Grads) -> Diagnosis | None:
+def _of_an_earlier_call(calls: CaseCalls, drawn: DrawnInputs, other: Results, first: Results) -> Diagnosis | None:
     """Whether a call with other inputs, after a right one, is wrong by more than the last digits; and as the first one too."""
-    second = calls.compared(other, given)
-    if second.passed or not calls.is_far_off(other, given, first):
+    second = calls.compared(other, drawn)
+    if second.passed or not calls.is_far_off(other, drawn, first):
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
-    if raced := _raced(calls, calls.placed(given), other):
+    if raced := _raced(calls, calls.placed(drawn), other):
         return raced
     if is_fresh := calls.called.restart():
-        other = calls.later(calls.placed(given))
-        second = calls.compared(other, given)
-    said = None if second.passed or not different(other, first) else _diagnosed(calls, second, None)
-    if said and (said.mistake or is_fresh):  # nothing is kept: the first values hide what is wrong
+        other = calls.later(calls.placed(drawn))
+        second = calls.compared(other, drawn)
+    diagnosis = None if second.passed or not different(other, first) else _diagnosed(calls, second, None)
+    if diagnosis and (diagnosis.mistake or is_fresh):  # nothing is kept: the first values hide what is wrong
         calls.notes.append(f"{HIDDEN}: {second.reason}")
-        return said
+        return diagnosis
     return Diagnosis(
         EARLIER, f"The first call was right, a second one with other values of the same shape was not: {same}. Something is "
         "kept between calls, by shape or by a part of the values; or calls are counted.")  # fmt: skip
 
 
 @np.errstate(all="ignore")
-def _refilled(calls: CaseCalls, said: Diagnosis, first: Grads) -> Diagnosis | None:
+def _refilled(calls: CaseCalls, diagnosis: Diagnosis, first: Results) -> Diagnosis | None:
     """What results are that have in them what memory held, seen with other numbers in it: huge ones hide all else."""
-    true = true_grads(calls.given(*calls.blocks[0]).exact)
-    pairs = [(wide(one), right) for one, right in zip(first, true, strict=True) if one is not None]
-    if len(calls.blocks) > 1 or not any((~(np.abs(one) < FILL) & np.isfinite(right)).any() for one, right in pairs):
+    truth = true_grads(calls.drawn(*calls.blocks[0]).exact)._asdict()
+    is_huge = (~(np.abs(wide(array)) < FILL) & np.isfinite(truth[name]) for name, array in _there(first).items())
+    if len(calls.blocks) > 1 or not any(elements.any() for elements in is_huge):
         return None
     other = calls.later(replace(calls.placed(), fill=OTHER_POISON))
     found, added = calls.compared(other), dict[str, str]()
     if not different(other, first) or found.passed or found.broken:
         return None
     for name, share in found.shares.items():
-        got, right = (wide(getattr(one, name)).reshape(share.shape)[share > 1] for one in (other, true))
+        got, right = (wide(array).reshape(share.shape)[share > 1] for array in (getattr(other, name), truth[name]))
         most, unit = np.abs(got - right).max(), UNIT_ROUNDOFF[getattr(other, name).dtype.name]
         if np.ptp(got - right) <= max(MAX_APART * most, 4 * unit * np.abs(got).max()) < most < np.inf and np.ptp(got):
             added[name] = f"{np.median(got - right):.4g} more in {name}"
     if added and {*added} == {*found.shares}:
         text = f"with other numbers in memory there is {', '.join(added.values())}: what is added to was not cleared."
         return Diagnosis(f"{' and '.join(added)} added to memory that is not cleared", text)
-    again = _diagnosed(calls, found, other) if said.mistake is None else said
-    return again if again.mistake and again is not said else None
+    again = _diagnosed(calls, found, other) if diagnosis.mistake is None else diagnosis
+    return again if again.mistake and again is not diagnosis else None
 
 
 def alone(calls: CaseCalls) -> Diagnosis | None:
@@ -318,7 +324,7 @@ def alone(calls: CaseCalls) -> Diagnosis | None:
                      "kept from call to call, such as a workspace, a sum, or results by shape.")  # fmt: skip
 
 
-def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Diagnosis | None:
+def _after_more_rows(calls: CaseCalls, request: Request, first: Results) -> Diagnosis | None:
     """Whether a call with more rows leaves something that the next one takes for its own."""
     larger = replace(calls.case, lead=(calls.case.M + MORE_ROWS,), layouts={}, files={})
     try:
@@ -333,7 +339,7 @@ def _after_more_rows(calls: CaseCalls, request: Request, first: Grads) -> Diagno
         "call, and summed beyond what the last one wrote.")  # fmt: skip
 
 
-def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Diagnosis | None:
+def _raced(calls: CaseCalls, request: Request, wrong: Results) -> Diagnosis | None:
     """Whether a wrong result comes again."""
     for _ in range(3):
         again = calls.later(request)
@@ -342,7 +348,7 @@ def _raced(calls: CaseCalls, request: Request, wrong: Grads) -> Diagnosis | None
     return None
 
 
-def _with_threads(calls: CaseCalls, first: Grads) -> Diagnosis | None:
+def _with_threads(calls: CaseCalls, first: Results) -> Diagnosis | None:
     for threads in THREADS:
         request = replace(calls.placed(), threads=threads)
         got = calls.later(request)

@@ -55,7 +55,9 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
     "gamma in another dtype than x": lambda case: case.gamma_dtype not in (None, case.dtype),
     "no gamma": lambda case: case.gamma_dtype is None,
     **{f"x in {dtype}": partial(lambda dtype, case: case.dtype == dtype, dtype) for dtype in DTYPES},
-    "NaN or infinity": lambda case: not all(isfinite(one) for given in case.ranges.values() for one in given or ()),
+    "NaN or infinity": lambda case: (
+        not all(isfinite(number) for values in case.ranges.values() for number in values or ())
+    ),
     "no rows or no columns": lambda case: case.M * case.N == 0,
     "more than one normalized axis": lambda case: len(case.normalized) > 1,
     "x without rows": lambda case: not case.lead,
@@ -63,7 +65,7 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
     "x that is not contiguous": lambda case: _is_strided(case, "x"),
     "dy that is not contiguous": lambda case: _is_strided(case, "dy"),
     "strides": lambda case: bool(case.layouts),
-    "some results alone": lambda case: not all(case.output_mask[: 2 + case.normalization.centred]),
+    "some results alone": lambda case: case.wanted != case.outputs,
     **{f"N not a multiple of {n}": partial(lambda n, case: case.N % n > 0, n) for n in _POWERS[:10]},
     **{f"N over {n}": partial(lambda n, case: n < case.N, n) for n in _POWERS},
 }
@@ -75,7 +77,7 @@ class Restriction:
 
     text: str
     cases: int
-    said: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -124,21 +126,23 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Without passed and skipped cases; of each failed one the mistake, where it is, and the error in units."""
-        told = asdict(replace(self, results=()))
-        del told["results"]
+        facts = asdict(replace(self, results=()))
+        del facts["results"]
+        for restriction in facts["restrictions"]:
+            restriction["said"] = restriction.pop("reason")
         failures = [_failure(result) for result in self.results if result.status == "failed"]
-        return {"format": FORMAT, "lngrad": lngrad.__version__, **told, "failures": failures}
+        return {"format": FORMAT, "lngrad": lngrad.__version__, **facts, "failures": failures}
 
 
 def _failure(result: CaseResult) -> dict[str, Any]:
     where = [
-        {"result": one.name, "dtype": one.dtype, "shape": one.shape, "off": one.off, "ulps": one.worst_ulp,
-         "tolerances": one.worst_share, "worst": [asdict(worst) for worst in one.worst[:1]]}
-        for one in result.outputs if not one.passed
+        {"result": output.name, "dtype": output.dtype, "shape": output.shape, "off": output.off, "ulps": output.worst_ulp,
+         "tolerances": output.worst_share, "worst": [asdict(worst) for worst in output.worst[:1]]}
+        for output in result.outputs if not output.passed
     ]  # fmt: skip
-    told = {name: getattr(result, name) for name in ("name", "facts", "reason", "mistake", "sentence", "command")}
-    weights = [one.text for one in result.weights]
-    return {**told, "code": code_of(result.mistake), "where": where, "rows_and_columns": weights}
+    facts = {name: getattr(result, name) for name in ("name", "facts", "reason", "mistake", "sentence", "command")}
+    weights = [weight.text for weight in result.weights]
+    return {**facts, "code": code_of(result.mistake), "where": where, "rows_and_columns": weights}
 
 
 def code_of(mistake: str | None) -> str | None:
@@ -190,22 +194,24 @@ def is_refusal(result: CaseResult) -> bool:
 def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) -> list[Restriction]:
     """What was refused, in as few lines as explain it: a row of RESTRICTIONS where no case that ran contradicts it."""
     refused: dict[str, list[CaseResult]] = {}
-    ran = [cases[one.name] for one in results if one.status != "skipped"]
-    for one in filter(is_refusal, results):
-        refused.setdefault(re.sub(r"\d+", "#", one.reason), []).append(one)
+    ran = [cases[result.name] for result in results if result.status != "skipped"]
+    for result in filter(is_refusal, results):
+        refused.setdefault(re.sub(r"\d+", "#", result.reason), []).append(result)
     # Where nothing ran, every row would explain it.
     possible = {text: holds for text, holds in RESTRICTIONS.items() if ran and not any(map(holds, ran))}
     found: dict[str, Restriction] = {}
     for left in refused.values():
         while left:
-            said = left[0].reason
-            covered = {text: [one for one in left if holds(cases[one.name])] for text, holds in possible.items()}
-            text, most = max(covered.items(), key=lambda one: len(one[1]), default=("", []))
-            text, most = (text, most) if most else (said, left)
-            known = found.get(text, Restriction(text, 0, said))
+            reason = left[0].reason
+            covered = {
+                text: [result for result in left if holds(cases[result.name])] for text, holds in possible.items()
+            }
+            text, most = max(covered.items(), key=lambda item: len(item[1]), default=("", []))
+            text, most = (text, most) if most else (reason, left)
+            known = found.get(text, Restriction(text, 0, reason))
             found[text] = replace(known, cases=known.cases + len(most))
-            left = [one for one in left if one not in most]
-    return sorted(found.values(), key=lambda one: -one.cases)
+            left = [result for result in left if result not in most]
+    return sorted(found.values(), key=lambda item: -item.cases)
 
 
 def summary(
@@ -213,9 +219,9 @@ def summary(
     max_skipped: str = MAX_SKIPPED, *, scripts: bool = False,
 ) -> Run:  # fmt: skip
     """The run of these results; mistakes have scripts if these are wanted."""
-    counts = {status: sum(one.status == status for one in results) for status in ("passed", "failed", "skipped")}
+    counts = {status: sum(result.status == status for result in results) for status in ("passed", "failed", "skipped")}
     by_name = {case.label: case for case in cases}
-    limits = [one for one in results if is_refusal(one) or BELIEVED in one.notes]
+    limits = [result for result in results if is_refusal(result) or BELIEVED in result.notes]
     is_small = all(case.M * case.N < INT32 for case in cases)
     is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
     versions, started = {"python": platform.python_version()}, datetime.now(timezone.utc) - timedelta(seconds=seconds)
@@ -235,11 +241,11 @@ def summary(
 def _mistakes(
     results: Sequence[CaseResult], cases: Mapping[str, CheckCase], options: Options, signature: Signature | None
 ) -> list[FoundMistake]:
-    failed = [one for one in results if one.status == "failed"]
+    failed = [result for result in results if result.status == "failed"]
     found: list[FoundMistake] = []
     kernels = KernelProcesses(get_num_threads(), SEARCH_SECONDS)
-    for name, number in Counter(one.mistake for one in failed).most_common():
-        least = min((one for one in failed if one.mistake == name), key=lambda one: cases[one.name].nbytes)
+    for name, number in Counter(result.mistake for result in failed).most_common():
+        least = min((result for result in failed if result.mistake == name), key=lambda item: cases[item.name].nbytes)
         text = None
         is_shown = least.outputs or name in SHOWN_BY_CALLS
         if signature and signature.call and is_shown and len(found) < REPRODUCED:
@@ -280,7 +286,7 @@ def run(
         signature = own.signature if own else processes.signature(name)
         if norm is None and not cases and (own or ":" in name):
             norm = norm_of(signature)
-        paths, is_repeated = None if cases is None else [Path(one) for one in cases], seed is not None and cases is None
+        paths, is_repeated = None if cases is None else [Path(cas) for cas in cases], seed is not None and cases is None
         seed = drawn_seed() if seed is None else seed
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
         invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")

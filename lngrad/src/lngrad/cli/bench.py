@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from lngrad import backends
-from lngrad.cli.terminal import REFUSED, UNFINISHED, choice, escape, fail, in_table, need, new_table, one_of, say
+from lngrad.cli.signature import with_options
+from lngrad.cli.terminal import REFUSED, UNFINISHED, escape, fail, new_table, say
 from lngrad.core.machine import BUSY
 
 if TYPE_CHECKING:
@@ -22,143 +22,80 @@ if TYPE_CHECKING:
     from lngrad.bench.runner import Bench
 
 
-def bench(
-    quick: Annotated[bool, Option("--quick", help="Three shapes and three rounds: does it work?")] = False,
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of `lngrad bench`; benchmarks/bench.py has these, and more."""
+
+    quick: Annotated[bool, Option("--quick", help="Three shapes and three rounds: does it work?")] = False
     scopes: Annotated[
-        str,
-        Option(
-            help="Some of call,override,autograd,jax,model,kernel,forward,overhead,first_call; with cuda, of "
-            "call,forward,overhead,model.",
-            show_default="all",
-        ),
-    ] = "",
-    cases: Annotated[str, Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")] = "",
-    dtypes: Annotated[
-        str, Option(help="Some of float32,bfloat16,float16.", show_default="all; with cuda bfloat16,float32")
-    ] = "",
-    peers: Annotated[
-        str,
-        Option(
-            help="Some of torch,onednn,compile,jax,mindspore,onnxruntime; with cuda, of torch,compile,liger,quack.",
-            show_default="torch, and onednn where its wheel is installed",
-        ),
-    ] = "",
+        str, Option(help="Some of call,override,autograd,kernel,forward,overhead,first_call.", show_default="all")
+    ] = ""
+    cases: Annotated[str, Option(help="Shapes ROWSxCOLUMNS, separated by commas.", show_default="twelve of them")] = ""
+    dtypes: Annotated[str, Option(help="Some of float32,bfloat16,float16.", show_default="all")] = ""
     threads: Annotated[
         str, Option(help="Numbers of threads, separated by commas.", show_default="what the machine grants")
-    ] = "",
-    rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15,
-    norm: Annotated[
-        str,
-        choice(
-            "layer_norm; or rms_norm, gemma_rms_norm, add_layer_norm, add_rms_norm, gated_rms_norm, rms_norm_of_gated, "
-            "modulated_layer_norm, with the scopes forward,autograd,model and the peers layer_norm,separate,torch,override,"
-            "llama,compile,compile_llama; with cuda no override, and overhead, liger and quack besides.",
-            lambda: ("layer_norm", *in_table("lngrad.bench.family", "TIMED")),
-        ),
-    ] = "layer_norm",
-    device: Annotated[str, choice("cpu or cuda.", lambda: ("cpu", "cuda"))] = "cpu",
-    json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None,
+    ] = ""
+    rounds: Annotated[int, Option(min=1, help="Turns of each contestant.")] = 15
+    json: Annotated[Path | None, Option(help="Append a record a line.", show_default="none")] = None
     resume: Annotated[
         bool, Option("--resume", help="Keep what the --json file has of these sources and this machine.")
-    ] = False,
+    ] = False
     time_limit: Annotated[
         float | None,
         Option(min=1, help="Begin nothing after so many seconds; exit code 3 if there is more.", show_default="none"),
-    ] = None,
+    ] = None
     only_idle: Annotated[
         bool, Option("--only-idle", help="Drop what was timed while other programs used over 10 % of the machine.")
-    ] = False,
-    plot: Annotated[Path | None, Option(help="Draw ratios and roofline, .svg or .png.", show_default="none")] = None,
-) -> None:
-    """Time the kernels side by side with peers and with the memory's own speed, turn by turn.
+    ] = False
+
+
+@with_options
+def bench(options: BenchOptions) -> None:
+    """Time the kernels side by side with torch and with the memory's own speed, turn by turn.
 
     Every result is checked before it is timed. Where other programs use over 10 % of the machine, times
     are shown without ratios.
 
     Example: lngrad bench --quick --scopes kernel --cases 512x384 --dtypes float32
     """
-    start = monotonic()
-    if plot is not None:
-        need("plots", matplotlib="matplotlib")
-    one_of("--device", device, ("cpu", "cuda"))
-    if resume and json is None:
-        fail("--resume: needs --json FILE, which has the records so far", REFUSED)
-    if device == "cuda" and (reason := why_no_device()) is not None:
-        fail(f"--device: {reason}", REFUSED)
-    from rich.console import Console
-
-    from lngrad.bench.cases import check_plot
-    from lngrad.bench.runner import why_not
-
-    chosen = _bench_of(device, norm)
-    try:
-        settings = settings_of(chosen, scopes, cases, dtypes, peers, threads, rounds, quick)
-        if plot is not None:
-            check_plot(settings, chosen.drawn, lambda name: why_not(chosen, name))
-    except ValueError as error:
-        fail(f"--{error}", REFUSED)
-    deadline = None if time_limit is None else start + time_limit
-    lines, left = run_and_print(chosen, settings, Console(), json, resume, deadline, only_idle)
-    if left:
-        fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
-    if plot is not None:
-        from lngrad.bench.plots import plot as draw
-
-        quiet = [line for line in lines if line["others"] <= BUSY]
-        draw([quiet or fail("--plot: not drawn: the machine is busy", UNFINISHED)], plot, chosen.drawn)
-        say(f"picture written to {plot}")
-
-
-def _bench_of(device: str, norm: str) -> Bench:
-    if norm != "layer_norm":
-        from lngrad.bench.family import TIMED, FamilyBench
-
-        one_of("--norm", norm, ("layer_norm", *TIMED))
-        if device == "cuda":
-            from lngrad.bench.cuda import CudaFamilyBench
-
-            return CudaFamilyBench(norm)
-        return FamilyBench(norm)
-    if device == "cuda":
-        from lngrad.bench.cuda import CudaBench
-
-        return CudaBench()
     from lngrad.bench.cpu import CpuBench
 
-    return CpuBench()
+    chosen = CpuBench()
+    time_all(chosen, settings_of(chosen, options), options)
 
 
-def settings_of(
-    chosen: Bench, scopes: str, cases: str, dtypes: str, peers: str, threads: str, rounds: int, quick: bool
-) -> Settings:
-    """Settings from comma-separated options.
-
-    Raises:
-        ValueError: A name, shape or number cannot be used; the text names the option and what it takes.
-    """
+def settings_of(chosen: Bench, options: BenchOptions, peers: str = "") -> Settings:
+    """Settings from comma-separated options; ends the command at a name, shape or number that can't be used."""
     from lngrad.bench.cases import DTYPES, Settings, names_of, shapes_of, threads_of
     from lngrad.bench.runner import why_not
 
     default = tuple(name for name in chosen.peers if why_not(chosen, name) is None) or chosen.peers[:1]
-    return Settings(
-        scopes=names_of("scopes", scopes, chosen.scopes, chosen.scopes),
-        peers=names_of("peers", peers, chosen.known_peers, default),
-        dtypes=names_of("dtypes", dtypes, DTYPES, chosen.dtypes),
-        shapes=shapes_of(cases),
-        threads=threads_of(threads),
-        rounds=rounds,
-        quick=quick,
-    )
+    try:
+        return Settings(
+            scopes=names_of("scopes", options.scopes, chosen.scopes, chosen.scopes),
+            peers=names_of("peers", peers, chosen.known_peers, default),
+            dtypes=names_of("dtypes", options.dtypes, DTYPES, chosen.dtypes),
+            shapes=shapes_of(options.cases),
+            threads=threads_of(options.threads),
+            rounds=options.rounds,
+            quick=options.quick,
+        )
+    except ValueError as error:
+        fail(f"--{error}", REFUSED)
 
 
-def why_no_device() -> str | None:
-    """Why nothing can be timed on a GPU here, or None."""
-    state = backends()["triton_gpu"]
-    if state != "available":
-        return f"expected a CUDA device for --device cuda, got none: {state}"
-    if import_module("lngrad.gpu.kernels").INTERPRETED:
-        return "expected compiled kernels for --device cuda, got TRITON_INTERPRET=1: unset it"
-    return None
+def time_all(chosen: Bench, settings: Settings, options: BenchOptions) -> list[Record]:
+    """Time everything in the settings and print it; ends the command with UNFINISHED if the time is up before."""
+    start = monotonic()
+    if options.resume and options.json is None:
+        fail("--resume: needs --json FILE, which has the records so far", REFUSED)
+    from rich.console import Console
+
+    deadline = None if options.time_limit is None else start + options.time_limit
+    lines, left = run_and_print(chosen, settings, Console(), options.json, options.resume, deadline, options.only_idle)
+    if left:
+        fail(f"{left} more to time; the same command with --resume goes on", UNFINISHED)
+    return lines
 
 
 def run_and_print(

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def certify(
     impl: Annotated[
         str,
-        choice(
-            "As for lngrad check: a backend, torch, jax, onednn, module:function, ascendc:FILE.cpp:KERNEL.", impl_names
-        ),
+        choice("As for lngrad check: a backend, torch, jax, module:function, ascendc:FILE.cpp:KERNEL.", impl_names),
     ],
     report: Annotated[Path | None, file_option("HTML", "A page for people, with the trees drawn.")] = None,
     json: Annotated[Path | None, file_option("JSON", "All measurements, for programs.")] = None,
@@ -48,18 +46,18 @@ def certify(
     known_norm(norm, plain_norms)
     group = ""
 
-    def tell(so_far: Certificate, one: Measured | None) -> None:
+    def tell(so_far: Certificate, measured: Measured | None) -> None:
         nonlocal group
-        if one is None:
+        if measured is None:
             say(" · ".join(filter(None, (so_far.name, so_far.version, so_far.machine, so_far.norm, so_far.dtype))))
             return
-        if one.group != group:
-            group = one.group
+        if measured.group != group:
+            group = measured.group
             say(f"\n{group}")
-        counted = f"  ({one.trials} trials)" if one.trials > 1 else ""
-        say(f"  {one.name}: {one.answer}{counted}")
-        if one.counterexample:
-            say(f"    {one.counterexample}")
+        counted = f"  ({measured.trials} trials)" if measured.trials > 1 else ""
+        say(f"  {measured.name}: {measured.answer}{counted}")
+        if measured.counterexample:
+            say(f"    {measured.counterexample}")
 
     certificate = measure(impl, trials, tell, threads_variable, norm)
     if report is not None:

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from lngrad.cli.signature import with_options
 from lngrad.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -25,7 +26,7 @@ from lngrad.cli.terminal import (
     explaining,
     fail,
     file_option,
-    given,
+    files_exist,
     impl_names,
     in_table,
     known_norm,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lngrad.check.case import CheckCase, Options
+    from lngrad.check.implementations import Signature
     from lngrad.check.reports.journal import VerdictChange
     from lngrad.check.result import CaseResult
     from lngrad.check.verdict import Run
@@ -50,10 +52,10 @@ MAX_PRINTED = 20  # failures, and other lines of a kind
 FORMATS = ("bin", "npy", "npz", "safetensors")  # of golden
 
 CASES = "TTK .csv, ATK .json, our .yaml, folders of those, or folders of dumps."
-Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES, callback=given)]
+Cases = Annotated[list[Path], Argument(metavar="CASES…", show_default=False, help=CASES, callback=files_exist)]
 CasesOrOurs = Annotated[
     list[Path] | None,
-    Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=given),
+    Argument(metavar="CASES…", show_default="those that come with lngrad", help=CASES, callback=files_exist),
 ]
 SEED = "Of the inputs: equal seeds give equal inputs on every machine."
 Seed = Annotated[int, Option(min=0, help=SEED)]
@@ -78,17 +80,20 @@ Resume = Annotated[
 MaxBytes = Annotated[int, Option(min=1, help="A case or file that takes more is not run, and not allocated.")]
 
 
-def check(
-    cases: CasesOrOurs = None,
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of `lngrad check`."""
+
+    cases: CasesOrOurs = None
     impl: Annotated[
         str,
         choice(
-            "A backend, torch, torch_compile, jax, onednn, mindspore, graph, graph_v3, aclnn, ascend_sim; "
+            "A backend, torch, torch_compile, jax, mindspore, graph, graph_v3, aclnn, ascend_sim; "
             "of yours module:NAME or FILE.py:NAME (a function, a module, an autograd.Function), hub:FOLDER, "
             "triton:module:function, ascendc:FILE.cpp:KERNEL or 'cmd:./program {in} {out}'; or mutant:NAME.",
             impl_names,
         ),
-    ] = "numba_cpu",
+    ] = "numba_cpu"
     standard: Annotated[
         str,
         choice(
@@ -96,45 +101,72 @@ def check(
             "llama; a case's own goes first.",
             lambda: ("auto", *in_table("lngrad.check.standards", "STANDARDS")),
         ),
-    ] = "auto",
-    norm: NormName = None,
-    level: Annotated[str, choice("Of the standard dual: L0, L1 or L2.", lambda: ("L0", "L1", "L2"))] = "L1",
-    third: Annotated[str, choice("Implementation that the standard dual compares with.", impl_names)] = "torch",
+    ] = "auto"
+    norm: NormName = None
+    level: Annotated[str, choice("Of the standard dual: L0, L1 or L2.", lambda: ("L0", "L1", "L2"))] = "L1"
+    third: Annotated[str, choice("Implementation that the standard dual compares with.", impl_names)] = "torch"
     against: Annotated[
-        Path | None, file_option("FOLDER", "Judge dumps of a device in place of an implementation.", callback=given)
-    ] = None,
-    report: Annotated[Path | None, file_option("HTML", "A report for people.")] = None,
-    junit: Annotated[Path | None, file_option("XML", "A report for CI.")] = None,
-    sarif: Annotated[Path | None, file_option("JSON", "A report for code scanning.")] = None,
+        Path | None,
+        file_option("FOLDER", "Judge dumps of a device in place of an implementation.", callback=files_exist),
+    ] = None
+    report: Annotated[Path | None, file_option("HTML", "A report for people.")] = None
+    junit: Annotated[Path | None, file_option("XML", "A report for CI.")] = None
+    sarif: Annotated[Path | None, file_option("JSON", "A report for code scanning.")] = None
     json: Annotated[
         Path | None,
         file_option("JSONL", "Every result as it comes; the last line is the run. -: that line on stdout alone."),
-    ] = None,
+    ] = None
     compare: Annotated[
-        Path | None, file_option("JSONL", "An earlier --json file: say what got better and worse.", callback=given)
-    ] = None,
-    resume: Resume = None,
-    jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None,
-    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0,
-    seed: Annotated[int | None, Option(min=0, help=SEED, show_default="drawn, and printed")] = None,
-    seeds: Annotated[int, Option(min=1, help="Every case with so many seeds, from --seed on.")] = 1,
+        Path | None,
+        file_option("JSONL", "An earlier --json file: say what got better and worse.", callback=files_exist),
+    ] = None
+    resume: Resume = None
+    jobs: Annotated[int | None, Option(min=1, help="Processes.", show_default="one a core, at most 8")] = None
+    time_limit: Annotated[float, Option(min=0.1, help="Seconds for a call; then its case has failed.")] = 300.0
+    seed: Annotated[int | None, Option(min=0, help=SEED, show_default="drawn, and printed")] = None
+    seeds: Annotated[int, Option(min=1, help="Every case with so many seeds, from --seed on.")] = 1
     fuzz: Annotated[
         int | None, Option(min=0, metavar="N", help="N random cases besides.", show_default="20 without CASES")
-    ] = None,
-    repeatable: Annotated[bool, Option("--repeatable", help="Equal calls must give equal bits, 12 times.")] = False,
-    allow: Annotated[str | None, Option(help="inplace-dy: dx may lie in dy's memory.", show_default="none")] = None,
-    fail_fast: Annotated[bool, Option("--fail-fast", help="End with the first failure.")] = False,
-    no_diagnosis: Annotated[bool, Option("--no-diagnosis", help="Judge alone: search no mistake.")] = False,
-    time: Annotated[bool, Option("--time", help="Time right results too, one case after the other.")] = False,
+    ] = None
+    repeatable: Annotated[bool, Option("--repeatable", help="Equal calls must give equal bits, 12 times.")] = False
+    allow: Annotated[str | None, Option(help="inplace-dy: dx may lie in dy's memory.", show_default="none")] = None
+    fail_fast: Annotated[bool, Option("--fail-fast", help="End with the first failure.")] = False
+    no_diagnosis: Annotated[bool, Option("--no-diagnosis", help="Judge alone: search no mistake.")] = False
+    time: Annotated[bool, Option("--time", help="Time right results too, one case after the other.")] = False
     max_skipped: Annotated[
         str, Option(metavar="N|N%", help="More skipped cases than this are no pass: exit code 1.")
-    ] = "34%",
-    filter: Filter = None,
-    limit: Limit = None,
-    max_bytes: MaxBytes = 8 << 30,
-    block_bytes: Annotated[int, Option(min=1, help="A larger case is judged in blocks of rows.")] = 512 << 20,
-    explain: Explain = None,
-) -> None:
+    ] = "34%"
+    filter: Filter = None
+    limit: Limit = None
+    max_bytes: MaxBytes = 8 << 30
+    block_bytes: Annotated[int, Option(min=1, help="A larger case is judged in blocks of rows.")] = 512 << 20
+    explain: Explain = None
+
+    def words(self, norm: str | None) -> list[str]:
+        """The command of a run of this norm, as far as cases fail by it."""
+        from lngrad.check.standards import AUTO
+
+        words = ["--standard", self.standard] * (self.standard != AUTO) + (["--norm", norm] if norm else [])
+        words += ["--against", str(self.against)] if self.against else ["--impl", self.impl]
+        words += ["--repeatable"] * self.repeatable + (["--allow", self.allow] if self.allow else [])
+        return ["lngrad", "check", *words]
+
+    def refuse(self) -> None:
+        """End the command at an option that can't be used."""
+        from lngrad.check.standards import AUTO, LEVELS, STANDARDS
+        from lngrad.check.verdict import ALLOWED, valid_max_skipped
+
+        one_of("--standard", self.standard, (AUTO, *STANDARDS))
+        one_of("--level", self.level, LEVELS)
+        known_norm(self.norm)
+        valid_max_skipped(self.max_skipped)
+        if self.allow is not None:
+            one_of("--allow", self.allow, ALLOWED)
+        _places(self.cases or (), self.report, self.junit, self.sarif, self.json)
+
+
+@with_options
+def check(options: CheckOptions) -> None:
     """Say whether gradients are right, and if not, which mistake they look like.
 
     Exit code 0: all passed; 1: some failed, or too many were skipped; 2: an option or a file can't be used, or no case applies.
@@ -143,62 +175,69 @@ def check(
     """
     from rich.console import Console
 
-    from lngrad.check.calls.process import CALL_SECONDS, KernelProcesses
-    from lngrad.check.case import Options
-    from lngrad.check.judge import default_jobs
     from lngrad.check.reports.journal import STDOUT, changes, finish, read_journal, seed_of
     from lngrad.check.result import settled
-    from lngrad.check.standards import AUTO, LEVELS, STANDARDS
-    from lngrad.check.verdict import ALLOWED, chosen_cases, drawn_seed, norm_of, summary, valid_max_skipped
+    from lngrad.check.verdict import chosen_cases, drawn_seed, summary
 
-    one_of("--standard", standard, (AUTO, *STANDARDS))
-    one_of("--level", level, LEVELS)
-    known_norm(norm)
-    valid_max_skipped(max_skipped)
-    if allow is not None:
-        one_of("--allow", allow, ALLOWED)
-    _places(cases or (), report, junit, sarif, json)
-    earlier = list(read_journal(compare).values()) if compare is not None else None
+    options.refuse()
+    earlier = list(read_journal(options.compare).values()) if options.compare is not None else None
     guarded()
-    kept = {} if resume is None else _kept(json, resume)
-    if is_drawn := seed is None:
-        seed = seed_of(kept.values(), 0 if against else drawn_seed())
-    kernels = KernelProcesses(1, CALL_SECONDS)
-    try:
-        signature = None if against else kernels.signature(impl)
-    finally:
-        kernels.end()
-    if norm is None and not cases and (":" in impl or against):
-        norm = norm_of(signature)  # what dumps are of, too, unless --norm says
-    chosen = chosen_cases(cases, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
-    words = ["--standard", standard] * (standard != AUTO) + (["--norm", norm] if norm else [])
-    words += ["--against", str(against)] if against else ["--impl", impl]
-    words += ["--repeatable"] * repeatable + (["--allow", allow] if allow else [])
-    options = Options(
-        impl=impl, standard=standard, level=level, third=third, against=str(against) if against else None,
-        seed=seed, max_bytes=max_bytes, block_bytes=block_bytes, timed=time, explained="not" if no_diagnosis else "whole",
-        repeatable=repeatable, allowed=ALLOWED.get(allow or "", ()), fail_fast=fail_fast,
-        repeated=not (is_drawn or cases or against), invoked=shlex.join(["lngrad", "check", *words]),
-    )  # fmt: skip
+    kept = {} if options.resume is None else _kept(options.json, options.resume)
+    is_drawn = options.seed is None
+    seed = seed_of(kept.values(), 0 if options.against else drawn_seed()) if options.seed is None else options.seed
+    signature, norm = _signature_and_norm(options)
+    seeds, selected = range(seed, seed + options.seeds), (options.filter, options.limit)
+    chosen = chosen_cases(options.cases, norm, selected, seeds, options.fuzz, options.max_bytes)
+    run_options = _run_options(options, seed, norm)
     start = monotonic()
     try:
-        found, interrupted = _run(chosen, options, json, kept, 1 if time else jobs or default_jobs(), time_limit)
+        found, interrupted = _run(chosen, run_options, options, kept)
         seconds, results = monotonic() - start, settled(found)
-        scripts = json is not None and not interrupted
-        run = summary(results, chosen, options, signature, seconds, max_skipped, scripts=scripts)
+        scripts = options.json is not None and not interrupted
+        run = summary(results, chosen, run_options, signature, seconds, options.max_skipped, scripts=scripts)
     finally:
         end_children(lambda _, session: session == os.getsid(0))  # kernels' own, which could write what comes now
-    digest = finish(json, run) if json is not None else ""
-    console = Console(highlight=False, stderr=json == STDOUT)
+    digest = finish(options.json, run) if options.json is not None else ""
+    console = Console(highlight=False, stderr=options.json == STDOUT)
     changed = [] if earlier is None else changes(earlier, results)
     if earlier is not None:
         _print_changes(console, changed)
     _print_summary(console, run, found, is_drawn)
-    _write_reports(report, junit, sarif, run, options, changed)
+    _write_reports(options, run, run_options, changed)
     if interrupted:
-        hint = f"; --json {json} --resume {digest} goes on" if digest else "; with --json FILE it could go on"
+        hint = f"; --json {options.json} --resume {digest} goes on" if digest else "; with --json FILE it could go on"
         fail(f"interrupted after {len(results)} of {len(chosen)} cases{hint}", INTERRUPTED)
-    _end(run.counts, max_skipped)
+    _end(run.counts, options.max_skipped)
+
+
+def _signature_and_norm(options: CheckOptions) -> tuple[Signature | None, str | None]:
+    """How a forward is called, by a trial in a process; and which norm is checked, None: the cases' own."""
+    from lngrad.check.calls.process import CALL_SECONDS, KernelProcesses
+    from lngrad.check.verdict import norm_of
+
+    kernels = KernelProcesses(1, CALL_SECONDS)
+    try:
+        signature = None if options.against else kernels.signature(options.impl)
+    finally:
+        kernels.end()
+    if options.norm is None and not options.cases and (":" in options.impl or options.against):
+        return signature, norm_of(signature)  # what dumps are of, too, unless --norm says
+    return signature, options.norm
+
+
+def _run_options(options: CheckOptions, seed: int, norm: str | None) -> Options:
+    """What a run is about, besides the cases."""
+    from lngrad.check.case import Options
+    from lngrad.check.verdict import ALLOWED
+
+    return Options(
+        impl=options.impl, standard=options.standard, level=options.level, third=options.third,
+        against=str(options.against) if options.against else None, seed=seed, max_bytes=options.max_bytes,
+        block_bytes=options.block_bytes, timed=options.time, explained="not" if options.no_diagnosis else "whole",
+        repeatable=options.repeatable, allowed=ALLOWED.get(options.allow or "", ()), fail_fast=options.fail_fast,
+        repeated=not (options.seed is None or options.cases or options.against),
+        invoked=shlex.join(options.words(norm)),
+    )  # fmt: skip
 
 
 def _kept(json: Path | None, digest: str) -> dict[str, CaseResult]:
@@ -221,20 +260,18 @@ def _places(cases: Sequence[Path], report: Path | None, *others: Path | None) ->
             fail(f"{path}: has the cases, and is not replaced", REFUSED)
 
 
-def _write_reports(
-    report: Path | None, junit: Path | None, sarif: Path | None, run: Run, options: Options, changed: list[VerdictChange]
-) -> None:  # fmt: skip
+def _write_reports(options: CheckOptions, run: Run, run_options: Options, changed: list[VerdictChange]) -> None:
     from lngrad.check.reports.journal import write_junit, write_sarif
 
-    if junit is not None:
-        write_junit(junit, run.results, options.against or options.impl)
-    if sarif is not None:
-        write_sarif(sarif, run, options.impl)
-    if report is not None:
+    if options.junit is not None:
+        write_junit(options.junit, run.results, run_options.against or run_options.impl)
+    if options.sarif is not None:
+        write_sarif(options.sarif, run, options.impl)
+    if options.report is not None:
         from lngrad.check.reports.html import write_report
 
-        write_report(report, list(run.results), options, run.seconds, changed)
-        say(f"report: {report}")
+        write_report(options.report, list(run.results), run_options, run.seconds, changed)
+        say(f"report: {options.report}")
 
 
 def _end(count: dict[str, int], max_skipped: str) -> None:
@@ -279,15 +316,16 @@ def golden(
 
 
 def _run(
-    cases: list[CheckCase], options: Options, journal: Path | None, kept: dict[str, CaseResult], jobs: int, limit: float
+    cases: list[CheckCase], options: Options, command: CheckOptions, kept: dict[str, CaseResult]
 ) -> tuple[list[CaseResult], bool]:
     """All results, in the order of the cases; and whether Ctrl-C cut them short."""
     from rich.console import Console
 
-    from lngrad.check.judge import run_cases
+    from lngrad.check.judge import default_jobs, run_cases
     from lngrad.check.reports.journal import STDOUT, Journal, key_of
     from lngrad.check.result import NO_NAME, kind_of
 
+    journal, jobs = command.json, 1 if command.time else command.jobs or default_jobs()
     keys = {case.label: key_of(case, options) for case in cases}
     found = {case.label: kept[keys[case.label]] for case in cases if keys[case.label] in kept}
     waiting = [case for case in cases if case.label not in found]
@@ -312,7 +350,7 @@ def _run(
 
         interrupted = False
         try:
-            run_cases(waiting, options, jobs, limit, done)
+            run_cases(waiting, options, jobs, command.time_limit, done)
         except KeyboardInterrupt:
             interrupted = True
     return [found[case.label] for case in cases if case.label in found], interrupted
@@ -335,40 +373,53 @@ def _print_result(console: Console, result: CaseResult, known: str = "") -> None
 
 def _print_summary(console: Console, run: Run, found: Sequence[CaseResult], is_drawn: bool = False) -> None:
     """What the run says; `found` are the results as they came, with the names that were printed then."""
-    from lngrad.check.result import BELIEVED, tally
-    from lngrad.check.verdict import is_refusal
+    from lngrad.check.result import tally
 
-    def dim(text: str) -> None:
-        console.print(f"[dim]{escape(text)}[/]")
-
-    results, counts = run.results, run.counts
-    if believed := sum(BELIEVED in result.notes for result in results):
-        console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
-    if refused := sum(one.cases for one in run.restrictions):
-        kinds = (f"{one.cases} × {one.text}" + f" ({one.said})" * (one.said != one.text) for one in run.restrictions)
-        console.print(f"[yellow]refused {refused} of {len(results)} cases: {escape(', '.join(kinds))}[/]")
-    if run.signature:
-        dim(run.signature)
-    skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
-    said = run.signature, BELIEVED
-    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in said)
-    for kind, texts in (("skipped", skipped), ("note", notes)):
-        for text, number in texts.most_common(MAX_PRINTED):
-            dim(f"{kind} {number}: {text}")
-    _print_times(console, results)
-    for mistake, number in tally(results)[:MAX_PRINTED]:
+    _print_limits(console, run)
+    _print_times(console, run.results)
+    for mistake, number in tally(run.results)[:MAX_PRINTED]:
         console.print(f"{number} × {escape(mistake)}")
-    pairs = ((one.mistake, after.mistake) for one, after in zip(found, results, strict=True) if one.mistake)
+    pairs = (
+        (before.mistake, after.mistake) for before, after in zip(found, run.results, strict=True) if before.mistake
+    )
     for (was, now), number in Counter(pair for pair in pairs if pair[0] != pair[1]).most_common(MAX_PRINTED):
         why = f"it is {now}, which explains more failures" if now else "the other failures speak against it"
-        dim(f"withdrawn above: {number} × {was}: {why}")
+        _print_dim(console, f"withdrawn above: {number} × {was}: {why}")
     if run.not_tried:
-        dim(f"not tried: {run.not_tried}")
-    colour = "red" if counts["failed"] else "green"
-    counted = ", ".join(f"{number} {status}" for status, number in counts.items())
+        _print_dim(console, f"not tried: {run.not_tried}")
+    colour = "red" if run.counts["failed"] else "green"
+    counted = ", ".join(f"{number} {status}" for status, number in run.counts.items())
     more = f", {run.not_run} not run" * bool(run.not_run)
     again = f"; --seed {run.seed} draws the same inputs" * is_drawn
     console.print(f"[bold {colour}]{run.verdict}: {counted}{more}[/] in {run.seconds:.1f} s{again}")
+
+
+def _print_limits(console: Console, run: Run) -> None:
+    """What was not judged, what was refused or skipped, how a forward was called, and notes."""
+    from lngrad.check.result import BELIEVED
+    from lngrad.check.verdict import is_refusal
+
+    results = run.results
+    if believed := sum(BELIEVED in result.notes for result in results):
+        console.print(f"[yellow]{believed} of {len(results)} cases were not judged: {BELIEVED}[/]")
+    if refused := sum(restriction.cases for restriction in run.restrictions):
+        kinds = (
+            f"{refusal.cases} × {refusal.text}" + f" ({refusal.reason})" * (refusal.reason != refusal.text)
+            for refusal in run.restrictions
+        )
+        console.print(f"[yellow]refused {refused} of {len(results)} cases: {escape(', '.join(kinds))}[/]")
+    if run.signature:
+        _print_dim(console, run.signature)
+    skipped = Counter(result.reason for result in results if result.status == "skipped" and not is_refusal(result))
+    printed = run.signature, BELIEVED
+    notes = Counter(note.partition(": ")[0] for result in results for note in result.notes if note not in printed)
+    for kind, texts in (("skipped", skipped), ("note", notes)):
+        for text, number in texts.most_common(MAX_PRINTED):
+            _print_dim(console, f"{kind} {number}: {text}")
+
+
+def _print_dim(console: Console, text: str) -> None:
+    console.print(f"[dim]{escape(text)}[/]")
 
 
 def _print_times(console: Console, results: Sequence[CaseResult]) -> None:

@@ -50,8 +50,10 @@ def demo(
 
     output.mkdir(parents=True, exist_ok=True)
     what, bars = "Compiling, once per machine", Console(stderr=True)
-    kernels = [[(name, dtype, "float32") for dtype in some for name in KERNELS] for some in (DTYPES[:1], DTYPES[1:])]
-    kernels[0] += [(name, "", "") for name in ENTRIES]
+    kernels = [
+        [(name, dtype, "float32") for dtype in dtypes for name in KERNELS] for dtypes in (DTYPES[:1], DTYPES[1:])
+    ]
+    kernels[0] += [(name, "", "") for name, entry in ENTRIES.items() if entry.module == "pool"]
     float32, bits16 = programs_for(kernels[0], 7), programs_for(kernels[1], 3)
     list(track(compile_elsewhere(float32), what, len(float32), console=bars))
     losses, accuracies, layer = train(track(range(epochs), "Training", console=bars), seed)
@@ -61,14 +63,14 @@ def demo(
         "Elements by error ÷ tolerance (1 is the limit)", "dtype", "library", "ratio: 10⁻⁴ to 10²", right=["largest"]
     )
     for dtype, found in errors.items():
-        for name, one in found.items():
-            elements, _ = np.histogram(one.clip(1e-4, 99), np.logspace(-4, 2, 25))
-            table.add_row(dtype, name, drawn(np.log1p(elements)), f"{one.max():.2f}")
+        for name, array in found.items():
+            elements, _ = np.histogram(array.clip(1e-4, 99), np.logspace(-4, 2, 25))
+            table.add_row(dtype, name, drawn(np.log1p(elements)), f"{array.max():.2f}")
     table.caption = None if "torch" in found else "torch is not installed"
     Console().print(table)
     say(f"Test accuracy {accuracies[-1]:.1%} after {epochs} epochs; at least {PASS_ACCURACY:.0%} is asked for.")
-    worst = {dtype: {name: float(one.max()) for name, one in found.items()} for dtype, found in errors.items()}
-    passed = accuracies[-1] >= PASS_ACCURACY and all(one["lngrad"] <= 1 for one in worst.values())
+    worst = {dtype: {name: float(array.max()) for name, array in found.items()} for dtype, found in errors.items()}
+    passed = accuracies[-1] >= PASS_ACCURACY and all(shares["lngrad"] <= 1 for shares in worst.values())
     results = {"passed": passed, "seed": seed, "versions": versions(), "accuracy": accuracies[-1], "loss_by_step": losses,
                "accuracy_by_epoch": accuracies, "max_error_in_tolerances": worst}  # fmt: skip
     (output / "results.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
@@ -80,7 +82,7 @@ def demo(
 
 def drawn(numbers: Array | list[float]) -> str:
     """Numbers from 0 up as a row of bars."""
-    return "".join("▁▂▃▄▅▆▇█"[int(7.99 * one / max(numbers))] for one in numbers)
+    return "".join("▁▂▃▄▅▆▇█"[int(7.99 * number / max(numbers))] for number in numbers)
 
 
 def loss_and_gradients(w: list[Array], images: Array, labels: Array) -> tuple[float, list[Array], list[Array], Array]:
@@ -110,7 +112,7 @@ def train(epochs: Iterable[int], seed: int) -> tuple[list[float], list[float], l
     images, labels = (digits.data / 16 - 0.5).astype(np.float32), digits.target
     test, chosen = np.split(rng.permutation(len(images)), [len(images) // 4])
     w1, w2 = rng.standard_normal((64, HIDDEN)) / 6, rng.standard_normal((HIDDEN, 10)) / 8
-    parameters = [one.astype(np.float32) for one in (w1, np.ones(HIDDEN), np.zeros(HIDDEN), w2)]
+    parameters = [array.astype(np.float32) for array in (w1, np.ones(HIDDEN), np.zeros(HIDDEN), w2)]
     # Products of 64 columns are too small for two threads: OpenBLAS's waited for each other, 3 to 18 s in place of 1.
     with threadpool_limits(1, user_api="blas"):
         for _ in epochs:
@@ -131,12 +133,14 @@ def errors_of(dtype: str, *layer: Array) -> dict[str, Array]:
     from lngrad.testing import Inputs, error_shares
 
     dy, x, gamma, beta = (array.astype(numpy_dtype(dtype)) for array in layer)
-    given, found = Arguments(dy, x, None, None, gamma, beta, gamma.shape), dict[str, Array]()
+    arguments, found = Arguments(dy, x, None, None, gamma, beta, gamma.shape), dict[str, Array]()
     ours = find(next(name for name, state in lngrad.backends().items() if state == "available"))
-    for name, one in {"lngrad": ours, "torch": IMPLEMENTATIONS["torch"]}.items():
-        if one.forward is not None and (not one.needs or find_spec(one.needs)):
-            mean, rstd = map(as_numpy, one.forward(given)()[1:])  # each library is judged with those of its own forward
-            grads = one.backward(replace(given, mean=mean, rstd=rstd))()
+    for name, implementation in {"lngrad": ours, "torch": IMPLEMENTATIONS["torch"]}.items():
+        if implementation.forward is not None and (not implementation.needs or find_spec(implementation.needs)):
+            mean, rstd = map(
+                as_numpy, implementation.forward(arguments)()[1:]
+            )  # each library is judged with those of its own forward
+            grads = implementation.backward(replace(arguments, mean=mean, rstd=rstd))()
             shares = error_shares(grads, Inputs(dy, x, mean, rstd, gamma, beta, 1))
             found[name] = np.concatenate([share.ravel() for share in shares])
     return found

@@ -22,8 +22,8 @@ EXTRAS = {
     "gpu": ("GPU kernels", "triton"),
     "demo": ("lngrad demo", "scikit-learn", "pyyaml"),
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
-    "bench": ("lngrad bench against torch and oneDNN", "torch", "onednn-cpu-gomp"),
-    "plots": ("pictures of lngrad bench", "matplotlib"),
+    "bench": ("lngrad bench against torch", "torch"),
+    "plots": ("pictures of benchmarks", "matplotlib"),
 }
 
 

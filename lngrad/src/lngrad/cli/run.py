@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
-from lngrad.cli.terminal import REFUSED, choice, fail, given, known_norm, plain_norms, progress, say
+from lngrad.cli.terminal import REFUSED, choice, fail, files_exist, known_norm, plain_norms, progress, say
 from lngrad.errors import LngradError
 from lngrad.typing import Mask
 
@@ -21,7 +21,7 @@ def run(
         Path,
         Argument(
             metavar="INPUT",
-            callback=given,
+            callback=files_exist,
             show_default=False,
             help="A .npz, a .safetensors or a folder of .npy with dy and x; mean with rstd or variance, or neither; "
             "gamma if there is one; and dtotal, which is added to dx, where x is the sum of a residual stream.",

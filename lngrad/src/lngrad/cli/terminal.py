@@ -92,7 +92,7 @@ def _as_typed(text: str, function: Callable[..., None]) -> str:
     """An error `name: expected …` with the name as it is typed, if that is an option of the command."""
     name = text.partition(":")[0]
     annotation = get_type_hints(function, include_extras=True).get(name)
-    is_option = any(isinstance(one, OptionInfo) for one in getattr(annotation, "__metadata__", ()))
+    is_option = any(isinstance(option, OptionInfo) for option in getattr(annotation, "__metadata__", ()))
     return text.replace(name, f"--{name.replace('_', '-')}", 1) if is_option else text
 
 
@@ -119,7 +119,7 @@ def existing(*paths: Path | None) -> None:
             fail(f"{path}: {MISSING}", REFUSED)
 
 
-def given(context: typer.Context, value: Any) -> Any:
+def files_exist(context: typer.Context, value: Any) -> Any:
     """The callback of options and arguments that name files: a missing one is named ahead of any other fault."""
     if not context.resilient_parsing:  # completing a line refuses nothing
         existing(*(value if isinstance(value, list) else [value]))
@@ -141,7 +141,7 @@ def explaining(context: typer.Context, name: str | None) -> None:
 
 def completing(values: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """What a shell offers for a value; the table that has the names is loaded then alone."""
-    return lambda incomplete: [one for one in values() if one.startswith(incomplete)]
+    return lambda incomplete: [value for value in values() if value.startswith(incomplete)]
 
 
 def choice(help: str, values: Callable[[], Iterable[str]], **options: Any) -> Any:

@@ -22,7 +22,7 @@ ALIGNED_BYTES = 1 << 14  # from here on a result begins on a cache line
 
 
 class ArraySpec(NamedTuple):
-    """What a call needs to know of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
+    """The facts of an array, without its data. Strides are in bytes; device is "cpu" or "cuda:0".
 
     It can stand for an array that does not exist yet, where a call is described and not run.
     """
@@ -78,7 +78,7 @@ def _view(name: str, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def key_of(array: Any) -> Hashable:
-    """What spec_of depends on: equal keys have equal facts. Cheap, since every call makes five of them."""
+    """The key of an array's facts: equal keys have equal facts. Cheap, since every call makes five of them."""
     if array is None:
         return None
     if type(array) is not np.ndarray and _is_torch(array):
@@ -182,7 +182,7 @@ def require_memory(name: str, array: Any) -> None:
     if fake is not None and isinstance(array, fake.FakeTensor):
         raise DtypeError(f"{name}: expected a tensor with memory, got a fake one")
     try:
-        address, there = array.data_ptr(), array.untyped_storage().nbytes()
+        address, nbytes = array.data_ptr(), array.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
         raise DtypeError(
             f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
@@ -191,8 +191,8 @@ def require_memory(name: str, array: Any) -> None:
     size = array.element_size()
     span = spanned(array.shape, [step * size for step in array.stride()], size)
     needed = array.storage_offset() * size + span
-    if span and (not address or there < needed):
-        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {there if address else 0}")
+    if span and (not address or nbytes < needed):
+        raise ShapeError(f"{name}: expected {needed} bytes of storage, got {nbytes if address else 0}")
 
 
 def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy import ndarray
 
@@ -115,7 +115,7 @@ class BoundCall:
             if self._of_numpy:
                 outputs = addresses_of(results)
             else:
-                outputs = [0 if one is None else one.data_ptr() for one in results]  # type: ignore[union-attr]
+                outputs = [0 if result is None else result.data_ptr() for result in results]  # type: ignore[union-attr]
         else:
             results, outputs = self._with_given(inputs, arrays, out)
         if None in numbers:
@@ -145,7 +145,7 @@ class BoundCall:
             self.places.keep(places, True)
         if self._wants_all and 0 not in outputs:
             return [*out], outputs
-        results = [make and (make() if one is None else one) for make, one in zip(self._makers, out, strict=True)]
+        results = [make and (make() if array is None else array) for make, array in zip(self._makers, out, strict=True)]
         return results, addresses_of(results)
 
 
@@ -184,18 +184,27 @@ def find(key: Hashable | None) -> BoundCall | None:
         return None
 
 
+class Switches(NamedTuple):
+    """The switches of a call of a public function. tuple.__new__ makes it without a call of Python's."""
+
+    offset: float
+    alpha: float
+    completes_mean: bool
+    norm_before_gate: bool
+
+
 def key_of_call(
     operator: Operator, arrays: tuple[Any, ...], out: Any, normalized_shape: int | Sequence[int] | None,
-    mask: Sequence[bool], backend: str | None, offset: float, alpha: float, completes_mean: bool, norm_before_gate: bool,
+    mask: Sequence[bool], backend: str | None, switches: Switches,
 ) -> Hashable | None:  # fmt: skip
-    """What a call of a public function is found by; None if its arrays are not all plain ones of NumPy, or all of torch."""
+    """The key of a call of a public function; None if its arrays are not all plain ones of NumPy, or all of torch."""
     if type(normalized_shape) not in _SHAPES or type(mask) is not tuple:
         return None
     if type(normalized_shape) is tuple and set(map(type, normalized_shape)) != {int}:
         return None
-    if type(offset) not in _NUMBERS or type(alpha) not in _NUMBERS:
+    if type(switches.offset) not in _NUMBERS or type(switches.alpha) not in _NUMBERS:
         return None
-    options = operator, normalized_shape, mask, backend, offset, alpha, completes_mean, norm_before_gate, chosen.value
+    options = operator, normalized_shape, mask, backend, *switches, chosen.value
     key: list[Hashable] = [*options]
     if out is not None:
         if not isinstance(out, tuple) or len(out) != len(operator.outputs):

@@ -1,4 +1,4 @@
-"""How large the errors of gradients may be, from what is known without data.
+"""Bounds of the errors of gradients, from what is known without data.
 
 Roundings are taken as independent, so their sum grows with the root of their number (Higham and Mary, "A new approach to
 probabilistic rounding error analysis", 2019). The numbers of roundings follow from the orders of sums (docs/precision.md).
@@ -44,7 +44,7 @@ def error_bound(
     condition: float = 0.0,
     complete_mean: bool = False,
 ) -> ErrorBound:
-    """How far dx, dgamma and dbeta of layer normalization, forward and backward, may be from the exact gradients of x.
+    """Bounds of the errors of dx, dgamma and dbeta of layer normalization, forward and backward, beside x's exact gradients.
 
     It holds for data that do not follow the roundings: random and structured ones, such as a dy of ones, rows that repeat or
     x that is nearly constant; from N = 4 on, and where no result overflows its dtype (float16 from 65520 on) or is subnormal:

@@ -1,4 +1,4 @@
-"""How often aten's own kernels had to help out while ours were in place: in this process, and in the last one that ended.
+"""Counts of calls that aten's own kernels computed while ours were in place: in this process, and in the last one that ended.
 
 No torch is imported here, so that `lngrad info` can tell without it.
 """
@@ -34,11 +34,11 @@ def counts() -> dict[str, int]:
 
 
 def last_run() -> str | None:
-    """What the last process with fallbacks left behind, a reason a line, or None."""
+    """The record of the last process with fallbacks, a reason a line, or None."""
     try:
         kept = json.loads(_file().read_text(encoding="utf-8"))
-        told = (f"{number} × {reason}" for reason, number in kept["counts"].items())
-        return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *told))
+        lines = (f"{number} × {reason}" for reason, number in kept["counts"].items())
+        return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *lines))
     except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
         return None
 

@@ -21,7 +21,7 @@ Dtype: TypeAlias = Any  # torch's or JAX's
 
 @dataclass(frozen=True)
 class Namespace:
-    """What the frameworks spell differently.
+    """Operations that the frameworks spell differently.
 
     Attributes:
         cast: (array, dtype) -> the array in that dtype.
@@ -41,7 +41,7 @@ class Namespace:
 
 
 class Rows:
-    """What the formulas share, in the dtype that x and the parameters ask for: axes, statistics as columns, xhat, row means."""
+    """Terms that the formulas share, in the dtype that x and the parameters ask for."""
 
     def __init__(
         self, xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, normalized: int, *parameters: Tensor | None,
@@ -61,7 +61,7 @@ class Rows:
         self.N = _elements(x.shape[split:]) * xp.parts
 
     def wide(self, array: Tensor) -> Tensor:
-        """In the accumulator's dtype."""
+        """The array in the accumulator's dtype."""
         return self.xp.cast(array, self.dtype)
 
     def mean_of(self, array: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Rows:
         return array if self.mean is None else array - self.mean_of(array)
 
     def scale(self, gamma: Tensor | None) -> Any:
-        """What xhat is multiplied with: offset + gamma."""
+        """The factor of xhat: offset + gamma."""
         return self.normalization.scale(1.0 if gamma is None else self.wide(gamma))
 
     def scaled(self, array: Tensor, gamma: Tensor | None) -> Tensor:
@@ -204,7 +204,7 @@ def statistics_gradient(
     normalized: int,
     normalization: Normalization = LAYER_NORM,
 ) -> Tensor:
-    """What gradients of mean and rstd add to dx, in x's dtype. None stands for a gradient of zero."""
+    """The share of dx that comes from gradients of mean and rstd, in x's dtype. None stands for a gradient of zero."""
     at = Rows(xp, x, mean, rstd, normalized, dmean, drstd, normalization=normalization)
     dx = xp.zeros_like(at.xhat)
     if dmean is not None:

@@ -57,14 +57,14 @@ def instruction_sets() -> list[str]:
 
 
 def processor_identity() -> str:
-    """What tells one kind of processor from another that runs other instructions, in one line."""
+    """The identity of a kind of processor, in one line: others run other instructions."""
     facts = processor_facts()
-    told = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
-    return "; ".join([platform.machine(), *(told or [platform.processor()])])
+    identity = [f"{key}={facts[key]}" for key in _IDENTITY if key in facts]
+    return "; ".join([platform.machine(), *(identity or [platform.processor()])])
 
 
 def processor_facts() -> dict[str, str]:
-    """What Linux says about the first processor, by its own names; the others take it time to ask. Empty elsewhere."""
+    """Linux's facts about the first processor, by its own names; asking for the others takes time. Empty elsewhere."""
     facts: dict[str, str] = {}
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
@@ -79,7 +79,7 @@ def processor_facts() -> dict[str, str]:
 
 
 def processor_flags(facts: dict[str, str]) -> frozenset[str]:
-    """What a processor with these facts has, by Linux's names, such as avx2 or asimd; empty where it tells nothing."""
+    """Flags of a processor with these facts, by Linux's names, such as avx2 or asimd; empty where it tells nothing."""
     return frozenset((facts.get("flags") or facts.get("Features") or "").split())
 
 
@@ -97,9 +97,9 @@ def caches() -> list[str]:
 def cache_bytes() -> tuple[int, int, int]:
     """A core's first-level data cache, its second-level cache, and the largest one; 32 KiB, 512 KiB and 16 MiB unless told."""
     found = {"1": 1 << 15, "2": 1 << 19, "3": 1 << 24}
-    told = [one.split() for one in caches() if "Instruction" not in one]
+    rows = [line.split() for line in caches() if "Instruction" not in line]
     units = {"K": 10, "M": 20}
-    sizes = {level[1:]: int(size[:-1]) << units[size[-1]] for level, _, size in told if size[-1] in units}
+    sizes = {level[1:]: int(size[:-1]) << units[size[-1]] for level, _, size in rows if size[-1] in units}
     found |= sizes
     return found["1"], found["2"], max(sizes.values(), default=found["3"])
 

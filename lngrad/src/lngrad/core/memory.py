@@ -44,7 +44,7 @@ _idle_bytes = 0
 
 
 class _Owner:
-    """What an array's memory belongs to: NumPy keeps it until the last view is gone, and then the block comes back."""
+    """The owner of an array's memory: NumPy keeps it until the last view is gone, and then the block comes back."""
 
     __slots__ = ("__array_interface__", "_block", "_nbytes")
 
@@ -153,7 +153,7 @@ def _fresh(shape: Shape, dtype: np.dtype[Any], nbytes: int) -> _SmallBlock:
 
 
 def _references(block: _SmallBlock) -> int:
-    """How often Python refers to a block's memory, in the words of `make`; a release may count its own hold or not."""
+    """The number of references to a block's memory, in the words of `make`; a release may count its own hold or not."""
     memory, _ = block
     return getrefcount(memory)
 
@@ -172,15 +172,15 @@ def empty_cache() -> None:
         _queued_bytes.clear()
 
 
-def _advise() -> Callable[[int, int], object] | None:
+def _madvise() -> Any:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    return lambda start, nbytes: madvise(start, nbytes, mmap.MADV_HUGEPAGE)
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return function
 
 
-_huge = _advise()
+madvise = _madvise()  # the C library's, where the system has huge pages
 
 
 def advise_huge(start: int, nbytes: int) -> None:
@@ -190,6 +190,6 @@ def advise_huge(start: int, nbytes: int) -> None:
         start: The memory's address.
         nbytes: Its size; less than HUGE_BYTES is left alone.
     """
-    if _huge is not None and nbytes >= HUGE_BYTES:
+    if madvise is not None and nbytes >= HUGE_BYTES:
         first = start + -start % mmap.PAGESIZE
-        _huge(first, (start + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)
+        madvise(first, (start + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_HUGEPAGE)

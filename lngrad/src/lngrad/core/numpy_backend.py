@@ -82,7 +82,7 @@ def _parameters(array: Any, problem: Problem, default: float) -> Array:
 
 
 def _factors(arrays: dict[str, Any], problem: Problem, start: int, stop: int) -> tuple[Array | None, ...]:
-    """Of x, of y, and the derivative of that one which is silu of a gate, in the accumulator's dtype; None without a gate."""
+    """The factors of x and y, one being silu(gate), and its derivative, in the accumulator's dtype; None without a gate."""
     if "gate" not in arrays:
         return None, None, None
     of_x, of_y, (sigmoid, rest) = gate_factors(_rows(arrays["gate"], problem, start, stop), problem.normalization)

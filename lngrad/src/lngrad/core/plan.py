@@ -117,7 +117,7 @@ def run_empty(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], wor
 
 
 class Serves(NamedTuple):
-    """What a backend computes. make_plan refuses all else, by name.
+    """Operators, dtypes and switches that a backend computes. make_plan refuses all else, by name.
 
     Attributes:
         operators: Each that it knows: one that is added to core.problem is not among them.
@@ -130,7 +130,7 @@ class Serves(NamedTuple):
     switches: frozenset[str] = frozenset()
 
     def refusal(self, problem: Problem) -> str | None:
-        """What of a problem is not computed, or None."""
+        """The reason why a problem is not computed, or None."""
         operator, normalization = problem.operator, problem.normalization
         if operator not in self.operators:
             return f"does not compute the {operator}"
@@ -245,7 +245,7 @@ def _serves(row: Backend, problem: Problem) -> bool:
 
 
 def _refusal(row: Backend, problem: Problem) -> str | None:
-    """What of a problem a backend that is installed does not compute, or None."""
+    """The reason why an installed backend does not compute a problem, or None."""
     serves: Serves = _imported(row.module).SERVES
     return serves.refusal(problem)
 

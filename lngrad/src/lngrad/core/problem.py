@@ -81,7 +81,7 @@ class GatedGrads(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """Which normalization is computed. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
+    """The switches of a normalization. With h = alpha·x + residual: y = (h - mean)·rstd·(offset + gamma) + beta.
 
     The operator says whether there is a residual (then h is a result) or a gate (y, or x, is multiplied by silu(gate)).
 
@@ -101,7 +101,7 @@ class Normalization(NamedTuple):
 
     @staticmethod
     def of(
-        centred: bool, offset: object, alpha: object = 1.0, residual: object = None, modulated: bool = False,
+        centred: bool, offset: object, alpha: object = 1.0, has_residual: bool = False, modulated: bool = False,
         norm_before_gate: bool = True,
     ) -> Normalization:  # fmt: skip
         """The one with these switches.
@@ -120,12 +120,12 @@ class Normalization(NamedTuple):
         for name, number in (("offset", offset), ("alpha", alpha)):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise NumberError(f"{name}: expected a finite number, got {number!r}")
-        if residual is None and alpha != 1:
+        if not has_residual and alpha != 1:
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
         return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
     def scale(self, gamma: Any) -> Any:
-        """What xhat is multiplied with: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
+        """The factor of xhat: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
         return gamma + self.offset if self.offset else gamma
 
 
@@ -146,7 +146,7 @@ RMS_NORM = Normalization(centred=False)
 
 
 class Role(Enum):
-    """What an array is in a call; its shape and its dtype as a result follow from that."""
+    """The role of an array in a call, from which its shape and its dtype as a result follow."""
 
     TENSOR = "(*A, *R) in x's dtype; a residual and a total may have float32 beside 16 bits of x and y"
     STATISTIC = "one element a row, (*A, 1, …, 1) as a result, in the accumulator's dtype"
@@ -162,7 +162,7 @@ ROLES = {
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """What goes into one direction of a normalization and comes out of it.
+    """Arguments and results of one direction of a normalization.
 
     Attributes:
         direction: Forward or backward.
@@ -219,17 +219,12 @@ WITH_RESIDUAL = {
 WITH_GATE = {RMS_FORWARD: GATED_FORWARD, RMS_BACKWARD: GATED_BACKWARD}
 
 
-def extended(operator: Operator, added: Any, gate: Any) -> tuple[Operator, tuple[Any, ...]]:
-    """The operator with a residual, or the gradient of its total, and a gate, unless they are None; and these arrays.
-
-    Raises:
-        ShapeError: There are both.
-    """
-    if added is None:
-        return (operator, ()) if gate is None else (WITH_GATE[operator], (gate,))
-    if gate is not None:
-        raise ShapeError("gate: expected no residual and no dtotal beside it")
-    return WITH_RESIDUAL[operator], (added,)
+# By an operator without either, whether there is a residual (or the gradient of its total), and whether there is a gate.
+EXTENDED = {
+    **{(operator, False, False): operator for operator in WITH_RESIDUAL},
+    **{(operator, True, False): extended for operator, extended in WITH_RESIDUAL.items()},
+    **{(operator, False, True): extended for operator, extended in WITH_GATE.items()},
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -483,7 +478,7 @@ def _split(x: ArraySpec, gamma: ArraySpec | None, normalized_shape: Shape | None
 
 
 def _of_samples(gamma: ArraySpec | None, lead: Shape, R: Shape) -> Shape:
-    """What gamma's shape has before R where each sample has one: the first of x's leading dimensions, and ones; else ()."""
+    """Dimensions of gamma before R where each sample has one: the first of x's leading dimensions, and ones; else ()."""
     own = gamma.shape[: len(lead)] if gamma and gamma.shape[len(lead) :] == R else ()
     cut = len(own) - next((k for k, size in enumerate(reversed(own)) if size != 1), len(own))
     if own[:cut] != lead[:cut]:

@@ -62,7 +62,7 @@ def gate_factors(gate: Any, normalization: Normalization) -> tuple[Any, Any, Any
 
 
 class Terms(NamedTuple):
-    """What the gradients are made of, in float64: dy, xhat and dxhat (*A, *R), rstd (*A, 1, …, 1)."""
+    """Terms of the gradients, in float64: dy, xhat and dxhat (*A, *R), rstd (*A, 1, …, 1)."""
 
     dy: Array
     xhat: Array

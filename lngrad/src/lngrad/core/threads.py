@@ -35,7 +35,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """What set_num_threads was given, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
+    """The number set by set_num_threads, else the least of OMP_NUM_THREADS, the CPU affinity and the cgroup's CPU quota."""
     return chosen.value or granted_threads()
 
 
@@ -80,7 +80,7 @@ ParallelFor: TypeAlias = Callable[[int, int, int, int, int], int]
 
 
 class _Lent(threading.local):
-    """In each thread of Python, whose threads help with its jobs."""
+    """The threads that help with a Python thread's jobs."""
 
     parallel_for: ParallelFor | None = None
 
@@ -89,7 +89,7 @@ _lent = _Lent()
 
 
 def lent_parallel_for() -> ParallelFor | None:
-    """What this thread's jobs are shared by, or None for lngrad's own workers."""
+    """The function that shares this thread's jobs, or None for lngrad's own workers."""
     return _lent.parallel_for
 
 
@@ -150,5 +150,5 @@ def _torch_parallel_for() -> ParallelFor | None:
 
 
 def torch_thread_count() -> int:
-    """How many threads both lngrad and torch allow; torch must be loaded."""
+    """The number of threads that both lngrad and torch allow; torch must be loaded."""
     return min(get_num_threads(), int(sys.modules["torch"].get_num_threads()))

@@ -54,10 +54,12 @@ def _parse(text: bytes) -> _Source:
     source = _Source({}, {})
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
-            source.imports.update({one.asname or one.name: (statement.module, one.name) for one in statement.names})
+            source.imports.update(
+                {alias.asname or alias.name: (statement.module, alias.name) for alias in statement.names}
+            )
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
             for name, node in _named(statement):
-                used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
                 source.definitions.setdefault(name, []).append((_code(node), used))
     return source
 
@@ -65,12 +67,12 @@ def _parse(text: bytes) -> _Source:
 def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     """The names that a statement defines, or is registered for. A dictionary of kernels has one for each of them."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        calls = [one for one in statement.decorator_list if isinstance(one, ast.Call)]
-        registered_for = [one.id for call in calls for one in call.args if isinstance(one, ast.Name)]
+        calls = [decorator for decorator in statement.decorator_list if isinstance(decorator, ast.Call)]
+        registered_for = [argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)]
         yield from ((name, statement) for name in (statement.name, *registered_for))
     elif isinstance(statement, ast.Assign):
         for target in statement.targets:
-            yield from ((one.id, statement) for one in ast.walk(target) if isinstance(one, ast.Name))
+            yield from ((part.id, statement) for part in ast.walk(target) if isinstance(part, ast.Name))
         if isinstance(statement.value, ast.Dict):
             for key, value in zip(statement.value.keys, statement.value.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str) and isinstance(value, ast.Lambda):
@@ -80,10 +82,10 @@ def _named(statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _code(node: ast.AST) -> str:
-    """What is the same for every layout, comment and docstring."""
-    for one in ast.walk(node):
-        if isinstance(one, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(one, clean=False) is not None:
-            del one.body[0]
+    """The code of a definition, whatever its layout, comments and docstrings."""
+    for part in ast.walk(node):
+        if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(part, clean=False) is not None:
+            del part.body[0]
     return ast.dump(node)
 
 
@@ -103,7 +105,7 @@ def _reached(sources: dict[str, _Source], module: str, name: str) -> set[str]:
             waiting.append((module, ""))
             for code, used in source.definitions[name]:
                 found.add(code)
-                waiting += [(module, one) for one in used]
+                waiting += [(module, other) for other in used]
     return found
 
 
@@ -118,7 +120,10 @@ def stamps(texts: dict[str, bytes], compiler: bytes) -> dict[str, str]:
     always = {_code(ast.parse(compiler))} | _reached(sources, f"{_PACKAGE}.simd", "STORAGES")
     found = {}
     kernels = [name for name in sources[f"{_PACKAGE}.tasks"].definitions if name.startswith(_KERNEL)]
-    for module, name in [*(("pool", name) for name in ENTRIES), *(("tasks", name) for name in kernels)]:
+    for module, name in [
+        *((entry.module, name) for name, entry in ENTRIES.items()),
+        *(("tasks", name) for name in kernels),
+    ]:
         code = always | _reached(sources, f"{_PACKAGE}.{module}", name)
         found[name.removeprefix(_KERNEL)] = hashlib.sha256("\n".join(sorted(code)).encode()).hexdigest()
     return found
@@ -142,7 +147,7 @@ def _stamps() -> dict[str, str]:
     if FOLDER is not None and file is not None:
         with suppress(OSError):
             keep(file, json.dumps(found).encode())
-            for old in sorted(FOLDER.glob("stamps-*"), key=lambda one: one.stat().st_mtime_ns)[:-_KEPT_STAMPS]:
+            for old in sorted(FOLDER.glob("stamps-*"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT_STAMPS]:
                 old.unlink(missing_ok=True)
     return found
 
@@ -158,7 +163,7 @@ def _versions() -> list[str]:
 
 
 def _target() -> str:
-    """What kernels are compiled for and by: this processor, Numba's settings, versions."""
+    """The target and the tools of compiled kernels: this processor, Numba's settings, versions."""
     return "\n".join([processor_identity(), repr(sorted(SETTINGS.items())), _settings_file(), *_versions()])
 
 

@@ -7,6 +7,7 @@ five times over for the innermost. Here the functions inside are only linked.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -17,7 +18,6 @@ from numba.core.registry import cpu_target
 
 from lngrad.cpu import kernels
 from lngrad.cpu.jobs import ENTRIES
-from lngrad.cpu.kernels import pool
 from lngrad.cpu.kernels.functions import FEATURES, PROCESSOR
 from lngrad.cpu.kernels.simd import STORAGES
 from lngrad.cpu.kernels.tasks import COPY_FUNCTIONS, TASK_FUNCTIONS, TRIADS
@@ -93,8 +93,8 @@ def lower(name: str, dtype: str, accumulator: str):
     """
     with _only_linking():
         if name in ENTRIES:
-            parameters, returns = ENTRIES[name]
-            function, number = getattr(pool, name), len(parameters.split())
+            parameters, returns, module = ENTRIES[name]
+            function, number = getattr(import_module(f"{kernels.__name__}.{module}"), name), len(parameters.split())
         else:
             function, returns = _FACTORIES[name](STORAGES[dtype], STORAGES[accumulator]), False
             number = function.py_func.__code__.co_argcount

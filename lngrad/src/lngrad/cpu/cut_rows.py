@@ -83,7 +83,7 @@ def shows_rest(mean: Any, rstd: Any) -> Any:
 
 
 def lost_of(mean: Any, rest: Any, rstd: Any, xp: Any = np) -> Any:
-    """What xhat = (x - mean)·rstd lacks where `rest` was rounded off the mean; -0.0, which adds nothing, where it is small."""
+    """The error of xhat = (x - mean)·rstd where `rest` was rounded off the mean; -0.0, a neutral summand, where small."""
     return xp.where(shows_rest(mean, rstd), rest * -1.0 * rstd, xp.full_like(rstd, -0.0))
 
 

@@ -102,7 +102,7 @@ def programs_for(wanted: Iterable[tuple[str, str, str]], each: int = 1) -> list[
     """Programs for `compile_elsewhere`: they compile those of these `kernels` that are needed and not kept, so many each."""
     if prebuilt.why_not() is None or cache.why_not() or find_spec("numba") is None:
         return []
-    missing = [one for one in wanted if not _load("_".join(filter(None, one)), one[0])]
+    missing = [kernel for kernel in wanted if not _load("_".join(filter(None, kernel)), kernel[0])]
     program = "from lngrad.cpu.entries import kernel_address\nfor one in {}: kernel_address(*one)"
     count = -(-len(missing) // each)
     return [program.format(missing[i::count]) for i in range(count)]

@@ -54,11 +54,12 @@ MASK_BYTES = 128  # of a set of processors, a bit each
 
 
 class Entry(NamedTuple):
-    """A compiled function of kernels/pool.py that Python calls: its parameters, and whether it returns something; an int64
-    each."""
+    """A compiled function that Python calls: its parameters, whether it returns something, an int64 each, and its file of
+    kernels/."""
 
     parameters: str
     returns: bool = False
+    module: str = "pool"
 
 
 ENTRIES = {
@@ -71,13 +72,15 @@ ENTRIES = {
     "wait_pauses": Entry("pauses"),
     "worker_main": Entry("worker"),
     "share": Entry("first stop job"),
+    "xla_call": Entry("frame", returns=True, module="xla"),
+    "xla_keep": Entry("frame call table", module="xla"),
 }
 
 DX, DGAMMA, DBETA = 1, 2, 4  # bits of Backward.wants
 
 
 class Kind(NamedTuple):
-    """What an operator has that its row tasks are compiled for.
+    """Parts of an operator that its row tasks are compiled for.
 
     Attributes:
         mean: Whether rows are centred.
@@ -153,6 +156,23 @@ Slice = _record(
 # Of the memory's own speed: result = a + b, arrays of so many float32, TRIAD_BLOCK of them a task.
 TRIAD_BLOCK = 1 << 16
 Triad = _record("Triad", "a b result elements")
+
+# The table of XLA's calls. host: the function that answers what is not in it, of a frame and a word for what it returns.
+# begun, ended: how many calls were. threads: the address of the number that was chosen. heads: of so many (size, a power of 2)
+# lists of prepared calls. allocate, free, advise: C functions of memory. slots: of the workers. interrupted: what an error is
+# created from where the host's function did not come to its end.
+XlaTable = _record("XlaTable", "host begun ended threads heads size allocate free advise slots interrupted")
+
+# A prepared call of XLA's: the next of its list, memory that is kept for it (0: none, or in use), its hash, and its facts as
+# kernels/xla.py compares them. Memory of so many bytes begins with the image's words; pairs of a word and an offset
+# in the memory are regions, pairs of the number of a buffer and the word that its address goes to places, pairs of the number
+# of a buffer and bytes those that get huge pages. streams: the word that says whether the result whose address lies in the
+# word `streamed` goes past the caches. helpers: workers that it needs. keeps: whether memory is kept.
+Prepared = _record(
+    "Prepared",
+    "next kept hash facts image image_words nbytes regions regions_count places places_count huge huge_count "
+    "streams streamed helpers keeps",
+)
 
 # A worker: its slot and number, the number by which the system knows its thread, the C functions by which it sleeps and is
 # woken and what they are called with, the C functions that ask for and choose processors (0 where there are none), and memory

@@ -112,7 +112,7 @@ def plan(problem: Problem, threads: int) -> Plan:
 
 @dataclass
 class PlanBuilder:
-    """What is decided step by step: jobs, regions of the workspace, and which word of a job each address goes to.
+    """Decisions of a plan, step by step: jobs, regions of the workspace, and which word of a job each address goes to.
 
     Attributes:
         of_caller: For each argument that a job takes where it lies, the word that its address goes to.
@@ -138,8 +138,8 @@ class PlanBuilder:
 
     @property
     def dtype(self) -> str:
-        """In which the rows come to the kernels: x's, unless the call is computed in float64 for a parameter's sake, or other
-        tensors have float32 beside 16 bits."""
+        """The dtype of the rows in the kernels: x's, unless the call is computed in float64 for a parameter's sake, or
+        other tensors have float32 beside 16 bits."""
         problem = self.problem
         dtypes = {spec.dtype for name, spec in problem.inputs.items() if spec and ROLES[name] is Role.TENSOR}
         is_one = len(dtypes) == 1 and ACCUMULATORS[problem.dtype] == problem.accumulator
@@ -152,7 +152,7 @@ class PlanBuilder:
 
     @property
     def inner(self) -> str:
-        """In which the row loops take the rows."""
+        """The dtype of the rows in the row loops."""
         return self.problem.accumulator if self.gated else self.dtype
 
     @property
@@ -215,7 +215,7 @@ class PlanBuilder:
         return fields
 
     def block_rows(self) -> int:
-        """How many rows are packed at a time: whole chunks, no more than there are, or a part of one, a power of two; few where
+        """Rows that are packed at a time: whole chunks, no more than there are, or a part of one, a power of two; few where
         their columns follow each other, so that they stay in the first level."""
         M, row_bytes = self.problem.M, self.problem.N * self.itemsize
         are_plain = all(table.words is not None and table.words[-1] for table in self.tables)
@@ -287,7 +287,7 @@ class PlanBuilder:
             self.of_workspace[job.word("source")] = name
 
     def take(self, job: ChainedJob, names: tuple[str, ...], moved: dict[str, str]) -> None:
-        """Let a job have arguments where the caller has them, or in the workspace."""
+        """Connect a job's arguments to the caller's arrays, or to the workspace."""
         for name in names:
             if name in moved:
                 self.of_workspace[job.word(name)] = moved[name]
@@ -378,7 +378,7 @@ def _divert_statistics(builder: PlanBuilder, moved: dict[str, str]) -> list[str]
 
 
 class _Cut(NamedTuple):
-    """How a backward is cut.
+    """The division of a backward.
 
     Attributes:
         tasks: How many, of the main job.
@@ -386,7 +386,7 @@ class _Cut(NamedTuple):
         slots: Of column sums that each of these has.
         chunks_per_task: If a task has whole rows.
         rows_at_once: That go together.
-        ahead: How many rows on those lie that are fetched meanwhile.
+        ahead: Prefetch distance in rows; 0: off.
         group_rows: If a task has some columns of rows: so many have their sums, and then their columns, done together; else 0.
     """
 

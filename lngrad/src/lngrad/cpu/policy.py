@@ -24,7 +24,7 @@ HELD_COLUMNS = 2048  # from which on they do not
 
 
 class Machine(NamedTuple):
-    """What the choices depend on.
+    """Facts that the choices depend on.
 
     Attributes:
         first_level, second_level: Bytes of a core's own caches.
@@ -59,8 +59,8 @@ def _rows_by(
     tensors: int = 2,
     streamed: bool = False,
 ) -> int | None:
-    """What the first rung says that takes rows of N elements; None if none does. `together` rows go together already: where a
-    rung's rows must stay in the second level, these and theirs of so many tensors must."""
+    """The row count from the first matching rung, None if none matches. `together`: rows already grouped, which count towards
+    the second level's limit, with their rows of `tensors` tensors."""
     row_bytes = N * itemsize
     for limit, rows, nbytes, apart, stays, second_over, only_streamed in ladder:
         most = getattr(machine, limit.level) // limit.divisor if isinstance(limit, Part) else limit
@@ -78,12 +78,12 @@ def fits_second_level(rows: int, N: int, itemsize: int, machine: Machine, tensor
 
 
 def _tensor_bytes(problem: Problem) -> int:
-    """Of all tensors of a call together, results included."""
+    """Bytes of all tensors of a call, results included."""
     return len(problem.operator.tensors) * problem.M * problem.N * bytes_of(problem.dtype)
 
 
 def _held(problem: Problem, threads: int, streamed: bool, machine: Machine) -> Held:
-    """What holds all tensors of a call."""
+    """The cache level that holds all tensors of a call."""
     nbytes, usable = _tensor_bytes(problem), machine.usable_last_level
     if nbytes <= threads * machine.second_level:
         return "second"
@@ -117,7 +117,7 @@ def result_streams(problem: Problem, stride: int, threads: int, machine: Machine
 
 
 def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, machine: Machine) -> tuple[int, int]:
-    """How many rows of so many bytes an element go side by side, and how many rows on those lie that are fetched meanwhile."""
+    """(rows per group, prefetch distance in rows), for elements of `itemsize` bytes."""
     N, direction = problem.N, problem.operator.direction
     if N >= FETCHED_FROM:
         measured, held = machine.tuning.kind(direction, itemsize).measured, _held(problem, threads, streamed, machine)
@@ -131,14 +131,14 @@ def rows_of(problem: Problem, itemsize: int, threads: int, streamed: bool, machi
 
 
 def rows_together(direction: str, N: int, itemsize: int, machine: Machine) -> int:
-    """How many rows go together: they stay in the first level between a forward's three visits, or a backward's two."""
+    """The group size in rows: they stay in the first level between a forward's three visits, or a backward's two."""
     if direction == "forward" and N < 2 * LANES:
         return LANES
     return _rows_by(machine.tuning.kind(direction, itemsize).together, N, itemsize, machine) or 1
 
 
 def side_by_side(rows: int, streamed: bool, direction: str, N: int, itemsize: int, machine: Machine) -> int:
-    """How many of so many rows are written side by side: all that are not streamed.
+    """The number of rows written side by side: all that are not streamed.
 
     A store of half a line that waits for its other half while other rows are written breaks the write combining.
     """
@@ -147,7 +147,7 @@ def side_by_side(rows: int, streamed: bool, direction: str, N: int, itemsize: in
 
 
 def rows_ahead(problem: Problem, threads: int, together: int, machine: Machine, streamed: bool = False) -> int:
-    """How many rows on those lie that are fetched while `together` rows are computed; 0: none are."""
+    """The prefetch distance in rows while `together` rows are computed; 0: off."""
     itemsize, tensors = bytes_of(problem.dtype), len(problem.operator.tensors) - 1
     kind = machine.tuning.kind(problem.operator.direction, itemsize)
     if kind.fetched_from > problem.N or _held(problem, threads, streamed, machine) not in kind.fetched:
@@ -171,12 +171,12 @@ def takes_whole_rows(rows: int, N: int, itemsize: int, threads: int, machine: Ma
 
 
 def rows_by_columns(N: int, itemsize: int, machine: Machine) -> int:
-    """How many rows a backward takes together that takes them by columns."""
+    """The group size of a backward by columns, in rows."""
     return _rows_by(machine.tuning.by_columns, N, itemsize, machine) or 1
 
 
 def group_bytes(threads: int, machine: Machine) -> int:
-    """How many bytes of dy and x, whole rows of them, have their sums and then their columns done together.
+    """Bytes of dy and x, in whole rows, whose sums and then columns are done together.
 
     They stay in the threads' second-level caches where these are large enough, else in the last. Fewer rows would read and
     write the column sums too often.
@@ -201,7 +201,7 @@ def lanes_are_rows(N: int, itemsize: int, column_step: int, machine: Machine) ->
 
 
 def mixed_columns(problem: Problem, dtype: str, threads: int) -> int:
-    """How many columns of gamma, beta and a backward's column sums are in the order of load_mixed.
+    """The number of columns of gamma, beta and a backward's column sums in the order of load_mixed.
 
     In bfloat16 that halves what widening takes. None where a row ends in a part of a vector; nor in small calls and few long
     rows, since gamma and beta are mixed by jobs of their own; nor in a forward whose groups can't begin on cache lines.

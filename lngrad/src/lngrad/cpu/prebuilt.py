@@ -41,7 +41,7 @@ def library() -> tuple[Path, Processor] | str:
         return f"{forced[0]} is set"
     if not FOLDER.is_dir():
         return "this installation was not made from a wheel that has them"
-    here = [(FOLDER / f"{one.name}.so", one) for one in fitting()]
+    here = [(FOLDER / f"{processor.name}.so", processor) for processor in fitting()]
     path, processor = next((found for found in here if found[0].exists()), (None, None))
     if path is None or processor is None:
         return "this processor can run none of those in the package"

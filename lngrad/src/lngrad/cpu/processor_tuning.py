@@ -58,7 +58,7 @@ Ladder: TypeAlias = tuple[Rung, ...]
 
 
 class Kind(NamedTuple):
-    """How rows of one kind of call are taken.
+    """Tuning of one kind of call.
 
     Attributes:
         together: How many go together.
@@ -117,7 +117,7 @@ class Tuning:
     rows_in_lanes: tuple[int, ...] = ()
 
     def kind(self, direction: str, itemsize: int) -> Kind:
-        """Of calls in a direction, forward or backward, of elements of so many bytes."""
+        """The kind of calls in a direction, forward or backward, of elements of `itemsize` bytes."""
         kind: Kind = getattr(self, direction if itemsize >= 4 else f"{direction}_16")
         return kind
 
@@ -290,7 +290,7 @@ ZEN_5 = Tuning(
 
 
 def tuning_of(facts: dict[str, str]) -> Tuning:
-    """That of the make of a processor with these facts."""
+    """The tuning of the make of a processor with these facts."""
     vendor, flags = facts.get("vendor_id"), processor_flags(facts)
     lines = "avx512f" in flags
     if vendor == "AuthenticAMD":

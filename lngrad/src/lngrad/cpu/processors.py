@@ -52,8 +52,8 @@ _N1 = "asimddp asimdhp asimdrdm atomics crc32 lrcpc"
 # In order of preference: the first that this processor can run is taken. A maker's later processors have its earlier ones'
 # flags, and machine code for a processor by its name is 5 to 40 % faster than for a level.
 PROCESSORS = {
-    one.name: one
-    for one in [
+    processor.name: processor
+    for processor in [
         *_rows(
             "x86_64",
             ("znver5", "AuthenticAMD", f"{_ICELAKE} avx512_bf16 avx_vnni sse4a"),
@@ -103,5 +103,9 @@ def fits(architecture: str, facts: dict[str, str]) -> list[Processor]:
     """
     flags = processor_flags(facts)
     maker = facts.get("vendor_id", "")
-    alike = [one for one in PROCESSORS.values() if one.architecture == architecture and one.maker in ("", maker)]
-    return [one for one in alike if flags and one.flags <= flags]
+    alike = [
+        processor
+        for processor in PROCESSORS.values()
+        if processor.architecture == architecture and processor.maker in ("", maker)
+    ]
+    return [processor for processor in alike if flags and processor.flags <= flags]

@@ -52,7 +52,7 @@ class Workspace:
         self._memory, self._offsets = memory, offsets
 
     def address(self, name: str) -> Address:
-        """Where a region begins."""
+        """The address of a region."""
         return self.start + self._offsets[name]
 
     def content(self) -> Words:
@@ -94,8 +94,8 @@ class Copy(NamedTuple):
 
 
 class StrideTable(NamedTuple):
-    """Of a tensor without a plain row stride: the region of its table, the functions that copy its rows, and what the table
-    holds; None: too much to keep."""
+    """The table of a tensor without a plain row stride: its region, the functions that copy the tensor's rows, and its content,
+    None where that is too much to keep."""
 
     name: str
     spec: ArraySpec
@@ -105,7 +105,7 @@ class StrideTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CpuSteps:
-    """How a problem is cut.
+    """The division of a problem into jobs.
 
     Attributes:
         threads: At most this many.
@@ -237,15 +237,21 @@ def _run_groups(steps: CpuSteps, memory: CallMemory) -> None:
 
 
 def pack(plan: Plan) -> Packed | None:
-    """The plan's jobs as numbers.
+    """The plan's jobs as numbers, for calls that Ctrl-C may wait for.
 
     Returns:
-        None if more than compiled code takes part: NumPy's conversions, groups of rows, or a look at Ctrl-C now and then.
+        None if more than compiled code takes part: what `jobs_of` says, or a look at Ctrl-C now and then.
     """
     steps: CpuSteps = plan.steps
-    if steps.copies_in or steps.copies_out or steps.group_rows:
-        return None
     if steps.main.elements >= PACKED_ELEMENTS or plan.workspace_bytes > PACKED_BYTES:
+        return None
+    return jobs_of(plan)
+
+
+def jobs_of(plan: Plan) -> Packed | None:
+    """The plan's jobs as numbers, whatever their size; None if NumPy converts something or rows are taken in groups."""
+    steps: CpuSteps = plan.steps
+    if steps.copies_in or steps.copies_out or steps.group_rows:
         return None
     written = {*(name for name, *_ in steps.defaults), *(table.name for table in steps.tables)}
     ends = [*steps.offsets.values(), plan.workspace_bytes - LINE][1:]

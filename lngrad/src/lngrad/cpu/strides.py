@@ -12,8 +12,8 @@ from lngrad.typing import Shape, Words
 
 
 def table_of(spec: ArraySpec, lead: int, functions: tuple[int, int] = (0, 0)) -> Words:
-    """How rows and columns of a tensor with `lead` leading dimensions lie, as cpu.kernels.strided reads it; then the addresses
-    of the functions that gather and scatter its rows, and whether its columns follow each other."""
+    """The steps of rows and columns of a tensor with `lead` leading dimensions, for cpu.kernels.strided; then the addresses of
+    the functions that gather and scatter its rows, and whether its columns follow each other."""
     dims = merged(spec.shape[:lead], spec.strides[:lead])[::-1]
     head = [len(dims), *(word for size, (step,) in dims for word in (size, step))]
     offsets = np.zeros(spec.shape[lead:], np.int64)

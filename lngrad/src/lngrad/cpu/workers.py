@@ -65,7 +65,7 @@ def _processors() -> Any:
 
 @cache
 def _pauses() -> int:
-    """How many pauses take _ACTIVE_NS: 4000 on one make of processor, 12,000 on another."""
+    """The number of pauses that take _ACTIVE_NS: 4000 on one make of processor, 12,000 on another."""
     wait, many, times = entry_function("wait_pauses"), 2000, []
     for _ in range(3):
         before = time.perf_counter_ns()
@@ -155,9 +155,14 @@ class _Worker:
             self._semaphore.wait()
             entry_function("run_worker")(self._slot, self._number + 1)
 
+    @property
+    def wakes_itself(self) -> bool:
+        """Whether compiled code can wake it."""
+        return bool(self._semaphore.wait_function)
+
     def wake(self) -> None:
         """End its sleep, or its next one; for compiled code that can't."""
-        if not self._semaphore.wait_function:
+        if not self.wakes_itself:
             self._semaphore.post()
 
 
@@ -165,15 +170,15 @@ class _Workers:
     """The workers of this process.
 
     Attributes:
-        slots: The address of their slots.
+        memory, slots: Their slots, and the address of these.
         refusals: How many calls had fewer workers than they asked for, since the system started no more threads.
     """
 
     def __init__(self) -> None:
         memory = np.full((MAX_THREADS + 1) * SLOT_BYTES // 8, ASLEEP, np.int64)
-        self._slots = memory[-address_of(memory) % SLOT_BYTES // 8 :]
-        self._slots[WORKER :: SLOT_BYTES // 8] = self._slots[PAUSES :: SLOT_BYTES // 8] = 0
-        self.slots = address_of(self._slots)
+        self.memory = memory[-address_of(memory) % SLOT_BYTES // 8 :]
+        self.memory[WORKER :: SLOT_BYTES // 8] = self.memory[PAUSES :: SLOT_BYTES // 8] = 0
+        self.slots = address_of(self.memory)
         self.refusals = 0
         self._all: list[_Worker] = []
         self._starting = threading.Lock()  # nobody waits for it: a signal handler in its midst would for ever
@@ -182,9 +187,9 @@ class _Workers:
         """Have `count` workers, if the system lets them start and no other call starts some. Return how many there are."""
         if len(self._all) < count and self._starting.acquire(blocking=False):
             try:
-                self._slots[PAUSES :: SLOT_BYTES // 8] = _pauses()
+                self.memory[PAUSES :: SLOT_BYTES // 8] = _pauses()
                 while len(self._all) < count:
-                    worker = _Worker(self._slots, len(self._all))
+                    worker = _Worker(self.memory, len(self._all))
                     worker.start()
                     self._all.append(worker)
             except RuntimeError:  # a limit on threads; the next call tries again
@@ -192,6 +197,11 @@ class _Workers:
             finally:
                 self._starting.release()
         return min(count, len(self._all))
+
+    @property
+    def wakes_itself(self) -> bool:
+        """Whether compiled code wakes every worker."""
+        return all(worker.wakes_itself for worker in self._all)
 
     def wake(self, bits: int) -> None:
         """Wake the workers whose bits are set, as far as compiled code can't."""
@@ -213,6 +223,19 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+def compiled_slots() -> Words:
+    """The workers' slots, for compiled code that keeps them."""
+    return _workers.memory
+
+
+def compiled_helpers(count: int) -> int | None:
+    """How many workers there are of so many that compiled code wants; None where it could not wake them."""
+    for name in ("work", "join"):
+        entry_function(name)  # compiled before anybody knows of a job
+    helpers = _workers.ensure(count)
+    return helpers if helpers == 0 or _workers.wakes_itself else None
 
 
 def run_chain(chain: Address, threads: int) -> None:

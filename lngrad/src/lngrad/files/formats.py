@@ -138,7 +138,7 @@ def _read_member(archive: zipfile.ZipFile, mapped: Buffer, member: zipfile.ZipIn
 
 
 def _data_offset(mapped: Buffer, member: zipfile.ZipInfo, where: str) -> int:
-    """Where a member's data begins: behind its local header, whose extra field may differ from the directory's."""
+    """The offset of a member's data: behind its local header, whose extra field may differ from the directory's."""
     header = mapped[member.header_offset : member.header_offset + _ZIP_LOCAL_HEADER]
     if header[:4] != b"PK\x03\x04":
         raise FileFormatError(f"{where}: no member begins at byte {member.header_offset}; the .npz is damaged")

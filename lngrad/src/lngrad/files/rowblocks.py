@@ -18,6 +18,7 @@ from lngrad.core.arrays import Output, empty
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.problem import (
     BACKWARD,
+    EXTENDED,
     LAYER_NORM,
     RMS_BACKWARD,
     ROLES,
@@ -28,7 +29,6 @@ from lngrad.core.problem import (
     RmsForward,
     Role,
     describe,
-    extended,
 )
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.boundary import check_whole
@@ -43,7 +43,7 @@ class RowBlocks:
 
     Attributes:
         problem: The facts of the whole call.
-        rows: Of a block, 64·2^k.
+        rows: Rows of a block, 64·2^k.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RowBlocks:
 
 
 def _statistics_in(arrays: dict[str, Array], centred: bool) -> str:
-    """What rstd comes from: itself, variance or x."""
+    """The source of rstd: itself, variance or x."""
     for name in ("dy", "x"):
         if name not in arrays:
             raise FileFormatError(f"{name}: is missing; expected dy and x, got {', '.join(arrays) or 'neither'}")
@@ -189,7 +189,7 @@ def _describe(
     mean = rstd = np.broadcast_to(zero, x.shape[:split])
     if statistics != "x":
         mean, rstd = arrays.get("mean", mean), arrays[statistics]
-    operator, _ = extended(BACKWARD if normalization.centred else RMS_BACKWARD, arrays.get("dtotal"), None)
+    operator = EXTENDED[BACKWARD if normalization.centred else RMS_BACKWARD, "dtotal" in arrays, False]
     named = {"gamma": gamma, **arrays, "mean": mean, "rstd": rstd}
     wanted = dict(zip(Grads._fields, mask, strict=True))
     try:

@@ -48,9 +48,9 @@ _ORDERED = tl.constexpr(policy.ORDERED)
 
 
 @triton.jit
-def multiply_add(one, other, value):
+def multiply_add(factor, other, value):
     """one·other + value; if ORDERED, rounded once."""
-    return tl.fma(one, other, value) if _ORDERED else value + one * other
+    return tl.fma(factor, other, value) if _ORDERED else value + factor * other
 
 
 @triton.jit

@@ -99,7 +99,7 @@ class _Kernel(NamedTuple):
 
 
 def _forward(problem: Problem) -> Steps:
-    """How a forward is launched: whole rows; long ones by one program each, or, where there are few, in two kernels."""
+    """The launches of a forward: whole rows; long ones by one program each, or, where there are few, in two kernels."""
     M, regime = problem.M, policy.forward(problem.M, problem.N, _sized_as(problem))
     if isinstance(regime, Tiles):
         return _steps(problem, (_Kernel(kernels.forward_tiles, -(-M // regime.rows), regime),))

@@ -245,7 +245,7 @@ def _chunks(M: int, N: int, chunk: tuple[int, int, int]) -> Chunks:
 
 
 def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
-    """How a forward is cut.
+    """The division of a forward.
 
     Args:
         M, N: Rows and columns, both at least 1.
@@ -260,7 +260,7 @@ def forward(M: int, N: int, dtype: str) -> Tiles | Chunks:
 
 
 def backward(M: int, N: int, dtype: str) -> Tiles | Columns:
-    """How a backward is cut; see forward."""
+    """The division of a backward; see forward."""
     for band in _BANDS[bytes_of(dtype)]:
         if band.columns >= N:
             padded = 1 << (N - 1).bit_length()

@@ -48,7 +48,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is decided about a call.
+    """Decisions about a call.
 
     The values of a call are its arrays, inputs and then outputs; the pieces of the workspace; the operator's numbers; sizes.
 

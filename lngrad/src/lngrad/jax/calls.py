@@ -1,7 +1,7 @@
 """Calls of the core with XLA's buffers: from a call frame to a plan and back, looked up by its facts. No jax here.
 
-XLA calls a handler with the address of a call frame, a C struct with the addresses of all buffers. The handler is a Python
-function behind ctypes, so it holds the GIL but while a kernel runs. Source: xla/ffi/api/c_api.h, versions 0.1 to 0.3, which
+XLA calls a handler with the address of a call frame, a C struct with the addresses of all buffers. The handler is compiled
+(cpu/kernels/xla.py) and asks Python about a call that it does not know. Source: xla/ffi/api/c_api.h, versions 0.1 to 0.3, which
 jaxlib ships (jax.ffi.include_dir()); XLA promises to keep the layout, and asks every handler which version it knows.
 
 Every buffer is contiguous, statistics and parameters are in the accumulator's dtype, and results are XLA's own memory: no
@@ -13,11 +13,9 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import product
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -39,25 +37,27 @@ from lngrad.core.problem import (
     describe,
 )
 from lngrad.core.threads import chosen
+from lngrad.cpu.xla import Calls
+from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import bytes_of, contiguous_strides
-from lngrad.typing import Mask, Shape
+from lngrad.typing import Address, Mask, Shape
 
 # --- Call frames ----------------------------------------------------------------------------------------------------
 
 Buffer = tuple[int, str, tuple[int, ...]]  # address, dtype, shape; contiguous in row-major order
 
 DTYPES = {10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"}  # XLA_FFI_DataType
+_NUMBERS = {name: number for number, name in DTYPES.items()}
 
-# Places of fields, in words of 8 bytes.
+# Places of fields, in words of 8 bytes; kernels/xla.py has those that compiled code reads.
 FRAME_WORDS, BUFFER_WORDS, API_WORDS = 21, 6, 7
-EXTENSION, API = 1, 2  # in XLA_FFI_CallFrame
-ARGS_SIZE, ARGS, RETS_SIZE, RETS, ATTRS = 7, 9, 12, 14, 20  # in its args, rets and attrs
-VERSION, ERROR_CREATE = 4, 6  # in XLA_FFI_Api: major and minor version in one word; a function
+API = 2  # in XLA_FFI_CallFrame
+ARGS_SIZE, ARGS, RETS_SIZE, RETS, ATTRIBUTES = 7, 9, 12, 14, 20  # in its args, rets and attrs
+ERROR_CREATE = 6  # in XLA_FFI_Api
 MAJOR = 0
-METADATA, METADATA_VERSION, METADATA_TRAITS = 3, 3, 4  # in XLA_FFI_Metadata_Extension and XLA_FFI_Metadata
 INTERNAL, CANCELLED = 13, 1  # XLA_FFI_Error_Code
 
-_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _ErrorArgs(ctypes.Structure):
@@ -66,7 +66,7 @@ class _ErrorArgs(ctypes.Structure):
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
         ("extension_start", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
+        ("message", ctypes.c_void_p),
         ("errc", ctypes.c_int),
     )
 
@@ -83,34 +83,37 @@ def _words(address: int, count: int) -> list[int]:
     return _array(count).from_address(address)[:]  # type: ignore[no-any-return]
 
 
-def make_handler(run: Callable[[tuple[int, ...], list[Buffer], list[Buffer]], None]) -> Any:
-    """A C function that XLA can call.
-
-    Args:
-        run: (attribute, arguments, results): computes, from any thread, and writes all results. Of the call's attributes
-            there must be one alone, an array of int64. What it raises ends the XLA program with an error.
+def _answer(frame_address: Address) -> int:
+    """What compiled code leaves to Python: a call's first time, and all that no chain of jobs computes.
 
     Returns:
-        The function. It must be kept as long as XLA may call it.
+        The address of an XLA_FFI_Error, or 0. An exception on the way out, as a signal's handler raises, is one too.
     """
+    try:
+        frame = _frame(frame_address)[:]
+        attribute = _words(_words(frame[ATTRIBUTES], 1)[0], 3)  # XLA_FFI_Array: dtype, size, data
+        words = tuple(_words(attribute[2], attribute[1]))
+        inputs, results = _buffers(frame[ARGS], frame[ARGS_SIZE]), _buffers(frame[RETS], frame[RETS_SIZE])
+        if words[0] < 0:
+            of_slices[0](words, inputs, results)
+            return 0
+        call = serve(words, inputs, results)
+        if call.is_plain:
+            call.is_plain = False  # once is enough, also where it can't be kept
+            handler.keep(frame_address, _facts(words, inputs, results), call.plan, call.take, call.numbers, call.large)
+    except BaseException as reason:  # Ctrl-C too: C code can't pass it on, and the results are not there
+        return _error(_frame(frame_address)[API], reason)
+    return 0
 
-    def handle(address: int) -> int | None:
-        frame = _frame(address)[:]
-        try:
-            if frame[EXTENSION]:
-                _introduce(frame[EXTENSION], frame[API])
-            else:
-                attribute = _words(_words(frame[ATTRS], 1)[0], 3)  # XLA_FFI_Array: dtype, size, data
-                run(
-                    tuple(_words(attribute[2], attribute[1])),
-                    _buffers(frame[ARGS], frame[ARGS_SIZE]),
-                    _buffers(frame[RETS], frame[RETS_SIZE]),
-                )
-        except BaseException as reason:  # Ctrl-C too: C code can't pass it on, and the results are not there
-            return _error(frame[API], reason)
-        return None
 
-    return _HANDLER(handle)
+def _facts(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> list[int]:
+    """All that decides a call, as kernels/xla.py compares it."""
+    facts = [chosen.value, len(attribute), *attribute]
+    for buffers in (inputs, results):
+        facts.append(len(buffers))
+        for _, dtype, shape in buffers:
+            facts += [_NUMBERS[dtype], len(shape), *shape]
+    return facts
 
 
 def _buffers(address: int, count: int) -> list[Buffer]:
@@ -122,20 +125,13 @@ def _buffers(address: int, count: int) -> list[Buffer]:
     return buffers
 
 
-def _introduce(extension: int, api: int) -> None:
-    """Answer XLA's question which version the handler knows: any minor one, which only adds fields, of major version 0."""
-    metadata = _words(extension, METADATA + 1)[METADATA]
-    minor = _words(api, API_WORDS)[VERSION] >> 32
-    ctypes.c_int64.from_address(metadata + 8 * METADATA_VERSION).value = minor << 32 | MAJOR
-    ctypes.c_uint32.from_address(metadata + 8 * METADATA_TRAITS).value = 0
-
-
 def _error(api: int, reason: BaseException) -> int:
     """An XLA_FFI_Error, which XLA will free."""
     text = f"lngrad: {type(reason).__name__}: {reason}"
     code = INTERNAL if isinstance(reason, Exception) else CANCELLED
-    arguments = _ErrorArgs(_ErrorArgs.errc.offset + _ErrorArgs.errc.size, None, text.encode(), code)
-    create = _HANDLER(_words(api, API_WORDS)[ERROR_CREATE])
+    message = ctypes.create_string_buffer(text.encode())
+    arguments = _ErrorArgs(_ErrorArgs.errc.offset + _ErrorArgs.errc.size, None, ctypes.addressof(message), code)
+    create = _CREATE(_words(api, API_WORDS)[ERROR_CREATE])
     return create(ctypes.addressof(arguments))  # type: ignore[no-any-return]
 
 
@@ -187,7 +183,14 @@ def numbers_of(bits: Sequence[int]) -> tuple[float, ...]:
 
 
 class XlaCall(BoundCall):
-    """A call of which XLA has all buffers, results too; example after example where there is a batch."""
+    """A call of which XLA has all buffers, results too; example after example where there is a batch.
+
+    Attributes:
+        numbers: The operator's.
+        take: For each array of the plan the number of its buffer; -1 for one that is absent.
+        large: (number of a buffer, bytes) of results that get huge pages.
+        is_plain: Whether compiled code may be shown it.
+    """
 
     def __init__(self, attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]):
         number, lead, normalized, *rest = attribute
@@ -203,7 +206,7 @@ class XlaCall(BoundCall):
         names = (*present, *wanted)
         buffers = {name: (dtype, shape) for name, (_, dtype, shape) in zip(names, inputs + results, strict=True)}
         self._fresh = [(len(present) + k, _nbytes(buffers[name])) for k, name in enumerate(wanted)]
-        self._large = [(at, nbytes) for at, nbytes in self._fresh if nbytes >= HUGE_BYTES]
+        self.large = [(at, nbytes) for at, nbytes in self._fresh if nbytes >= HUGE_BYTES]
 
         _, shape = buffers["x"]
         split = len(shape) - normalized
@@ -223,11 +226,12 @@ class XlaCall(BoundCall):
         problem = _problem(operator, normalization, (*samples, M), N, buffers)
         super().__init__(make_plan(problem, "numba_cpu"), maker_of=lambda output: None)  # XLA has made the results
         # The number of each address that a run takes; -1 is the 0 behind the last.
-        self._take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
+        self.is_plain = not batch and self.on_addresses is not None  # and so may be a chain of jobs
+        self.take = [names.index(name) if name in names else -1 for name in (*problem.inputs, *problem.out)]
 
     def run_buffers(self, addresses: list[int]) -> None:
         """Compute, given the addresses of the arguments and results."""
-        for at, nbytes in self._large:
+        for at, nbytes in self.large:
             advise_huge(addresses[at], nbytes)
         if self.on_addresses is None:
             for at, nbytes in self._fresh:
@@ -235,7 +239,7 @@ class XlaCall(BoundCall):
             return
         for example in self._examples(addresses) if self._batch else (addresses,):
             with_none = [*example, 0]
-            self.on_addresses(*[with_none[index] for index in self._take], *self.numbers)
+            self.on_addresses(*[with_none[index] for index in self.take], *self.numbers)
 
     def _examples(self, addresses: list[int]) -> Iterator[list[int]]:
         """The addresses of one example of a batch after the other: the bits of a call of its own."""
@@ -277,11 +281,12 @@ def _problem(
     return describe(operator, arrays, (N,), wanted, sums, normalization, completes_mean=True)[0]
 
 
-_running: set[int] = set()  # threads in a call
-_ended: deque[int] = deque(maxlen=1)  # not empty: a call ended since this was last cleared
+of_slices: list[
+    Callable[[tuple[int, ...], list[Buffer], list[Buffer]], None]
+] = []  # what computes steps of a slice: meshes.py's
 
 
-def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> None:
+def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer]) -> XlaCall:
     """Compute what the attribute says."""
     buffers = inputs + results
     key = attribute, chosen.value, *[buffer[1:] for buffer in buffers]
@@ -289,30 +294,23 @@ def serve(attribute: tuple[int, ...], inputs: list[Buffer], results: list[Buffer
     if call is None:
         call = kept.keep(key, XlaCall(attribute, inputs, results))
     call.run_buffers([buffer[0] for buffer in buffers])
-
-
-def counted(run: Callable[..., None]) -> Callable[..., None]:
-    """The same function, waited for by wait_until_idle."""
-
-    def counting(*arguments: Any) -> None:
-        thread = get_ident()
-        _running.add(thread)
-        try:
-            run(*arguments)
-        finally:
-            _running.discard(thread)
-            _ended.append(thread)
-
-    return counting
+    return call  # type: ignore[no-any-return]
 
 
 def wait_until_idle() -> None:
     """Return when no call has run for 20 ms. A call that came to a finalizing interpreter would wait for the GIL for ever."""
-    quiet = False
-    while not quiet:
-        _ended.clear()
+    before = (-1, -1)
+    while before[0] != before[1] or before != handler.progress():
+        before = handler.progress()
         time.sleep(0.02)
-        quiet = not _running and not _ended
 
 
-handler = make_handler(counted(serve))
+_TEXT = ctypes.create_string_buffer(b"lngrad: interrupted")
+_INTERRUPTED = _ErrorArgs(_ErrorArgs.errc.offset + _ErrorArgs.errc.size, None, ctypes.addressof(_TEXT), CANCELLED)
+
+handler: Calls
+why_not: BackendUnavailable | None = None  # there is no handler
+try:
+    handler = Calls(_answer, ctypes.addressof(_INTERRUPTED))
+except BackendUnavailable as reason:
+    why_not = reason

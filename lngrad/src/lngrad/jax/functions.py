@@ -134,7 +134,7 @@ def add_layer_norm(
     Raises:
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
-    switches = Normalization.of(True, offset, alpha, residual)
+    switches = Normalization.of(True, offset, alpha, has_residual=True)
     return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual)
 
 
@@ -154,7 +154,7 @@ def add_rms_norm(
     x, gamma, eps, offset, normalized_shape and axis_name are as for rms_norm; residual, alpha, results and errors as for
     add_layer_norm.
     """
-    switches = Normalization.of(False, offset, alpha, residual)
+    switches = Normalization.of(False, offset, alpha, has_residual=True)
     return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
 
 

@@ -252,7 +252,8 @@ class _Slice:
 
 
 class Step(NamedTuple):
-    """What XLA's call of a step says beside its buffers: an array of int64, in which names are their places in the tables.
+    """What XLA's call of a step says beside its buffers: an array of int64, in which names are their places
+    in the tables. A step's is negative, since operators have the other numbers.
 
     Attributes:
         name: A method of _Slice.
@@ -270,13 +271,13 @@ class Step(NamedTuple):
 
     def packed(self) -> Any:
         numbers, places = calls.bits_of((self.eps, self.offset)), map(_BUFFERS.index, self.buffers)
-        return np.array([_STEPS.index(self.name), self.parts, *numbers, self.centred, *places], np.int64)
+        return np.array([-1 - _STEPS.index(self.name), self.parts, *numbers, self.centred, *places], np.int64)
 
     @staticmethod
     def unpacked(words: tuple[int, ...]) -> Step:
         step, parts, *numbers, centred = words[:5]
         eps, offset = calls.numbers_of(numbers)
-        return Step(_STEPS[step], parts, eps, offset, bool(centred), tuple(_BUFFERS[place] for place in words[5:]))
+        return Step(_STEPS[-1 - step], parts, eps, offset, bool(centred), tuple(_BUFFERS[place] for place in words[5:]))
 
 
 _STEPS = ("first_sums", "centred_sums", "forward", "row_sums", "backward")
@@ -291,8 +292,7 @@ def _serve(attribute: tuple[int, ...], inputs: list[calls.Buffer], results: list
         getattr(_Slice(buffers, step.parts, step.eps, step.offset, centred=step.centred), step.name)()
 
 
-_handler = calls.make_handler(calls.counted(_serve))
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
+calls.of_slices.append(_serve)
 
 
 # --- For XLA --------------------------------------------------------------------------------------------------------

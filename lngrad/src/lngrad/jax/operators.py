@@ -94,7 +94,8 @@ def forward_formula(
 
 TARGET = "lngrad_layer_norm"  # in XLA's table of CPU functions: compiled and exported programs call it by this name
 
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(calls.handler), platform="cpu")
+for target in (TARGET, meshes.TARGET) if calls.why_not is None else ():
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls.handler.function), platform="cpu")
 
 
 _lowered: set[str] = set()  # the targets that a program calls
@@ -114,6 +115,8 @@ def _finish() -> None:
 
 def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute: Any, *arrays: Any) -> list[Any]:
     """A call of our handler on arrays that all vary over the same axes of a mesh; `like` is one of them."""
+    if calls.why_not is not None:
+        raise calls.why_not
     _lowered.add(TARGET)
     results = [result(like, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]

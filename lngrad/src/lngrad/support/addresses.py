@@ -19,7 +19,7 @@ _SPACE = 1 << 57  # bytes that an address can name, at most
 
 
 def _data_offset() -> int | None:
-    """Where CPython's NumPy array object keeps its data pointer: the first field behind the object header."""
+    """The offset of the data pointer in CPython's NumPy array object: the first field behind the object header."""
     if sys.implementation.name != "cpython" or sys.maxsize <= _SPACE:
         return None
     probe = np.empty(1)

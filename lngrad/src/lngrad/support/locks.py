@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Lock(Protocol):
-    """What a fork can hold."""
+    """A lock that a fork can hold."""
 
     def acquire(self) -> object: ...
 

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lngrad.check.case import CheckCase
+from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
 from lngrad.check.implementations.implementation import first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
-from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
 from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
@@ -74,7 +73,7 @@ class Request:
 
     Attributes:
         case: What is asked.
-        given: The inputs, with a Place for each array.
+        drawn: The inputs, with a Place for each array.
         nbytes: Of the memory that they lie in.
         threads: With its own switch set to so many; None leaves it.
         copied: Whether it gets copies that it can write, and is told of if it does.
@@ -84,7 +83,7 @@ class Request:
     """
 
     case: CheckCase
-    given: DrawnInputs
+    drawn: DrawnInputs
     nbytes: int
     threads: int | None = None
     copied: bool = False
@@ -112,7 +111,7 @@ class Kernel(Protocol):
     threads: int
     seconds: float
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         """Copies of the results, as they were when the call returned."""
 
     def again(self) -> Any:
@@ -164,8 +163,8 @@ class Memory:
                 elif name not in _KEPT:
                     begin = block.start - first.start
                     target.reshape(rows, -1)[begin : begin + len(array)] = array.reshape(len(array), -1)
-        given = with_arrays(replace(first, stop=first.start + rows), places)
-        return Request(case, given, cursor)
+        drawn = with_arrays(replace(first, stop=first.start + rows), places)
+        return Request(case, drawn, cursor)
 
     def _view(self, place: Place) -> Array:
         return laid_out(self._bytes, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
@@ -176,19 +175,21 @@ class Memory:
         os.close(self.read_only)
 
 
-def arrays_of(given: DrawnInputs) -> dict[str, Array]:
+def arrays_of(drawn: DrawnInputs) -> dict[str, Array]:
     """All arrays of a call by name; "exact" is the rstd that the truth is computed from, where it is another."""
-    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
+    found = {field.name: getattr(drawn.inputs, field.name) for field in fields(Inputs)}
     arrays = {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
-    arrays["variance"] = given.variance
-    return arrays if given.exact.rstd is given.inputs.rstd else arrays | {"exact": given.exact.rstd}
+    arrays["variance"] = drawn.variance
+    return arrays if drawn.exact.rstd is drawn.inputs.rstd else arrays | {"exact": drawn.exact.rstd}
 
 
-def with_arrays(given: DrawnInputs, arrays: dict[str, Any]) -> DrawnInputs:
+def with_arrays(drawn: DrawnInputs, arrays: dict[str, Any]) -> DrawnInputs:
     """The same with other arrays."""
-    inputs = replace(given.inputs, **{name: one for name, one in arrays.items() if name not in ("variance", "exact")})
+    inputs = replace(
+        drawn.inputs, **{name: array for name, array in arrays.items() if name not in ("variance", "exact")}
+    )
     exact = replace(inputs, rstd=arrays.get("exact", inputs.rstd))
-    return replace(given, inputs=inputs, exact=exact, variance=arrays["variance"])
+    return replace(drawn, inputs=inputs, exact=exact, variance=arrays["variance"])
 
 
 class _Writable:
@@ -207,57 +208,60 @@ class Caller:
         self.subject, self._descriptor = subject, descriptor
         rounding_of_a_gpu()
         self._bytes = np.empty(0, np.uint8)
-        self._results: Any = Grads(None, None, None)
+        self._results: Any = ()
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         """Copies of the results.
 
         Raises:
             NotApplicable, Exception: Whatever the implementation raises.
             RuntimeError: It changed an input that it could write.
         """
-        given = self._given(request)
+        drawn = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
             self.subject.set_threads(request.threads)
-        self._results = Grads(None, None, None)  # large ones are not there twice
+        self._results = ()  # large ones are not there twice
         _poison(request.case, request.fill)
         compiled: deque[str] = deque()
         if request.is_flushed and (jax := sys.modules.get("jax")):
             compiled = _compilations(jax)
             compiled.clear()
             jax.clear_caches()
-        results = self.subject(request.case, given)
+        results = self.subject(request.case, drawn)
         if compiled:
             raise NotApplicable(FLUSHED)
         self._results = results
-        copies: Grads = self.again()
+        copies: Results = self.again()
         if request.copied:
-            self._unchanged(request, given)
+            self._unchanged(request, drawn)
         return copies
 
     def again(self) -> Any:
         """The results of the last call, as they are now."""
-        return type(self._results)(*(None if one is None else np.array(as_numpy(one)) for one in self._results))
+        arrays = self._results._asdict().items()
+        return self._results._replace(
+            **{name: None if array is None else np.array(as_numpy(array)) for name, array in arrays}
+        )
 
     def repeat(self, request: Request, number: int) -> None:
         """So many calls, of what can't be prepared."""
         call = self.subject.prepared(request.case, self._given(request))
         for _ in range(number):
             results = call()
-        self._results = request.case.grads(*results)
+        self._results = request.case.operator.results(*results)
 
     def _given(self, request: Request) -> DrawnInputs:
         if self._bytes.size < request.nbytes:
             mapped = mmap.mmap(self._descriptor, request.nbytes, access=mmap.ACCESS_READ)
             self._bytes = np.asarray(_Writable(np.frombuffer(mapped, np.uint8)))
         memory = self._bytes[: request.nbytes].copy() if request.copied else self._bytes
-        return with_arrays(request.given, {name: self._view(place, memory) for name, place in _places(request)})
+        return with_arrays(request.drawn, {name: self._view(place, memory) for name, place in _places(request)})
 
     def _view(self, place: Place, memory: Array) -> Array:
         return laid_out(memory, place.start, place.shape, numpy_dtype(place.dtype), place.layout)
 
-    def _unchanged(self, request: Request, given: DrawnInputs) -> None:
-        after = arrays_of(given)
+    def _unchanged(self, request: Request, drawn: DrawnInputs) -> None:
+        after = arrays_of(drawn)
         for name, place in _places(request):
             if name in request.allowed or name not in after:
                 continue
@@ -267,9 +271,9 @@ class Caller:
 
 
 def _places(request: Request) -> Iterator[tuple[str, Place]]:
-    given = request.given
-    found = {one.name: getattr(given.inputs, one.name) for one in fields(Inputs)}
-    found |= {"variance": given.variance, "exact": given.exact.rstd}
+    drawn = request.drawn
+    found = {field.name: getattr(drawn.inputs, field.name) for field in fields(Inputs)}
+    found |= {"variance": drawn.variance, "exact": drawn.exact.rstd}
     return ((name, place) for name, place in found.items() if isinstance(place, Place))
 
 
@@ -310,14 +314,14 @@ class Here:
         self.seconds, self.threads = 0.0, get_num_threads()
         self.signature = subject.signature
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Results:
         start = perf_counter()
-        results: Grads = self._told(lambda: self._caller.call(replace(request, copied=True)))
+        results: Results = self._told(lambda: self._caller.call(replace(request, copied=True)))
         self.seconds = perf_counter() - start
         return results
 
     def again(self) -> Any:
-        results: Grads = self._told(self._caller.again)
+        results: Results = self._told(self._caller.again)
         return results
 
     def repeat(self, request: Request, number: int) -> None:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
+from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
 from lngrad.check.implementations.implementation import first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import GatedGrads, Grads
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError, flattened
 from lngrad.support.children import BLAS_THREADS, end_of, ends_with_parent, give_up_access, how_it_died
@@ -77,9 +77,11 @@ class KernelProcess:
         self.variables = {BLAS_THREADS: str(threads)} | dict(os.environ) | (FILLED if filled else {})
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection
+        self._case: CheckCase  # of the last call
         self._writes = False  # to its inputs, as was seen: it gets copies from then on
 
-    def call(self, request: Request) -> Grads:
+    def call(self, request: Request) -> Any:
+        self._case = request.case
         if self._writes:
             return self._results(self._ask("call", replace(request, copied=True)))
         try:
@@ -97,10 +99,11 @@ class KernelProcess:
             self._writes = True
         raise KernelError("it writes to its inputs, and puts back what was there")
 
-    def again(self) -> Grads:
+    def again(self) -> Results:
         return self._results(self._ask("again", None))
 
     def repeat(self, request: Request, number: int) -> None:
+        self._case = request.case
         self._ask("repeat", request, number)
 
     def restart(self) -> bool:
@@ -125,15 +128,15 @@ class KernelProcess:
         try:
             self._pipe.send((kind, *arguments))
             start = monotonic()
-            told = self._told(self.time_limit, f"not done within {self.time_limit:g} s (--time-limit)")
+            answer = self._told(self.time_limit, f"not done within {self.time_limit:g} s (--time-limit)")
             self.seconds = monotonic() - start
         except _BROKEN:
             raise self._death() from None
-        if told["kind"] == "skipped":
-            raise NotApplicable(flattened(str(told["text"])))
-        if told["kind"] == "raised":
-            raise KernelError(flattened(str(told["text"])), told.get("mistake"))
-        return told
+        if answer["kind"] == "skipped":
+            raise NotApplicable(flattened(str(answer["text"])))
+        if answer["kind"] == "raised":
+            raise KernelError(flattened(str(answer["text"])), answer.get("mistake"))
+        return answer
 
     def _told(self, seconds: float, late: str) -> dict[str, Any]:
         assert self._process is not None  # it was asked
@@ -145,23 +148,24 @@ class KernelProcess:
             self._process.send_signal(signal.SIGXCPU)  # at which a simulated kernel tells where it is (lngrad/watch.h)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(TELL_SECONDS)
-            said = self._said()
+            sentence = self._said()
             self.end()
-            raise KernelError(late + end_of(said))
-        told = json.loads(self._pipe.recv_bytes(MAX_MESSAGE_BYTES))
-        if not isinstance(told, dict) or "kind" not in told:
+            raise KernelError(late + end_of(sentence))
+        answer = json.loads(self._pipe.recv_bytes(MAX_MESSAGE_BYTES))
+        if not isinstance(answer, dict) or "kind" not in answer:
             raise EOFError
-        return told
+        return answer
 
-    def _results(self, told: dict[str, Any]) -> Grads:
+    def _results(self, answer: dict[str, Any]) -> Results:
         """The arrays of an answer. Of one whose size can't be right nothing but dtype and shape is taken."""
-        arrays = []
+        results: dict[str, Any] = {}
         try:
-            for one in told["arrays"]:
-                arrays.append(None if one is None else self._array(one["dtype"], tuple(one["shape"]), one["sent"]))
+            for name in self._case.outputs:
+                if (facts := answer["arrays"][name]) is not None:
+                    results[name] = self._array(facts["dtype"], tuple(facts["shape"]), facts["sent"])
         except _BROKEN:
             raise self._death() from None
-        return GatedGrads(*arrays) if told["gated"] else Grads(*arrays)  # type: ignore[return-value]  # as of CheckCase.grads
+        return self._case.results(results)
 
     def _array(self, name: str, shape: tuple[int, ...], sent: bool) -> Any:
         dtype = numpy_dtype(name) if name in DTYPES else np.dtype(name)
@@ -180,9 +184,9 @@ class KernelProcess:
         """
         self._pipe, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
-        given = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
+        arguments = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; serve{given!r}"
+            f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; serve{arguments!r}"
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", program], pass_fds=(theirs.fileno(), self.memory.read_only), stdin=subprocess.DEVNULL,
@@ -190,15 +194,15 @@ class KernelProcess:
         )  # fmt: skip
         theirs.close()
         try:
-            told = self._told(seconds, f"--impl: {self.name}: not imported within {seconds:g} s")
+            answer = self._told(seconds, f"--impl: {self.name}: not imported within {seconds:g} s")
         except (EOFError, OSError):
             raise BackendUnavailable(f"--impl: {self.name}: {self._death()}") from None
-        if told["kind"] != "ready":
+        if answer["kind"] != "ready":
             self.end()
-            raise BackendUnavailable(str(told["text"]))
-        self.has_threads, self.on_device = bool(told["threads"]), bool(told["device"])
-        if told["signature"] is not None:
-            norms, *others = told["signature"]
+            raise BackendUnavailable(str(answer["text"]))
+        self.has_threads, self.on_device = bool(answer["threads"]), bool(answer["device"])
+        if answer["signature"] is not None:
+            norms, *others = answer["signature"]
             self.signature = Signature(tuple(norms), *others)
 
     def _death(self) -> _Ended:
@@ -208,9 +212,9 @@ class KernelProcess:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
             code = None
-        said = self._said()
+        sentence = self._said()
         self.end()
-        return _Ended(how_it_died(code, said), -code if code is not None and code < 0 else None)
+        return _Ended(how_it_died(code, sentence), -code if code is not None and code < 0 else None)
 
     def _said(self) -> str:
         self._log.seek(0)
@@ -236,9 +240,9 @@ class KernelProcesses:
 
     def end(self) -> None:
         """End all."""
-        for one in self._running.values():
-            one.end()
-            one.memory.close()
+        for kernel in self._running.values():
+            kernel.end()
+            kernel.memory.close()
         self._running.clear()
 
 
@@ -251,13 +255,13 @@ def with_variable(name: str, variable: str) -> Implementation:
     kernel = KernelProcess(name, 1, CALL_SECONDS, filled=False)
     kernel.start()
 
-    def backward(a: Arguments) -> Grads:
+    def backward(a: Arguments) -> Any:
         assert a.case is not None  # of whoever certifies
         x = a.x if a.summand is None else a.summand
         added = a.normalization, a.residual, a.dtotal, a.gate
-        one = Inputs(a.dy, x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape), *added)
-        given = DrawnInputs(one, a.exact or one, a.variance, a.eps, 0, a.M)
-        return kernel.call(kernel.memory.place(a.case, a.M, [given]))
+        inputs = Inputs(a.dy, x, a.mean, a.rstd, a.gamma, None, len(a.normalized_shape), *added)
+        drawn = DrawnInputs(inputs, a.exact or inputs, a.variance, a.eps, 0, a.M)
+        return kernel.call(kernel.memory.place(a.case, a.M, [drawn]))
 
     def set_threads(number: int) -> None:
         kernel.end()
@@ -313,22 +317,20 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
             del results
 
 
-def _tell(pipe: Connection, **told: Any) -> None:
-    pipe.send_bytes(json.dumps(told).encode())
+def _tell(pipe: Connection, **answer: Any) -> None:
+    pipe.send_bytes(json.dumps(answer).encode())
 
 
-def _send(pipe: Connection, results: Grads, request: Request) -> None:
-    case, data = request.case, []
-    told: list[dict[str, Any] | None] = []
-    shapes = case.results(request.given.stop - request.given.start)
-    for array, shape, dtype in zip(results, shapes, case.output_dtypes, strict=True):
-        if array is None:
-            told.append(None)
+def _send(pipe: Connection, results: Results, request: Request) -> None:
+    case, sent = request.case, []
+    answer: dict[str, Any] = dict.fromkeys(case.outputs)
+    for name, shape in case.shapes_of_results(request.drawn.stop - request.drawn.start).items():
+        if (array := getattr(results, name)) is None:
             continue
-        sent = array.size == math.prod(shape) and array.dtype.name == dtype
-        told.append({"dtype": array.dtype.name, "shape": array.shape, "sent": sent})
-        if sent and array.nbytes:
-            data.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    _tell(pipe, kind="done", arrays=told, gated=case.gated)
-    for one in data:
-        pipe.send_bytes(one)
+        is_sent = array.size == math.prod(shape) and array.dtype.name == case.output_dtypes[name]
+        answer[name] = {"dtype": array.dtype.name, "shape": array.shape, "sent": is_sent}
+        if is_sent and array.nbytes:
+            sent.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    _tell(pipe, kind="done", arrays=answer)
+    for data in sent:
+        pipe.send_bytes(data)

@@ -45,10 +45,10 @@ def certify(
         tell(certificate, None)
     try:
         with np.errstate(all="ignore"):  # of kernels in NumPy: NaN and overflow are asked for
-            for one in _all(subject, trials):
-                certificate = replace(certificate, measured=(*certificate.measured, one))
+            for measured in _all(subject, trials):
+                certificate = replace(certificate, measured=(*certificate.measured, measured))
                 if tell is not None:
-                    tell(certificate, one)
+                    tell(certificate, measured)
     except NotApplicable as reason:
         raise BackendUnavailable(f"--impl: {name}: it does not take what a certificate needs: {reason}") from None
     return certificate

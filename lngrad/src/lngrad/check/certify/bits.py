@@ -57,8 +57,8 @@ def _compared(group: str, name: str, differences: Iterator[tuple[str, str | None
 
 
 def _all_bits(got: Grads, expected: Grads) -> str | None:
-    unlike = ((name, different_bits(np.asarray(one), np.asarray(other)))
-              for name, one, other in zip(Grads._fields, got, expected, strict=True) if other is not None)  # fmt: skip
+    unlike = ((name, different_bits(np.asarray(array), np.asarray(other)))
+              for name, array, other in zip(Grads._fields, got, expected, strict=True) if other is not None)  # fmt: skip
     return next((f"{name}: {found}" for name, found in unlike if found), None)
 
 
@@ -75,29 +75,32 @@ def repeatability(subject: Implementation, trials: int) -> list[Measured]:
 
         def differences() -> Iterator[tuple[str, str | None]]:
             for M, N in shapes:
-                given = arguments(M, N, seed)
-                first = gradients(subject, *given)
-                for which, got in again(given, f"{M}×{N}"):
+                arrays = arguments(M, N, seed)
+                first = gradients(subject, *arrays)
+                for which, got in again(arrays, f"{M}×{N}"):
                     yield which, _all_bits(got, first)
 
         return _compared(group, name, differences())
 
-    def runs(given: tuple[Array, ...], where: str) -> _Calls:
-        return ((f"{where}, run {run}", gradients(subject, *given)) for run in range(1, max(2, trials)))
+    def runs(arrays: tuple[Array, ...], where: str) -> _Calls:
+        return ((f"{where}, run {run}", gradients(subject, *arrays)) for run in range(1, max(2, trials)))
 
-    def threads(given: tuple[Array, ...], where: str) -> _Calls:
+    def threads(arrays: tuple[Array, ...], where: str) -> _Calls:
         assert switch is not None  # looked at below
         for number in (2, 3, 4):
             switch(number)
-            yield f"{where}, {number} threads against 1", gradients(subject, *given)
+            yield f"{where}, {number} threads against 1", gradients(subject, *arrays)
         switch(1)
 
-    def addresses(given: tuple[Array, ...], where: str) -> _Calls:
+    def addresses(arrays: tuple[Array, ...], where: str) -> _Calls:
         for offset in ALIGNMENTS:
-            yield f"{where}, {offset} bytes past a cache line", gradients(subject, *(_at(one, offset) for one in given))
+            yield (
+                f"{where}, {offset} bytes past a cache line",
+                gradients(subject, *(_at(array, offset) for array in arrays)),
+            )
 
-    def in_place(place: int, given: tuple[Array, ...], where: str) -> _Calls:
-        copies = [one.copy() for one in given]
+    def in_place(place: int, arrays: tuple[Array, ...], where: str) -> _Calls:
+        copies = [array.copy() for array in arrays]
         yield f"seed 3, {where}", gradients(subject, *copies, place=copies[place])
 
     def forward() -> Iterator[tuple[str, str | None]]:
@@ -105,7 +108,7 @@ def repeatability(subject: Implementation, trials: int) -> list[Measured]:
             dy, x, _, _, gamma = arguments(M, N, 3)
             first, copy = normalized(subject, x, gamma, dy[0]), x.copy()
             got = normalized(subject, copy, gamma, dy[0], copy)
-            unlike = (different_bits(got[name].reshape(-1), one.reshape(-1)) for name, one in first.items())
+            unlike = (different_bits(got[name].reshape(-1), array.reshape(-1)) for name, array in first.items())
             yield f"seed 3, {M}×{N}", next((found for found in unlike if found), None)
 
     found = [compared("run after run", 0, runs)]
@@ -138,12 +141,12 @@ def batch_invariance(subject: Implementation, trials: int) -> list[Measured]:
     """A row's dx, y, mean and rstd in any batch, at any place, beside any neighbours."""
     group = "A row does not depend on its batch"
 
-    def dx(*given: Array) -> dict[str, Array]:
-        return {"": np.asarray(gradients(subject, *given[:5]).dx)}
+    def dx(*arrays: Array) -> dict[str, Array]:
+        return {"": np.asarray(gradients(subject, *arrays[:5]).dx)}
 
     def forward(dy: Array, x: Array, mean: Array, rstd: Array, gamma: Array, beta: Array) -> dict[str, Array]:
         results = normalized(subject, x, gamma, beta).items()
-        return {f"{name}: ": one.reshape(len(x), -1) for name, one in results}
+        return {f"{name}: ": array.reshape(len(x), -1) for name, array in results}
 
     kinds: dict[str, Callable[..., dict[str, Array]]] = {"dx": dx}
     if subject.forward is not None:
@@ -178,7 +181,7 @@ def _in_batches(
             place = int(rng.integers(size))
             *rows, gamma = arguments(size, N, seed)
             beta = rows[0][0].copy()
-            alone = rows_of(*(one[place : place + 1] for one in rows), gamma, beta)
+            alone = rows_of(*(row[place : place + 1] for row in rows), gamma, beta)
             others = np.arange(size) != place
             for array in rows[:2]:  # dy and x
                 neighbours = array[others]
@@ -188,7 +191,7 @@ def _in_batches(
                 whole = rows_of(*rows, gamma, beta)
             except NotApplicable:  # such neighbours are not for it
                 continue
-            unlike = ((name, different_bits(one[place], alone[name][0])) for name, one in whole.items())
+            unlike = ((name, different_bits(rows[place], alone[name][0])) for name, rows in whole.items())
             found = next((f"{name}{difference}" for name, difference in unlike if difference), None)
             yield f"seed {seed}, row {place} of {size}×{N}", found
 
@@ -199,19 +202,19 @@ def _column_sums(subject: Implementation, trials: int) -> list[Measured]:
     for seed in range(trials):
         *rows, gamma = arguments(300, 64, seed)
         order = np.random.default_rng(seed).permutation(300)
-        first, other = (bare_sums(subject, *some, gamma).astype(np.float64)
-                        for some in (rows, [one[order] for one in rows]))  # fmt: skip
+        first, other = (bare_sums(subject, *array, gamma).astype(np.float64)
+                        for array in (rows, [row[order] for row in rows]))  # fmt: skip
         scale = np.abs(rows[0].astype(np.float64)).sum(0) * 2.0**-24
         worst = max(worst, float((np.abs(first - other) / scale).max()))
 
     def halves() -> Iterator[tuple[str, str | None]]:
         for seed, M in product(range(trials), (128, 256, 512)):
             *rows, gamma = arguments(M, 64, seed)
-            whole, *parts = (gradients(subject, *(one[part] for one in rows), gamma)
+            whole, *parts = (gradients(subject, *(row[part] for row in rows), gamma)
                              for part in (slice(None), slice(M // 2), slice(M // 2, None)))  # fmt: skip
             for name in sums:
-                one, other, both = (np.asarray(getattr(grads, name)) for grads in (*parts, whole))
-                yield f"seed {seed}, {name} of {M}×64 in halves", different_bits(one + other, both)
+                first, other, both = (np.asarray(getattr(grads, name)) for grads in (*parts, whole))
+                yield f"seed {seed}, {name} of {M}×64 in halves", different_bits(first + other, both)
 
     group = "Column sums"
     text = f"within {worst:.1f} units of roundoff of Σ|dy|"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import CheckCase, Source
+from lngrad.check.case import OF_ROWS, CheckCase, Source
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
@@ -65,7 +65,7 @@ class Certificate:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Certificate:
-        return Certificate(**{**entry, "measured": tuple(Measured(**one) for one in entry["measured"])})
+        return Certificate(**{**entry, "measured": tuple(Measured(**facts) for facts in entry["measured"])})
 
 
 def different_bits(got: Array, expected: Array) -> str | None:
@@ -73,18 +73,18 @@ def different_bits(got: Array, expected: Array) -> str | None:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"{got.dtype} {got.shape} against {expected.dtype} {expected.shape}"
     kind = f"u{got.dtype.itemsize}"
-    bits = [np.ascontiguousarray(one).view(kind).reshape(one.shape) for one in (got, expected)]
-    wide = [one.astype(np.float64) for one in (got, expected)]
+    bits = [np.ascontiguousarray(array).view(kind).reshape(array.shape) for array in (got, expected)]
+    wide = [array.astype(np.float64) for array in (got, expected)]
     unlike = (bits[0] != bits[1]) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))
     if not unlike.any():
         return None
     at = tuple(int(axis[0]) for axis in np.nonzero(unlike))
     digits = 2 * got.dtype.itemsize
-    patterns = " against ".join(f"0x{int(one[at]):0{digits}x}" for one in bits)
+    patterns = " against ".join(f"0x{int(bit[at]):0{digits}x}" for bit in bits)
     return f"{int(unlike.sum())} of {unlike.size} elements, first at {at}: {patterns}"
 
 
-def gradients(subject: Implementation, *given: Array, place: Array | None = None) -> Grads:
+def gradients(subject: Implementation, *arrays: Array, place: Array | None = None) -> Grads:
     """dx, dgamma and dbeta of an implementation, on plain matrices. Where there is a residual, it is x, and its summand 0.
 
     Args:
@@ -94,7 +94,7 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     Raises:
         NotApplicable: It does not take the shape or dtype.
     """
-    dy, x, mean, rstd, scale = given
+    dy, x, mean, rstd, scale = arrays
     M, N = x.shape
     norm = NORMS[subject.norm]
     normalization = norm.normalization
@@ -104,8 +104,7 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     dtype, parameter = x.dtype.name, gamma.dtype.name
     case = CheckCase(
         name="certify", source=Source("certify"), lead=(M,), normalized=(N,), dtype=dtype, gamma_dtype=parameter,
-        statistics_dtype=ACCUMULATORS[dtype], output_dtypes=(dtype, parameter, parameter),
-        ranges={"mean": None, "statistic": None}, norm=subject.norm,
+        statistics_dtype=ACCUMULATORS[dtype], ranges={"mean": None, "statistic": None}, norm=subject.norm,
     )  # fmt: skip
     inputs = Inputs(
         dy, x if nothing is None else nothing, mean.reshape(M, 1), rstd.reshape(M, 1), gamma, None, 1, normalization,
@@ -113,21 +112,23 @@ def gradients(subject: Implementation, *given: Array, place: Array | None = None
     )  # fmt: skip
     with np.errstate(all="ignore"):
         variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
-    out = None if place is None else Grads(place, np.empty_like(gamma), np.empty_like(gamma))
-    got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)
-    return Grads(*(None if one is None else as_numpy(one) for one in got))
+    out = None
+    if place is not None:
+        out = case.operator.results(**{name: place if name == "dx" else np.empty_like(gamma) for name in case.outputs})
+    got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)._asdict()
+    return Grads(**{name: None if got.get(name) is None else as_numpy(got[name]) for name in Grads._fields})
 
 
 def column_names(subject: Implementation) -> tuple[str, ...]:
     """dgamma, and dbeta where the norm has one; the last is where bare sums are seen."""
-    return ("dgamma", "dbeta") if NORMS[subject.norm].normalization.centred else ("dgamma",)
+    return tuple(name for name in NORMS[subject.norm].backward.outputs if name not in OF_ROWS)
 
 
-def bare_sums(subject: Implementation, *given: Array) -> Array:
+def bare_sums(subject: Implementation, *arrays: Array) -> Array:
     """Σ dy over rows: dbeta, or, of a norm that has no beta, dgamma where xhat is 1."""
     if NORMS[subject.norm].normalization.centred:
-        return np.asarray(gradients(subject, *given).dbeta)
-    dy, x, mean, rstd, scale = given
+        return np.asarray(gradients(subject, *arrays).dbeta)
+    dy, x, mean, rstd, scale = arrays
     return np.asarray(gradients(subject, dy, np.ones_like(x), mean, np.ones_like(rstd), scale).dgamma)
 
 
@@ -137,27 +138,28 @@ def normalized(
     """The forward's results by name, of an implementation that has one; y is written to the memory of `place`."""
     assert subject.forward is not None  # callers have looked
     norm = NORMS[subject.norm]
-    operator = norm.forward
     residual = x[:, ::-1].copy() if norm.residual else None
     out: Any = None
     if place is not None:
-        made = {"y": place, "total": np.empty_like(x) if norm.residual else None}
-        out = operator.results(*(made.get(name, np.empty((len(x), 1), np.float32)) for name in operator.outputs))
-    given = Arguments(
-        x=x, gamma=gamma, beta=beta if "beta" in operator.inputs else None, normalized_shape=x.shape[1:], out=out,
-        residual=residual, normalization=norm.normalization,
+        memory = {"y": place, "total": np.empty_like(x) if norm.residual else None}
+        rows = {name: np.empty((len(x), 1), np.float32) for name in norm.forward.outputs if name not in memory}
+        out = norm.forward.results(**{name: (memory | rows)[name] for name in norm.forward.outputs})
+    beta_or_none = beta if "beta" in norm.forward.inputs else None
+    arguments = Arguments(
+        x=x, gamma=gamma, beta=beta_or_none, normalized_shape=x.shape[1:], out=out, residual=residual,
+        normalization=norm.normalization,
     )  # fmt: skip
-    results = subject.forward(given)()
+    results = subject.forward(arguments)()
     results = results if isinstance(results, tuple) else (results,)
-    names = getattr(results, "_fields", operator.outputs)  # torch gives y alone
-    return {name: as_numpy(one) for name, one in zip(names, results, strict=False) if one is not None}
+    names = getattr(results, "_fields", norm.forward.outputs)  # torch gives y alone
+    return {name: as_numpy(array) for name, array in zip(names, results, strict=False) if array is not None}
 
 
 def takes(subject: Implementation, M: int, N: int) -> bool:
     """Whether the kernel takes a shape, in float32."""
-    rows, one = np.zeros((M, N), np.float32), np.ones(M, np.float32)
+    rows, ones = np.zeros((M, N), np.float32), np.ones(M, np.float32)
     try:
-        gradients(subject, rows, rows.copy(), one - 1, one, np.ones(N, np.float32))
+        gradients(subject, rows, rows.copy(), ones - 1, ones, np.ones(N, np.float32))
     except NotApplicable:
         return False
     return True

@@ -60,9 +60,9 @@ def _growth(subject: Implementation, dtype: str, most: int) -> Measured:
     refused = ""
     # Some take statistics in x's dtype only, or gamma in float32 only.
     for wide, parameter in ((np.float32, narrow), (narrow, narrow), (np.float32, np.float32)):
-        given = ones, zeros, np.zeros(most, wide), np.ones(most, wide), np.ones(16, parameter)
+        arrays = ones, zeros, np.zeros(most, wide), np.ones(most, wide), np.ones(16, parameter)
         try:
-            got = float(bare_sums(subject, *given).astype(np.float64).max())
+            got = float(bare_sums(subject, *arrays).astype(np.float64).max())
             break
         except Exception as error:
             refused = _refusal(error)
@@ -96,11 +96,11 @@ def number_range(subject: Implementation) -> list[Measured]:
         return "kept" if (sums == 8 * 2.0**-140).all() else "flushed to zero"
 
     def spoiled(value: float) -> str:
-        some = dy.copy()
-        some[3, 5] = value
-        got = gradients(subject, some, *others)
-        dx, column = (np.isfinite(np.asarray(one, np.float64)) for one in (got.dx, getattr(got, last)))
-        rows, columns = (np.flatnonzero(~one).tolist() for one in (dx.all(1), column))
+        changed_dy = dy.copy()
+        changed_dy[3, 5] = value
+        got = gradients(subject, changed_dy, *others)
+        dx, column = (np.isfinite(np.asarray(array, np.float64)) for array in (got.dx, getattr(got, last)))
+        rows, columns = (np.flatnonzero(~array).tolist() for array in (dx.all(1), column))
         if (rows, columns) == ([3], [5]):
             return f"in its row of dx and its column of {last}, nowhere else"
         return f"in rows {rows} of dx and columns {columns[:6]} of {last}"
@@ -111,16 +111,16 @@ def number_range(subject: Implementation) -> list[Measured]:
             return "dx and dgamma are 0"
         return f"dx is {np.abs(np.asarray(got.dx)).max():.3g} at most, which should be 0"
 
-    def dx_of(given: Sequence[Array]) -> tuple[Array, Array]:
-        dy, x, mean, rstd, gamma = given
+    def dx_of(arrays: Sequence[Array]) -> tuple[Array, Array]:
+        dy, x, mean, rstd, gamma = arrays
         mean = mean if centred else np.zeros_like(mean)
         truth = reference.layer_norm_backward(dy, x, mean, rstd, gamma, normalization=normalization).dx
-        return np.asarray(gradients(subject, *given).dx, np.float64), truth
+        return np.asarray(gradients(subject, *arrays).dx, np.float64), truth
 
-    def with_its_statistics(given: Sequence[Array], x: Array) -> tuple[Array, Array]:
+    def with_its_statistics(arrays: Sequence[Array], x: Array) -> tuple[Array, Array]:
         _, *found = reference.layer_norm(x, normalization=normalization)
-        mean, rstd = (one.reshape(-1).astype(np.float32) for one in found)
-        return dx_of((given[0], x, mean, rstd, given[4]))
+        mean, rstd = (array.reshape(-1).astype(np.float32) for array in found)
+        return dx_of((arrays[0], x, mean, rstd, arrays[4]))
 
     def constant_rows() -> str:
         dy, _, _, _, gamma = arguments(8, 32, 1)
@@ -135,8 +135,8 @@ def number_range(subject: Implementation) -> list[Measured]:
         return f"largest error of dx {np.abs(got - truth).max() / np.abs(truth).max():.1e} of its largest element"
 
     def overflow() -> str:
-        given = arguments(4, 64, 3)
-        got, truth = with_its_statistics(given, (1e30 * given[1]).astype(np.float32))
+        arrays = arguments(4, 64, 3)
+        got, truth = with_its_statistics(arrays, (1e30 * arrays[1]).astype(np.float32))
         if not np.isfinite(got).all():
             return f"{int((~np.isfinite(got)).sum())} of {got.size} elements of dx are not finite"
         return f"finite; largest error {np.abs(got - truth).max() / np.abs(truth).max():.1e} of the largest element"
@@ -162,15 +162,15 @@ def effects(subject: Implementation) -> list[Measured]:
     group, names = "Effects", ("dy", "x", "mean", "rstd", "gamma")
     trials, changed = 0, ""
     for M, N in (shape for shape in MUTATIONS if takes(subject, *shape)):
-        given = arguments(M, N, 0)
-        before = [one.tobytes() for one in given]
-        gradients(subject, *given)
+        arrays = arguments(M, N, 0)
+        before = [array.tobytes() for array in arrays]
+        gradients(subject, *arrays)
         trials += 1
-        unlike = [name for name, one, old in zip(names, given, before, strict=True) if one.tobytes() != old]
+        unlike = [name for name, array, old in zip(names, arrays, before, strict=True) if array.tobytes() != old]
         changed = changed or (f"seed 0, {M}×{N}: {unlike[0]} is changed" if unlike else "")
     found = [Measured(group, "leaves its inputs as they are", "no" if changed else "yes", not changed, trials, changed)]
     M, N = next(((M, N) for M, N in ((65, 33), (65, 64)) if takes(subject, M, N)), (64, 64))
-    return [*found, *(_refused(subject, name, some) for name, some in _odd_calls(M, N).items())]
+    return [*found, *(_refused(subject, name, odd_call) for name, odd_call in _odd_calls(M, N).items())]
 
 
 def _odd_calls(M: int, N: int) -> dict[str, tuple[Any, ...]]:
@@ -182,16 +182,16 @@ def _odd_calls(M: int, N: int) -> dict[str, tuple[Any, ...]]:
         "dy with one row less": (dy[:-1], *others, gamma),
         "dy in float16, x in float32": (dy.astype(np.float16), *others, gamma),
         "gamma that is too short": (dy, *others, gamma[:-1]),
-        "no rows": (dy[:0], *(one[:0] for one in others), gamma),
+        "no rows": (dy[:0], *(other[:0] for other in others), gamma),
         "a read-only dy": (read_only, *others, gamma),
         "a dy with gaps between its rows": (np.pad(dy, ((0, 0), (0, 7)))[:, :N], *others, gamma),
     }
 
 
-def _refused(subject: Implementation, name: str, given: tuple[Any, ...]) -> Measured:
+def _refused(subject: Implementation, name: str, arrays: tuple[Any, ...]) -> Measured:
     example = ""
     try:
-        got = gradients(subject, *given)
+        got = gradients(subject, *arrays)
     except NotApplicable as reason:
         answer = f"refused: {_first_line(reason)}"
     except LngradError as error:
@@ -200,8 +200,8 @@ def _refused(subject: Implementation, name: str, given: tuple[Any, ...]) -> Meas
         answer = f"refused by {type(error).__name__}: {_first_line(error)}"
     else:
         answer = "taken"
-        if given[0].shape != given[1].shape:
-            example = f"dy {given[0].shape}, x {given[1].shape} → dx {np.asarray(got.dx).shape}"
+        if arrays[0].shape != arrays[1].shape:
+            example = f"dy {arrays[0].shape}, x {arrays[1].shape} → dx {np.asarray(got.dx).shape}"
     return Measured("Effects", name, answer, None, 1, example)
 
 
@@ -218,14 +218,14 @@ def memory(subject: Implementation) -> list[Measured]:
 
 
 def _allocated(subject: Implementation, group: str, name: str) -> Measured:
-    given = arguments(*TRACED, 0)
+    arrays = arguments(*TRACED, 0)
     results = 4 * TRACED[1] * (TRACED[0] + len(column_names(subject)))
     measure = subject.allocated or _traced
-    gradients(subject, *given)  # kernels are compiled
+    gradients(subject, *arrays)  # kernels are compiled
     figures = []
     for _ in range(CALLS):
         subject.empty_cache()
-        figures.append(measure(lambda: gradients(subject, *given)))
+        figures.append(measure(lambda: gradients(subject, *arrays)))
     least, whose = min(figures)
     facts = {"bytes": [number for number, _ in figures], "results": results}
     return Measured(group, name, f"{_size(max(0, least - results))} ({whose})", None, CALLS, facts=facts)
@@ -246,14 +246,14 @@ def _resident(subject: Implementation, group: str, name: str) -> Measured:
     """The growth of the process, by the kernel's own high-water mark."""
     if sys.platform != "linux" or not takes(subject, *RESIDENT):
         return Measured(group, name, "not measured: it needs Linux's /proc, and a kernel that takes the shape")
-    given = arguments(*RESIDENT, 0)
+    arrays = arguments(*RESIDENT, 0)
     results = 4 * RESIDENT[1] * (RESIDENT[0] + len(column_names(subject)))
     figures = []
     for _ in range(CALLS):
         subject.empty_cache()
         Path("/proc/self/clear_refs").write_text("5")  # the mark starts anew from what is resident now
         start = _status("VmRSS")
-        gradients(subject, *given)
+        gradients(subject, *arrays)
         figures.append(_status("VmHWM") - start)
     beyond = max(0, min(figures) - results)
     share = beyond / (4 * RESIDENT[0] * RESIDENT[1])

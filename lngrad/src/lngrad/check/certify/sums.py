@@ -29,10 +29,10 @@ def _ones(M: int, N: int) -> tuple[Array, ...]:
 def _masks(dy: Array, pairs: Pairs, size: int) -> Iterator[tuple[Sequence[tuple[int, int]], Array]]:
     """(pairs, dy with +L and −L in their places): as many pairs at once as dy has columns, one a column."""
     for start in range(0, len(pairs), size):
-        some, probe = pairs[start : start + size], dy.copy()
-        for column, (i, j) in enumerate(some):
+        chosen, probe = pairs[start : start + size], dy.copy()
+        for column, (i, j) in enumerate(chosen):
             probe[i, column], probe[j, column] = LARGE, -LARGE
-        yield some, probe
+        yield chosen, probe
 
 
 def column_order(subject: Implementation, M: int, N: int, threads: int | None = None) -> list[Measured]:
@@ -42,16 +42,16 @@ def column_order(subject: Implementation, M: int, N: int, threads: int | None = 
     """
     if threads is not None and subject.set_threads is not None:
         subject.set_threads(threads)
-    given = _ones(M, N)
+    arrays = _ones(M, N)
 
     def probed(name: str, x: Array) -> Callable[[Pairs], list[float]]:
         """The column sum of that name."""
 
         def outside(pairs: Pairs) -> list[float]:
             found: list[float] = []
-            for some, dy in _masks(given[0], pairs, N):
-                sums = np.asarray(getattr(gradients(subject, dy, x, *given[2:]), name), np.float64)
-                found += sums[: len(some)].tolist()
+            for chosen, dy in _masks(arrays[0], pairs, N):
+                sums = np.asarray(getattr(gradients(subject, dy, x, *arrays[2:]), name), np.float64)
+                found += sums[: len(chosen)].tolist()
             return found
 
         return outside
@@ -59,12 +59,12 @@ def column_order(subject: Implementation, M: int, N: int, threads: int | None = 
     where = f"of {M}×{N} float32" + (f", {threads} thread{'s' * (threads > 1)}" if threads is not None else "")
     found = []
     if "dbeta" in column_names(subject):
-        found.append(_measured(f"dbeta {where}", M, "rows", probed("dbeta", given[1]),
-                               lambda tree: _replayed_columns(subject, tree, given))[0])  # fmt: skip
+        found.append(_measured(f"dbeta {where}", M, "rows", probed("dbeta", arrays[1]),
+                               lambda tree: _replayed_columns(subject, tree, arrays))[0])  # fmt: skip
     if subject.norm in subject.own_statistics:
         return [*found, Measured(GROUP, f"dgamma {where}", OWN)]
     # xhat = 1: dgamma is the sum of dy, product by product.
-    dgamma, _ = _measured(f"dgamma {where}", M, "rows", probed("dgamma", given[0]),
+    dgamma, _ = _measured(f"dgamma {where}", M, "rows", probed("dgamma", arrays[0]),
                           lambda tree: _replayed_products(subject, tree, M, N))  # fmt: skip
     return [*found, dgamma]
 
@@ -77,29 +77,29 @@ def row_order(subject: Implementation, N: int) -> list[Measured]:
     if subject.norm in subject.own_statistics:
         return [Measured(GROUP, name, OWN) for name in names]
     M = 64
-    given = _ones(M, N)
+    arrays = _ones(M, N)
 
     def sums(pairs: Pairs, x: Array) -> list[float]:
         """N·(1 − dx) at a place whose dy is 1: the sum, or both sums together."""
         found: list[float] = []
-        for some, columns in _masks(given[0].T, pairs, M):
+        for chosen, columns in _masks(arrays[0].T, pairs, M):
             dy = np.ascontiguousarray(columns.T)
-            dx = np.asarray(gradients(subject, dy, x, *given[2:]).dx, np.float64)
-            for row, (i, j) in enumerate(some):
+            dx = np.asarray(gradients(subject, dy, x, *arrays[2:]).dx, np.float64)
+            for row, (i, j) in enumerate(chosen):
                 probe = next(place for place in (0, 1, 2) if place not in (i, j))
                 total = N * (1 - dx[row, probe])
                 found.append(float(np.round(total)) if abs(total - np.round(total)) < 0.25 else total)
         return found
 
     if not centred:  # where xhat is 1, dx has this sum alone
-        return [_measured(names[0], N, "columns", lambda pairs: sums(pairs, np.ones_like(given[1])))[0]]
-    first, tree = _measured(names[0], N, "columns", lambda pairs: sums(pairs, given[1]))
+        return [_measured(names[0], N, "columns", lambda pairs: sums(pairs, np.ones_like(arrays[1])))[0]]
+    first, tree = _measured(names[0], N, "columns", lambda pairs: sums(pairs, arrays[1]))
     if tree is None:
         return [first]
     shared = _shared_sizes(tree, N)
 
     def second(pairs: Pairs) -> list[float]:
-        both = sums(pairs, np.ones_like(given[1]))
+        both = sums(pairs, np.ones_like(arrays[1]))
         return [total - (N - int(shared[i, j])) for total, (i, j) in zip(both, pairs, strict=True)]
 
     return [first, _measured(names[1], N, "columns", second)[0]]
@@ -128,18 +128,18 @@ def _measured(
     return Measured(GROUP, label, text, None, probes, counterexample, facts), tree
 
 
-def _replayed_columns(subject: Implementation, tree: Tree, given: Any) -> tuple[str, str]:
+def _replayed_columns(subject: Implementation, tree: Tree, arrays: Any) -> tuple[str, str]:
     """Whether the tree's own sums have the kernel's bits, for dbeta; and in which precision they are kept."""
-    shape = given[0].shape
+    shape = arrays[0].shape
     inputs = [np.random.default_rng([seed, 3]).standard_normal(shape).astype(np.float32) for seed in range(REPLAYS)]
-    got = np.stack([np.asarray(gradients(subject, dy, *given[1:]).dbeta) for dy in inputs])
+    got = np.stack([np.asarray(gradients(subject, dy, *arrays[1:]).dbeta) for dy in inputs])
     terms = np.stack(inputs, axis=1)  # all at once: an addition is one call of NumPy, however many numbers it adds
-    ways = ((f"in {one}", replay(tree, terms, np.dtype(one)).astype(got.dtype)) for one in ("float32", "float64"))
+    ways = ((f"in {name}", replay(tree, terms, np.dtype(name)).astype(got.dtype)) for name in ("float32", "float64"))
     verdict, example = _verdict(ways, got, "the tree's sums ")
-    return "; ".join(filter(None, (verdict, example and _not_rounded_once(subject, tree, given)))), example
+    return "; ".join(filter(None, (verdict, example and _not_rounded_once(subject, tree, arrays)))), example
 
 
-def _not_rounded_once(subject: Implementation, tree: Tree, given: Any) -> str:
+def _not_rounded_once(subject: Implementation, tree: Tree, arrays: Any) -> str:
     """Two rows whose numbers, alone among zeros, do not come to their sum rounded once: then the order may be right."""
     meetings: list[tuple[int, int]] = []
 
@@ -147,19 +147,19 @@ def _not_rounded_once(subject: Implementation, tree: Tree, given: Any) -> str:
         meetings.append((firsts[0], firsts[1]))
         return min(firsts)
 
-    fold(tree, lambda one: one if isinstance(one, int) else None, joined)
-    M, N = given[0].shape
+    fold(tree, lambda item: item if isinstance(item, int) else None, joined)
+    M, N = arrays[0].shape
     pairs, rng = np.repeat(meetings, ALONE, axis=0), np.random.default_rng(5)
-    for some in (pairs[start : start + N] for start in range(0, len(pairs), N)):
-        dy, columns = np.zeros((M, N), np.float32), np.arange(len(some))
-        drawn = 2.0 ** rng.integers(-3, 4, (2, len(some))) * rng.standard_normal((2, len(some)))
-        one, other = drawn.astype(np.float32)
-        dy[some[:, 0], columns], dy[some[:, 1], columns] = one, other
-        got = np.asarray(gradients(subject, dy, *given[1:]).dbeta)[: len(some)]
-        for at in np.flatnonzero(got != (one + other).astype(got.dtype))[:1]:
-            i, j = map(int, some[at])
-            which = f"{one[at]:.9g} in row {i} and {other[at]:.9g} in row {j}, among zeros"
-            values = f"come to {got[at]:.9g}, where {one[at] + other[at]:.9g} belongs"
+    for chosen in (pairs[start : start + N] for start in range(0, len(pairs), N)):
+        dy, columns = np.zeros((M, N), np.float32), np.arange(len(chosen))
+        drawn = 2.0 ** rng.integers(-3, 4, (2, len(chosen))) * rng.standard_normal((2, len(chosen)))
+        first, other = drawn.astype(np.float32)
+        dy[chosen[:, 0], columns], dy[chosen[:, 1], columns] = first, other
+        got = np.asarray(gradients(subject, dy, *arrays[1:]).dbeta)[: len(chosen)]
+        for at in np.flatnonzero(got != (first + other).astype(got.dtype))[:1]:
+            i, j = map(int, chosen[at])
+            which = f"{first[at]:.9g} in row {i} and {other[at]:.9g} in row {j}, among zeros"
+            values = f"come to {got[at]:.9g}, where {first[at] + other[at]:.9g} belongs"
             return f"its additions are not all rounded once: {which}, {values}"
     return ""
 
@@ -173,7 +173,7 @@ def _replayed_products(subject: Implementation, tree: Tree, M: int, N: int) -> t
         mean = rng.standard_normal(M).astype(np.float32)
         mean = mean if NORMS[subject.norm].normalization.centred else np.zeros_like(mean)
         inputs.append((dy, x, mean, 2.0 ** rng.integers(-2, 3, M).astype(np.float32)))
-    got = np.stack([np.asarray(gradients(subject, *given, np.ones(N, np.float32)).dgamma) for given in inputs])
+    got = np.stack([np.asarray(gradients(subject, *input, np.ones(N, np.float32)).dgamma) for input in inputs])
     dy, x, mean, rstd = (np.stack(arrays, axis=1) for arrays in zip(*inputs, strict=True))
     return _verdict(product_sums(tree, dy, x, mean, rstd), got, "")
 
@@ -204,7 +204,7 @@ def _shared_sizes(tree: Tree, n: int) -> Array:
         sizes[np.ix_(places, places)] = np.where(shared, shared, len(places))
         return places
 
-    fold(tree, lambda one: [one] if isinstance(one, int) else None, joined)
+    fold(tree, lambda item: [item] if isinstance(item, int) else None, joined)
     return sizes
 
 
@@ -214,10 +214,10 @@ def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None)
     With factors, also (n, …), of terms·factors by fused multiply-add, in float32: a product added alone is not rounded before.
     """
 
-    def leaf(one: Tree) -> Array | None:
-        if not isinstance(one, int):
+    def leaf(tree: Tree) -> Array | None:
+        if not isinstance(tree, int):
             return None
-        return np.asarray(terms[one] if factors is None else terms[one] * factors[one]).astype(dtype)
+        return np.asarray(terms[tree] if factors is None else terms[tree] * factors[tree]).astype(dtype)
 
     def added(node: tuple[Tree, ...], parts: list[Array]) -> Array:
         pairs = list(zip(node, parts, strict=True))
@@ -234,13 +234,13 @@ def replay(tree: Tree, terms: Array, dtype: Dtype, factors: Array | None = None)
     return fold(tree, leaf, added)
 
 
-def _fused(one: Array, other: Array, addend: Array) -> Array:
+def _fused(array: Array, other: Array, addend: Array) -> Array:
     """one·other + addend in float32, rounded once.
 
     The product is exact in float64. The sum is rounded to odd there, so that rounding it to float32 is the only rounding
     that shows.
     """
-    product, wide = one.astype(np.float64) * other.astype(np.float64), addend.astype(np.float64)
+    product, wide = array.astype(np.float64) * other.astype(np.float64), addend.astype(np.float64)
     total = product + wide
     back = total - product
     lost = (product - (total - back)) + (wide - back)

@@ -95,11 +95,11 @@ def leaves(tree: Tree) -> list[int]:
     """The places of a tree, in order."""
     found, waiting = [], [tree]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, int):
-            found.append(one)
+        tree = waiting.pop()
+        if isinstance(tree, int):
+            found.append(tree)
         else:
-            waiting += one
+            waiting += tree
     return sorted(found)
 
 
@@ -117,22 +117,24 @@ def fold(tree: Tree, value_of: Callable[[Tree], T | None], joined: Callable[[tup
     done: list[T] = []
     waiting: list[tuple[Tree, bool]] = [(tree, False)]
     while waiting:
-        one, ready = waiting.pop()
-        value = None if ready else value_of(one)
+        tree, ready = waiting.pop()
+        value = None if ready else value_of(tree)
         if value is not None:
             done.append(value)
             continue
-        assert not isinstance(one, int)  # every leaf has a value
+        assert not isinstance(tree, int)  # every leaf has a value
         if ready:
-            done[-len(one) :] = [joined(one, done[-len(one) :])]
+            done[-len(tree) :] = [joined(tree, done[-len(tree) :])]
         else:
-            waiting += [(one, True), *((part, False) for part in reversed(one))]
+            waiting += [(tree, True), *((part, False) for part in reversed(tree))]
     return done[0]
 
 
 def text_of(tree: Tree) -> str:
     """A tree in brackets: ((0 1) 2)."""
-    return fold(tree, lambda one: str(one) if isinstance(one, int) else None, lambda _, parts: f"({' '.join(parts)})")
+    return fold(
+        tree, lambda item: str(item) if isinstance(item, int) else None, lambda _, parts: f"({' '.join(parts)})"
+    )
 
 
 def _comb(tree: Tree) -> list[int] | None:
@@ -228,8 +230,8 @@ def _collapsed(tree: Tree, blocks: list[list[int]], places_of: Callable[[Tree], 
     """The tree with every largest sum of a kind made one leaf, numbered by the first place in it."""
     found: dict[int, list[int]] = {}
 
-    def first_of(one: Tree) -> int | None:
-        order = places_of(one)
+    def first_of(tree: Tree) -> int | None:
+        order = places_of(tree)
         if order is None:
             return None
         found[min(order)] = order
@@ -238,7 +240,7 @@ def _collapsed(tree: Tree, blocks: list[list[int]], places_of: Callable[[Tree], 
     collapsed = _with_leaves(tree, first_of)
     numbers = {first: number for number, first in enumerate(sorted(found))}
     blocks += [found[first] for first in numbers]
-    return _with_leaves(collapsed, lambda one: numbers[one] if isinstance(one, int) else None)
+    return _with_leaves(collapsed, lambda item: numbers[item] if isinstance(item, int) else None)
 
 
 def _with_leaves(tree: Tree, leaf_of: Callable[[Tree], Any]) -> Tree:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lngrad.check.case import ADDED, DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
+from lngrad.core.norms import NORMS
 from lngrad.errors import FileFormatError
 
 _DTYPES = {
@@ -99,7 +100,8 @@ def ranges_of(cells: Mapping[str, Cell]) -> dict[str, Range]:
 
 def build(
     *, name: str, source: Source, inputs: Mapping[str, tuple[tuple[int, ...], str]], normalized: tuple[int, ...] | None = None,
-    output_dtypes: Sequence[Cell] = (), mask: Cell | None = None, third: Any = "rstd", **others: Any,
+    output_dtypes: Mapping[str, Cell] | Cell | None = None, mask: Cell | None = None, norm: str = "layer_norm",
+    third: Any = "rstd", **others: Any,
 ) -> CheckCase:  # fmt: skip
     """A case from shapes and dtypes of its tensors by house name.
 
@@ -107,7 +109,8 @@ def build(
         name, source, third, others: As of CheckCase.
         inputs: (shape, dtype) of each.
         normalized: None: gamma's shape, else the last dimension.
-        output_dtypes, mask: Of dx, dgamma and dbeta or dgate; an empty cell for the default.
+        output_dtypes, mask: Of the norm's results in their order, or dtypes by name; None or an empty cell for the default.
+            A last one of a norm without beta is not read.
     """
 
     def need(holds: bool, text: str) -> None:
@@ -127,19 +130,26 @@ def build(
     for label, sizes in (("mean", mean), (third, statistic)):
         need(math.prod(sizes) == math.prod(lead), f"{label}: expected {rows}, got shape {sizes}")
     need(its_dtype == other, f"{third}: expected the dtype of mean, {its_dtype}, got {other}")
-    parameter = gamma[1] if gamma else dtype
-    told = {index: dtype_name(cell) for index, cell in enumerate(output_dtypes) if cell.value is not None}
-    dtypes: Any = {0: dtype, 1: parameter, 2: parameter} | told
-    wanted: Any = (True,) * 3 if mask is None or mask.value is None else tuple(map(flag, mask.sequence(3)))
+    if not isinstance(output_dtypes, Mapping):
+        output_dtypes = _by_result(output_dtypes, norm)
+    declared = {label: dtype_name(cell) for label, cell in output_dtypes.items() if cell.value is not None}
+    flags = {label: flag(cell) for label, cell in _by_result(mask, norm).items()}
+    wanted = tuple(label for label, is_wanted in flags.items() if is_wanted) if flags else None
     case = CheckCase(
-        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, tuple(dtypes.values()), wanted, third,
-        **others,
+        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, declared, wanted, third, norm=norm, **others
     )  # fmt: skip
     fits = not gamma or gamma[0] in (R, case.parameters)
     need(fits, f"gamma: expected the normalized shape {case.parameters}, got {gamma and gamma[0]}")
-    dx, got = case.output_dtypes[0], dtypes[2]
-    need(not case.gated or 2 not in told or got == dx, f"dgate: expected the dtype of dx, {dx}, got {got}")
     return case
+
+
+def _by_result(cell: Cell | None, norm: str) -> dict[str, Cell]:
+    """The parts of a cell, one for each result of a norm; as many as layer normalization has are taken too."""
+    if cell is None or cell.value is None:
+        return {}
+    outputs = NORMS[norm].backward.outputs
+    is_short = isinstance(cell.value, list | tuple) and len(cell.value) == len(outputs)
+    return dict(zip(outputs, cell.sequence(len(outputs) if is_short else 3), strict=False))
 
 
 def names_unique(cases: Sequence[CheckCase]) -> list[CheckCase]:

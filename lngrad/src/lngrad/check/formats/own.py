@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lngrad.check.case import ADDED, INPUTS, OUTPUTS, CheckCase, Range, Source
+from lngrad.check.case import ADDED, INPUTS, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, flag, names_unique, ranges_of, shape_of
 from lngrad.core.norms import NORMS
 from lngrad.errors import FileFormatError, install_command
@@ -145,18 +145,15 @@ def _case(cells: dict[str, Cell], where: str, source: Source) -> CheckCase:
     statistics = dtype_name(cells["statistics"]) if "statistics" in cells else accumulator_for(dtype)
     third = value("given", "rstd", ("rstd", "variance"), "rstd or variance")
     norm = value("norm", "layer_norm", tuple(NORMS), f"one of {', '.join(NORMS)}")
-    names = (*OUTPUTS[:2], "dgate" if NORMS[norm].gated else "dbeta")
-    outputs = _only(cells.get("outputs"), names)
-    for cell in outputs.values():  # null is no dtype here, and no mask: what is left out has the default
+    outputs = _only(cells.get("outputs"), NORMS[norm].backward.outputs)
+    for cell in outputs.values():  # null is no dtype here: what is left out has the default
         dtype_name(cell)
-    if "output_mask" in cells:
-        cells["output_mask"].sequence(3)
     inputs = {"dy": (shape, dtype), "x": (shape, dtype), "mean": (lead, statistics), "statistic": (lead, statistics)}
     return build(
         name=str(cells["name"].value) if "name" in cells else f"line {source.line}",
         source=source, normalized=normalized, third=third, mask=cells.get("output_mask"),
         inputs=inputs if gamma_dtype is None else inputs | {"gamma": (normalized, gamma_dtype)},
-        output_dtypes=[outputs.get(name, Cell(None, where)) for name in names],
+        output_dtypes=outputs,
         eps=cells["eps"].number() if "eps" in cells else 1e-5,
         ranges=_ranges(cells.get("ranges"), third), norm=norm,
         surface=value("surface", None, (None, *SURFACES), ", ".join(SURFACES)),
@@ -170,10 +167,10 @@ def _case(cells: dict[str, Cell], where: str, source: Source) -> CheckCase:
 
 
 def _ranges(cell: Cell | None, third: str) -> dict[str, Range]:
-    given = _only(cell, ("dy", "x", "mean", third, "gamma", *ADDED))
-    named = {"statistic" if name == third else name: one for name, one in given.items()}
+    cells = _only(cell, ("dy", "x", "mean", third, "gamma", *ADDED))
+    named = {"statistic" if name == third else name: part for name, part in cells.items()}
     from_x = [name for name in ("mean", "statistic") if name not in named or named[name].value == "from x"]
-    return {**dict.fromkeys(from_x), **ranges_of({name: one for name, one in named.items() if name not in from_x})}
+    return {**dict.fromkeys(from_x), **ranges_of({name: part for name, part in named.items() if name not in from_x})}
 
 
 def _only(cell: Cell | None, allowed: tuple[str, ...]) -> dict[str, Cell]:

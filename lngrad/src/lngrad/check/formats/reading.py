@@ -11,11 +11,10 @@ import fnmatch
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lngrad.check.case import ADDED, SHIPPED, CheckCase, Range, Source
+from lngrad.check.case import ADDED, OF_ROWS, SHIPPED, CheckCase, Range, Source
 from lngrad.check.formats import Cell, build, dtype_name, names_unique, shape_of
 from lngrad.check.formats.own import read_own, read_shipped
 from lngrad.check.formats.ttk_atk import read_atk, read_ttk
@@ -51,7 +50,7 @@ def of_norm(cases: list[CheckCase], norm: str | None) -> list[CheckCase]:
     if norm is None:
         return cases
     known = [case for case in cases if case.gamma_dtype or not NORMS[norm].normalization.offset]
-    return [replace(case, norm=norm) for case in known if case.norm in ("layer_norm", norm)]
+    return [case.of_norm(norm) for case in known if case.norm in ("layer_norm", norm)]
 
 
 def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
@@ -72,14 +71,14 @@ def read_cases(paths: Sequence[Path], max_bytes: int) -> list[CheckCase]:
 def _read(path: Path, max_bytes: int) -> list[CheckCase]:
     if path.is_dir():
         inner = sorted(path.iterdir())
-        files = [one for one in inner if one.suffix in _READERS and one.is_file()]
-        folders = [one for one in inner if one.is_dir() and (one / MANIFEST).is_file()]
-        dumped = not files and any(dumps_in(one) for one in (path, *inner) if one.is_dir())
+        files = [path for path in inner if path.suffix in _READERS and path.is_file()]
+        folders = [path for path in inner if path.is_dir() and (path / MANIFEST).is_file()]
+        dumped = not files and any(dumps_in(array) for array in (path, *inner) if array.is_dir())
         if dumped or (path / MANIFEST).is_file():
             return read_folder(path, max_bytes)
         if not files and not folders:
             raise FileFormatError(f"{path}: expected case files (.csv, .json, .yaml) or a folder of dumps")
-        return [case for one in (*files, *folders) for case in _read(one, max_bytes)]
+        return [case for array in (*files, *folders) for case in _read(array, max_bytes)]
     if path.suffix not in _READERS:
         raise FileFormatError(f"{path}: expected .csv (TTK), .json (ATK), .yaml (lngrad) or a folder")
     return _READERS[path.suffix](read_text(path), str(path))
@@ -110,7 +109,7 @@ def read_folder(folder: Path, max_bytes: int) -> list[CheckCase]:
     if manifest.is_file():
         return _by_manifest(folder, manifest, max_bytes)
     cases = []
-    for place in (folder, *sorted(one for one in folder.iterdir() if one.is_dir())):
+    for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
         dumps = dumps_in(place)
         if ("input", 0) in dumps:
             cases.append(_by_names(folder, place, dumps))
@@ -146,8 +145,8 @@ def _by_manifest(folder: Path, manifest: Path, max_bytes: int) -> list[CheckCase
             name=keys["name"].string() if "name" in keys else f"case {number + 1}",
             source=Source(str(folder)), inputs=inputs, third=third.value, ranges=_READ, files=files,
             normalized=shape_of(keys["normalized_shape"]) if "normalized_shape" in keys else None,
-            output_dtypes=keys["output_dtypes"].sequence(3) if "output_dtypes" in keys else (),
-            mask=keys.get("output_mask"), eps=keys["eps"].number() if "eps" in keys else 1e-5,
+            output_dtypes=keys.get("output_dtypes"), mask=keys.get("output_mask"),
+            eps=keys["eps"].number() if "eps" in keys else 1e-5,
             norm=keys["norm"].string() if "norm" in keys else "layer_norm",
         ))  # fmt: skip
     return names_unique(cases)
@@ -170,8 +169,8 @@ def _by_names(folder: Path, place: Path, dumps: dict[tuple[str, int], Dump]) -> 
     golden = [dumps.get(("golden", index)) for index in range(3)]
     return build(
         name=(place if place != folder else folder.resolve()).name, source=Source(str(folder)), inputs=inputs, ranges=_READ,
-        files=files, output_dtypes=[Cell(one.dtype if one else None, str(place)) for one in golden],
-        mask=Cell([one is None or one.path is not None for one in golden], str(place)),
+        files=files, output_dtypes=Cell([dump.dtype if dump else None for dump in golden], str(place)),
+        mask=Cell([dump is None or dump.path is not None for dump in golden], str(place)),
     )  # fmt: skip
 
 
@@ -229,12 +228,12 @@ def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int)
         raise FileFormatError(f"--against: {folder}: no such folder")
     together = _together(place, max_bytes)
     dumps = dumps_in(place)
-    results: list[Any] = []
-    each = zip(case.grads._fields, case.results(), case.output_dtypes, case.output_mask, strict=True)
-    for index, (name, shape, dtype, wanted) in enumerate(each):
-        if not wanted:
-            results.append(None)
+    results: dict[str, Any] = {}
+    shapes = case.shapes_of_results()
+    for index, name in enumerate(case.outputs):
+        if name not in (case.wanted or ()):
             continue
+        shape, dtype = shapes[name], case.output_dtypes[name]
         if name in together:
             array = together[name]
             if math.prod(array.shape) != math.prod(shape):
@@ -245,10 +244,10 @@ def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int)
             if dump is None or dump.path is None:
                 raise FileFormatError(f"{place}: expected output_{index}_{dtype}.bin or .npy for {name}, found none")
             array = read_tensor(dump.path, dump.dtype or dtype, shape, max_bytes)
-        if name in ("dx", "dgate") and (start, stop) != (0, case.M):
+        if name in OF_ROWS and (start, stop) != (0, case.M):
             array = array.reshape(case.M, *case.normalized)[start:stop]
-        results.append(array)
-    return case.grads(*results)
+        results[name] = array
+    return case.results(results)
 
 
 def _together(place: Path, max_bytes: int) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lngrad.check.case import DEFAULT_RANGE, INPUTS, OUTPUTS, CheckCase, Source
+from lngrad.check.case import DEFAULT_RANGE, INPUTS, CheckCase, Source
 from lngrad.check.formats import Cell, build, dtype_name, flag, names_unique, numbers, ranges_of, shape_of
+from lngrad.core.problem import BACKWARD
 from lngrad.errors import FileFormatError
 from lngrad.files.boundary import parse_json
 
 KERNEL_INPUTS = ("dy", "x", "statistic", "mean", "gamma")
-ACLNN_TENSORS = (*INPUTS, "beta", *OUTPUTS)
+ACLNN_TENSORS = (*INPUTS, "beta", *BACKWARD.outputs)
 
 
 def read_ttk(text: str, file: str) -> list[CheckCase]:
@@ -171,7 +172,7 @@ def _kernel(row: _Row) -> CheckCase:
     v3, epsilon = op == "layernormgradv3", row.cell("attributes", {}).mapping().get("epsilon")
     return _built(
         row, KERNEL_INPUTS, inputs, row.cell("input_data_ranges", (None,) * number).sequence(number),
-        output_dtypes=row.cell("output_dtypes", (None,) * 3).sequence(3),
+        output_dtypes=row.cell("output_dtypes"),
         third="rstd" if v3 else "variance",
         eps=epsilon.number() if epsilon else 1e-12 if inputs["x"][1] == "float32" else 1e-5,
         files=_files(row, "manual_input_binaries", KERNEL_INPUTS) | _files(row, "manual_golden_binaries", _GOLDENS),
@@ -191,12 +192,14 @@ def _aclnn(row: _Row) -> CheckCase:
     if not 4 <= len(shapes) <= len(ACLNN_TENSORS):
         where = shapes[0].where if shapes else row.source
         raise FileFormatError(f"{where}: expected 4 to 9 tensors, got {len(shapes)}")
-    tensors = _tensors(one for one in zip(ACLNN_TENSORS, shapes, dtypes, strict=False) if one[1].value is not None)
+    tensors = _tensors(
+        cells for cells in zip(ACLNN_TENSORS, shapes, dtypes, strict=False) if cells[1].value is not None
+    )
     ranges = row.cell("tensor_data_ranges" if "tensor_data_ranges" in row.header else "input_data_ranges", ())
     normalized = row.attribute("normalizedShape", "normalized_shape")
     return _built(
         row, ACLNN_TENSORS, tensors, ranges.sequence(),
-        output_dtypes=[Cell(tensors.get(name, (None, None))[1], str(row.source)) for name in OUTPUTS],
+        output_dtypes={name: Cell(tensors[name][1], str(row.source)) for name in BACKWARD.outputs if name in tensors},
         normalized=shape_of(normalized) if normalized else None,
         files=_files(row, "manual_tensor_binaries", (*ACLNN_TENSORS[:6], *_GOLDENS)),
         surface="aclnn",

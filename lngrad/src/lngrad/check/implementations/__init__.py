@@ -1,12 +1,15 @@
-"""What is checked, certified and timed, by name: backends of lngrad, other libraries, CANN's interfaces, users' functions."""
+"""What is checked and certified, by name: backends of lngrad, other libraries, what packages add, users' functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from lngrad.check.implementations.forwards import forward, implementation_of
 from lngrad.check.implementations.implementation import (
+    Added,
     Arguments,
     Fault,
     Implementation,
@@ -15,41 +18,47 @@ from lngrad.check.implementations.implementation import (
     Signature,
 )
 from lngrad.check.implementations.libraries import LIBRARIES
-from lngrad.check.implementations.ours import ASCEND_SIM, CANN, backend, triton_gpu
-from lngrad.check.implementations.users import ascendc_kernel, mutant, program, triton_function
+from lngrad.check.implementations.ours import backend, triton_gpu
+from lngrad.check.implementations.users import mutant, program, triton_function
 from lngrad.core.plan import BACKENDS, availability
 from lngrad.errors import BackendUnavailable
 
 __all__ = [
-    "IMPLEMENTATIONS", "Arguments", "Fault", "Implementation", "NotApplicable", "PreparedCall", "Signature", "find",
+    "IMPLEMENTATIONS", "Added", "Arguments", "Fault", "Implementation", "NotApplicable", "PreparedCall", "Signature", "find",
     "has_signature", "implementation_of", "names",
 ]  # fmt: skip
 
-IMPLEMENTATIONS = {row.name: row for row in (ASCEND_SIM, *LIBRARIES, *CANN)}
+IMPLEMENTATIONS = {row.name: row for row in LIBRARIES}
 
-# What users have, by what stands before the colon.
-_PREFIXES: dict[str, Callable[[str], Implementation]] = {
-    "ascendc": ascendc_kernel, "mutant": mutant, "cmd": program, "triton": triton_function
-}  # fmt: skip
-_FORMS = (
-    "module:NAME",
-    "FILE.py:NAME",
-    "hub:FOLDER",
-    "triton:module:function",
-    "ascendc:FILE.cpp:KERNEL",
-    "cmd:./program {in} {out}",
-    "mutant:NAME",
-)
+# What users have, by what stands before the colon: its function, and how the rest looks.
+_PREFIXES: dict[str, tuple[Callable[[str], Implementation], str]] = {
+    "triton": (triton_function, "module:function"),
+    "cmd": (program, "./program {in} {out}"),
+    "mutant": (mutant, "NAME"),
+}
+_FORMS = "module:NAME", "FILE.py:NAME", "hub:FOLDER"
+# Names and prefixes that another package adds.
+ELSEWHERE = dict.fromkeys(("ascend_sim", "graph", "graph_v3", "aclnn", "ascendc"), "lngrad-ascend")
+
+
+@cache
+def added() -> Added:
+    """What other packages add; without them there is nothing."""
+    packages = [point.load() for point in entry_points(group="lngrad.implementations")]
+    rows = {name: row for package in packages for name, row in package.rows.items()}
+    return Added(rows, {word: prefix for package in packages for word, prefix in package.prefixes.items()})
 
 
 def names() -> list[str]:
     """All names, and the forms of users' own."""
-    return [*BACKENDS, *(name for name in IMPLEMENTATIONS if name not in BACKENDS), *_FORMS]
+    rows = IMPLEMENTATIONS | dict(added().rows)
+    forms = (f"{word}:{form}" for word, (_, form) in (_PREFIXES | dict(added().prefixes)).items())
+    return [*BACKENDS, *(name for name in rows if name not in BACKENDS), *_FORMS, *forms]
 
 
 def has_signature(name: str) -> bool:
     """Whether it may be a forward, whose signature a trial finds."""
-    return ":" in name and name.partition(":")[0] not in _PREFIXES
+    return ":" in name and name.partition(":")[0] not in {*_PREFIXES, *ELSEWHERE}
 
 
 def find(name: str) -> Implementation:
@@ -59,11 +68,14 @@ def find(name: str) -> Implementation:
         BackendUnavailable: There is none, or it is not installed; one line that says which.
     """
     prefix, colon, rest = name.partition(":")
+    if prefix in ELSEWHERE and not {*added().rows, *added().prefixes} & {prefix}:
+        raise BackendUnavailable(f"--impl: {prefix} needs {ELSEWHERE[prefix]}: pip install {ELSEWHERE[prefix]}")
     if colon:
-        return _PREFIXES[prefix](rest) if prefix in _PREFIXES else forward(name)
+        known = added().prefixes if prefix in ELSEWHERE else _PREFIXES
+        return known[prefix][0](rest) if prefix in known else forward(name)
     if name == "triton_gpu":
         return triton_gpu()
-    row = IMPLEMENTATIONS.get(name)
+    row = IMPLEMENTATIONS.get(name) or (None if name in BACKENDS and name not in ELSEWHERE else added().rows.get(name))
     if row is None and name in BACKENDS:
         state = availability(name)
         if state != "available":

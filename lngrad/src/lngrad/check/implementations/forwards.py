@@ -35,7 +35,6 @@ from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
 from lngrad.core.norms import NORMS, norm_with
-from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
 from lngrad.typing import Array, Shape
@@ -51,6 +50,7 @@ ROLES = {
     "offset": ("offset",),
     "alpha": ("alpha",),
 }
+_ROLE_OF = {"dx": "x", "dgamma": "weight", "dbeta": "bias", "dgate": "gate"}  # whose gradient a result is
 TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", "add_rms_norm", "deep_norm",
          "add_layer_norm", "gated_rms_norm", "rms_norm_of_gated")  # fmt: skip  # what takes alpha is both of add_… and deep_…
 _EPS = 0.37  # so large that a forward which does not take it gives itself away
@@ -104,10 +104,10 @@ def implementation_of(target: Any, name: str) -> Implementation:
     if getattr(target, "has_backward", True) is False:
         raise BackendUnavailable(f"--impl: {name}: its has_backward is False")
     kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
-    owned = [one for one in LIBRARIES if any(kind.startswith(one.owners) for kind in kinds)] or LIBRARIES
+    owned = [library for library in LIBRARIES if any(kind.startswith(library.owners) for kind in kinds)] or LIBRARIES
     best: tuple[float, Any, Any, Any, Any, Any] | None = None
     refused = ""
-    for lead, library in product(_LEADS, [one for one in owned if find_spec(one.name)]):
+    for lead, library in product(_LEADS, [difference for difference in owned if find_spec(difference.name)]):
         for way in _ways(library, target):
             if way.roles.keys() >= {"residual", "gate"}:
                 refused = refused or "no norm has both a residual and a gate"
@@ -155,40 +155,40 @@ def _implementation(
     )  # fmt: skip
 
 
-def _gradients(library: _Library, way: _Way, a: Arguments) -> Grads:
+def _gradients(library: _Library, way: _Way, a: Arguments) -> Any:
     """One call and its derivative."""
     eps = a.eps if a.case is None else a.case.eps
     gamma = np.ones(a.normalized_shape, a.x.dtype) if a.gamma is None else a.gamma
-    given = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
-    given |= {"residual": a.residual, "gate": a.gate}
-    leaves = {role: one for role, one in given.items() if role == "x" or role in way.roles}
+    arrays = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
+    arrays |= {"residual": a.residual, "gate": a.gate}
+    leaves = {role: array for role, array in arrays.items() if role == "x" or role in way.roles}
     dys, switches = [a.dy] if a.residual is None else [a.dy, a.dtotal], {"offset": a.offset, "alpha": a.alpha}
 
     def call(arrays: dict[str, Any]) -> tuple[Any, ...]:
         try:
-            made = _outputs(way.call(arrays | switches, a.normalized_shape, eps), len(dys))
+            results = _outputs(way.call(arrays | switches, a.normalized_shape, eps), len(dys))
         except Exception as error:
             raise NotApplicable(first_line(error)) from None
-        if tuple(made[0].shape) != tuple(arrays["x"].shape):
-            raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(made[0].shape)}")
-        del dys[len(made) :]  # of a total that is not returned
-        return made
+        if tuple(results[0].shape) != tuple(arrays["x"].shape):
+            raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(results[0].shape)}")
+        del dys[len(results) :]  # of a total that is not returned
+        return results
 
-    found = library.gradients(call, {role: library.array(one) for role, one in leaves.items()}, dys)
-    roles = "x", "weight", "bias" if a.gate is None else "gate"
-    for label, role, wanted in zip(a.grads._fields, roles, a.output_mask, strict=True):
-        if wanted and role in leaves and found[role] is None:
+    found = library.gradients(call, {role: library.array(array) for role, array in leaves.items()}, dys)
+    for label in a.wanted:
+        role = _ROLE_OF[label]
+        if role in leaves and found[role] is None:
             raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
-    if "residual" in found and a.output_mask[0]:
+    if "residual" in found and "dx" in a.wanted:
         found["x"] = _of_the_total(a, found["x"], found["residual"])
-    return a.masked(found.get(role) for role in roles)
+    return a.masked(**{label: found.get(_ROLE_OF[label]) for label in a.wanted})
 
 
 def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
     """The total's gradient: the residual's, and x's over alpha; where these differ, the one that is further from the truth."""
     if of_residual is None:
         raise Fault("no gradient", "backward returns nothing for the residual")
-    own, total = (np.array(on_host(one)).astype(np.float64) for one in (of_x, of_residual))
+    own, total = (np.array(on_host(array)).astype(np.float64) for array in (of_x, of_residual))
     with np.errstate(all="ignore"):
         apart = np.abs(own - a.alpha * total) > 4 * a.alpha * UNIT_ROUNDOFF[a.x.dtype.name] * np.abs(total).max(
             initial=0
@@ -196,7 +196,7 @@ def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
         if not apart.any() or a.exact is None:
             return of_residual
         of_total, true = own / a.alpha, true_grads(a.exact).dx
-        errors = [np.nan_to_num(np.abs(one - true), nan=np.inf).max() for one in (total, of_total)]
+        errors = [np.nan_to_num(np.abs(array - true), nan=np.inf).max() for array in (total, of_total)]
     return of_residual if errors[0] > errors[1] else of_total.astype(a.x.dtype)
 
 
@@ -225,8 +225,8 @@ def _tried(
         if not found:
             error = ValueError("no array of x's shape")
             continue
-        norm, eps, share, has_total = min(found, key=lambda one: one[2])
-        norms = tuple(other for other, its, one, _ in found if its == eps and one <= close)
+        norm, eps, share, has_total = min(found, key=lambda item: item[2])
+        norms = tuple(other for other, its, share, _ in found if its == eps and share <= close)
         is_shown = "eps" not in way.roles and (share <= close or f"{eps:.3e}".startswith("1.000e"))
         return share / close, norms or (norm,), eps if is_shown else None, has_total
     return error
@@ -244,22 +244,25 @@ def _shares(
     }
     drawn |= {role: rng.normal(0.5, 1, (*lead, *shape)) * deviations for role in ("x", "residual")[: 1 + has_residual]}
     drawn |= {"gate": rng.normal(size=(*lead, *shape))} if has_gate else {}
-    sample = {role: one.astype(numpy_dtype(dtype)) for role, one in drawn.items()}
+    sample = {role: array.astype(numpy_dtype(dtype)) for role, array in drawn.items()}
     x, weight, bias = (sample.get(role) for role in ("x", "weight", "bias"))
     for norm in (name for name in TRIED if (NORMS[name].residual, NORMS[name].gated) == (has_residual, has_gate)):
         normalization, gate = NORMS[norm].normalization, sample.get("gate")
         total: Any = normalization.alpha * np.asarray(x, float) + np.asarray(sample.get("residual", 0), float)
-        arrays = {role: library.array(one) for role, one in sample.items()}
+        arrays = {role: library.array(array) for role, array in sample.items()}
         arrays |= {"offset": normalization.offset, "alpha": normalization.alpha}
-        made = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
-        got = [np.array(on_host(one.detach()) if hasattr(one, "detach") else one, np.float64) for one in made]
-        if not got or any(one.shape != total.shape for one in got) or not isinstance(made[0], type(arrays["x"])):
+        results = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
+        got = [
+            np.array(on_host(tensor.detach()) if hasattr(tensor, "detach") else tensor, np.float64)
+            for tensor in results
+        ]
+        if not got or any(array.shape != total.shape for array in got) or not isinstance(results[0], type(arrays["x"])):
             continue  # a function of JAX takes torch's tensors too, and gives none
         facts: dict[str, Any] = {"normalized": len(shape), "normalization": normalization, "gate": gate}
         true: Any = partial(reference.layer_norm, total, weight, bias, **facts)
         eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)
         pairs = zip(got, (true(eps=eps).y, total), strict=False)
-        off = [np.abs(one - right).max(axes) / np.abs(right).max(axes) for one, right in pairs]
+        off = [np.abs(array - right).max(axes) / np.abs(right).max(axes) for array, right in pairs]
         yield norm, eps, float(np.max(off)), len(got) > 1
 
 
@@ -271,8 +274,8 @@ def _written(y: Array, true: Any, bias: Any, axes: Shape) -> float:
     eps = last - multiple * variances[-1]
     if not 1e-3 * variances[-1] < eps < math.inf:
         return 0.0
-    near = [(one, float(f"1e{round(math.log10(one))}")) for one in (eps, eps / multiple)]
-    return next((plain for one, plain in near if abs(one / plain - 1) < 0.05), float(f"{eps:.3g}"))
+    near = [(array, float(f"1e{round(math.log10(array))}")) for array in (eps, eps / multiple)]
+    return next((plain for number, plain in near if abs(number / plain - 1) < 0.05), float(f"{eps:.3g}"))
 
 
 # The forms
@@ -292,22 +295,34 @@ def _ways(library: _Library, target: Any) -> Iterator[_Way]:
 
 def _assigned(call: Callable[..., Any], parameters: list[Any], written: str) -> Iterator[_Way]:
     """A function's arguments have roles by their names; others are tried, if they have no default."""
-    named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    roles = {one.name: _role(one.name) for one in named[1:]}
-    free = [one.name for one in named[1:] if roles[one.name] is None and one.default is one.empty]
+    named = [
+        parameter for parameter in parameters if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    roles = {difference.name: _role(difference.name) for difference in named[1:]}
+    free = [
+        parameter.name
+        for parameter in named[1:]
+        if roles[parameter.name] is None and parameter.default is parameter.empty
+    ]
     for chosen in permutations([role for role in ROLES if role not in roles.values()], len(free)):
         taken = roles | dict(zip(free, chosen, strict=True))
-        last = max((number for number, one in enumerate(named[1:], 1) if taken[one.name]), default=0)
-        order = [(one, taken.get(one.name, "x")) for one in named[: last + 1]]
-        words = (f"{one.name}=" * (one.kind is one.KEYWORD_ONLY) + (role or repr(one.default)) for one, role in order)
+        last = max((number for number, difference in enumerate(named[1:], 1) if taken[difference.name]), default=0)
+        order = [(difference, taken.get(difference.name, "x")) for difference in named[: last + 1]]
+        words = (
+            f"{parameter.name}=" * (parameter.kind is parameter.KEYWORD_ONLY) + (role or repr(parameter.default))
+            for parameter, role in order
+        )
 
         def run(arrays: dict[str, Any], shape: Shape, eps: float, order: Any = order) -> Any:
             values = arrays | {"shape": shape, "eps": eps}
-            given = [(one, values.get(role) if role else one.default) for one, role in order]
-            at = [value for one, value in given if one.kind is not one.KEYWORD_ONLY]
-            return call(*at, **{one.name: value for one, value in given if one.kind is one.KEYWORD_ONLY})
+            passed = [(parameter, values.get(role) if role else parameter.default) for parameter, role in order]
+            at = [value for parameter, value in passed if parameter.kind is not parameter.KEYWORD_ONLY]
+            return call(
+                *at,
+                **{parameter.name: value for parameter, value in passed if parameter.kind is parameter.KEYWORD_ONLY},
+            )
 
-        names = {role: one.name for one, role in order[1:] if role}
+        names = {role: difference.name for difference, role in order[1:] if role}
         yield _Way(names, run, f"x is {named[0].name}", f"{written}({', '.join(words)})")
 
 
@@ -323,10 +338,10 @@ def _of_modules(make: Callable[[Shape, float], Any], written: str) -> Iterator[_
 
     def module(shape: Shape, eps: float) -> Any:
         if (shape, eps) not in modules:
-            one = make(shape, eps)
-            for part in one.modules():
+            module = make(shape, eps)
+            for part in module.modules():
                 vars(part).update(dict.fromkeys(epsilons(part), eps))
-            modules[shape, eps] = one.cuda() if torch.cuda.is_available() else one
+            modules[shape, eps] = module.cuda() if torch.cuda.is_available() else module
         return modules[shape, eps]
 
     def epsilons(part: Any) -> list[str]:
@@ -338,14 +353,14 @@ def _of_modules(make: Callable[[Shape, float], Any], written: str) -> Iterator[_
     written_parts = ", ".join(f"{label!r}: {role}" for role, label in parts.items())
 
     def run(arrays: dict[str, Any], shape: Shape, eps: float, way: _Way, turned: bool) -> Any:
-        given = way.call(arrays, shape, eps)
-        given = (arrays["x"].movedim(-1, 1), *given[1:]) if turned else given
+        returned = way.call(arrays, shape, eps)
+        returned = (arrays["x"].movedim(-1, 1), *returned[1:]) if turned else returned
         parameters = {label: arrays[role] for role, label in parts.items()}
-        results = torch.func.functional_call(module(shape, eps), parameters, given)
+        results = torch.func.functional_call(module(shape, eps), parameters, returned)
         return results.movedim(1, -1) if turned else results
 
     parameters = list(inspect.signature(first.forward).parameters.values())
-    for way, turned in product(_assigned(lambda *given: given, parameters, ""), (False, True)):
+    for way, turned in product(_assigned(lambda *arguments_: arguments_, parameters, ""), (False, True)):
         text = way.text + " with the normalized axis as axis 1" * turned
         call = f"torch.func.functional_call({written}, {{{written_parts}}}, ({way.written[1:-1]},))"
         script = "" if turned or not written else call
@@ -357,15 +372,15 @@ def _maker(target: Any) -> tuple[Callable[[Shape, float], Any], str]:
     import torch
 
     if not isinstance(target, type):
-        old = next((tuple(one.shape) for one in target.parameters()), ())
+        old = next((tuple(parameter.shape) for parameter in target.parameters()), ())
 
         def resized(shape: Shape, eps: float) -> Any:
             """A copy in which attributes that have its parameters' size have the case's."""
-            one, sizes = copy.deepcopy(target), {old: shape, **dict.fromkeys(old[:1], shape[0])}
-            for part in one.modules():
-                same = [(name, one) for name, one in vars(part).items() if type(one) in (int, tuple) and one in sizes]
+            module, sizes = copy.deepcopy(target), {old: shape, **dict.fromkeys(old[:1], shape[0])}
+            for part in module.modules():
+                same = [(name, var) for name, var in vars(part).items() if type(var) in (int, tuple) and var in sizes]
                 vars(part).update({name: sizes[value] for name, value in same})
-            return one
+            return module
 
         return resized, ""
     attributes = [name for kind in target.__mro__ for name in inspect.get_annotations(kind) if _role(name)]
@@ -373,15 +388,15 @@ def _maker(target: Any) -> tuple[Callable[[Shape, float], Any], str]:
 
         def layer_of(shape: Shape, eps: float) -> Any:
             """A layer has no constructor: it stands for a module that has its attributes."""
-            one = target()
+            module = target()
             for name in attributes:
-                setattr(one, name, eps if _role(name) == "eps" else torch.nn.Parameter(torch.ones(shape)))
-            return one
+                setattr(module, name, eps if _role(name) == "eps" else torch.nn.Parameter(torch.ones(shape)))
+            return module
 
         return layer_of, ""
     file = sys.modules[target.__module__]
     if hasattr(file, "get_init_inputs"):
-        sizes, given = file.get_inputs()[0].shape[1:], file.get_init_inputs()
+        sizes, settings = file.get_inputs()[0].shape[1:], file.get_init_inputs()
 
         def fitted(value: Any, shape: Any, first: Any) -> Any:
             """What is x's size becomes the case's."""
@@ -389,18 +404,22 @@ def _maker(target: Any) -> tuple[Callable[[Shape, float], Any], str]:
                 return shape if tuple(value) == tuple(sizes[-len(value) :]) else value
             return first if type(value) is int and value in sizes else value
 
-        words = ", ".join(str(fitted(value, "shape", "N")) for value in given)
-        return (lambda shape, eps: target(*(fitted(value, shape, shape[0]) for value in given))), f"kernel({words})"
+        words = ", ".join(str(fitted(value, "shape", "N")) for value in settings)
+        return (lambda shape, eps: target(*(fitted(value, shape, shape[0]) for value in settings))), f"kernel({words})"
     parameters = inspect.signature(target).parameters.values()
-    names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
     eps_names = [name for name in names if _role(name) == "eps"][:1]
     has_size = len(names) > len(eps_names)
 
-    def made(shape: Shape, eps: float) -> Any:
+    def module_of(shape: Shape, eps: float) -> Any:
         size = (shape[0] if len(shape) == 1 else shape,) * has_size
         return target(*size, **dict.fromkeys(eps_names, eps))
 
-    return made, f"kernel({', '.join(['N'] * has_size + [f'{name}=eps' for name in eps_names])})"
+    return module_of, f"kernel({', '.join(['N'] * has_size + [f'{name}=eps' for name in eps_names])})"
 
 
 def _of_flax(target: Any) -> Iterator[_Way]:
@@ -423,23 +442,23 @@ def _of_flax(target: Any) -> Iterator[_Way]:
 def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
     import torch
 
-    arrays = {role: one.detach().requires_grad_() for role, one in leaves.items()}
-    made = call(arrays)
-    if not all(one.requires_grad for one in made):
-        mistake, what = ("dtotal forgotten", "the total") if made[0].requires_grad else ("no gradient", "y")
+    arrays = {role: leaf.detach().requires_grad_() for role, leaf in leaves.items()}
+    results = call(arrays)
+    if not all(tensor.requires_grad for tensor in results):
+        mistake, what = ("dtotal forgotten", "the total") if results[0].requires_grad else ("no gradient", "y")
         raise Fault(mistake, f"{what} does not require a gradient although x does: autograd ends in the forward")
-    given = [on_device(dy).to(one.dtype) for dy, one in zip(dys, made, strict=True)]
+    cotangents = [on_device(dy).to(array.dtype) for dy, array in zip(dys, results, strict=True)]
     try:
-        found = torch.autograd.grad(made, list(arrays.values()), given, allow_unused=True)
+        found = torch.autograd.grad(results, list(arrays.values()), cotangents, allow_unused=True)
     except NotImplementedError as reason:
         raise NotApplicable(first_line(reason)) from None
     except Exception as error:
         text = f"the forward took these inputs; its backward raises {first_line(error)}"
         raise Fault("backward raises", text) from None
-    own = {one.data_ptr() for one in given}  # a sum over one row is dy itself
+    own = {tensor.data_ptr() for tensor in cotangents}  # a sum over one row is dy itself
     return {
-        role: None if one is None else (one.clone() if one.data_ptr() in own else one).cpu()
-        for role, one in zip(arrays, found, strict=True)
+        role: None if tensor is None else (tensor.clone() if tensor.data_ptr() in own else tensor).cpu()
+        for role, tensor in zip(arrays, found, strict=True)
     }
 
 
@@ -452,9 +471,9 @@ def _jax_array(array: Array) -> Any:
 def _jax_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
     import jax
 
-    made, pull = jax.vjp(call, leaves)
-    (found,) = pull(tuple(_jax_array(dy).astype(one.dtype) for dy, one in zip(dys, made, strict=True)))
-    return {role: np.array(one) for role, one in found.items()}
+    results, pull = jax.vjp(call, leaves)
+    (found,) = pull(tuple(_jax_array(dy).astype(array.dtype) for dy, array in zip(dys, results, strict=True)))
+    return {role: np.array(gradient) for role, gradient in found.items()}
 
 
 LIBRARIES = (

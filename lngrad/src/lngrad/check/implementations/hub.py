@@ -34,20 +34,9 @@ def layer(path: str) -> Any:
     build = tomllib.loads((root / "build.toml").read_text("utf-8"))
     name = build["general"]["name"].replace("-", "_")
     namespace = f"_{name}_lngrad"
-    sections = [one for one in build.get("kernel", {}).values() if one["backend"] == "cpu"]
+    sections = [section for section in build.get("kernel", {}).values() if section["backend"] == "cpu"]
     if sections:
-        sections.append(build["torch"])
-        sources = [str(root / one) for part in sections for one in part["src"] if one.endswith(_SUFFIXES)]
-        folders = [str(root / one) for part in sections for one in part.get("include", ())]
-        flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *(flag for part in sections for flag in part.get("cxx-flags", ()))]
-        try:
-            load(
-                namespace, sources, extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False,
-                extra_include_paths=[str(Path(__file__).parent), *folders],
-            )  # fmt: skip
-        except (RuntimeError, OSError) as error:
-            said = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
-            raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(said[:2])}") from None
+        _compile(load, namespace, root, [*sections, build["torch"]])
     elif "torch-noarch" not in build:
         raise BackendUnavailable(f"--impl: hub: {root.name}: expected a kernel with backend cpu, found none")
     ops = ModuleType(f"{name}._ops")
@@ -55,8 +44,27 @@ def layer(path: str) -> Any:
     sys.modules[ops.__name__] = ops
     sys.path.insert(0, str(root / "torch-ext"))
     layers = import_module(f"{name}.layers")
-    found = [one for one, kind in vars(layers).items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
-    chosen = [one for one in found if one == wanted or (not wanted and "norm" in one.lower())]
+    found = [var for var, kind in vars(layers).items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)]
+    chosen = [var for var in found if var == wanted or (not wanted and "norm" in var.lower())]
     if len(chosen) != 1:
         raise BackendUnavailable(f"--impl: hub: expected FOLDER:LAYER with one of {', '.join(found)}, got {path!r}")
     return getattr(layers, chosen[0])
+
+
+def _compile(load: Any, namespace: str, root: Path, sections: list[dict[str, Any]]) -> None:
+    """Have torch's `load` compile the sources of these sections of build.toml into operators of a namespace."""
+
+    def listed(key: str) -> list[str]:
+        return [text for section in sections for text in section.get(key, ())]
+
+    sources = [str(root / source) for source in listed("src") if source.endswith(_SUFFIXES)]
+    folders = [str(Path(__file__).parent), *(str(root / folder) for folder in listed("include"))]
+    flags = ["-DCPU_KERNEL", "-fopenmp", "-O3", *listed("cxx-flags")]
+    try:
+        load(
+            namespace, sources, extra_cflags=flags, extra_ldflags=["-fopenmp"], is_python_module=False,
+            extra_include_paths=folders,
+        )  # fmt: skip
+    except (RuntimeError, OSError) as error:
+        lines = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
+        raise BackendUnavailable(f"--impl: hub: it does not compile: {' / '.join(lines[:2])}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import lngrad
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import norm_with
-from lngrad.core.problem import LAYER_NORM, Forward, ForwardWithTotal, GatedGrads, Grads, Normalization, RmsForward
+from lngrad.core.problem import BACKWARD, LAYER_NORM, RMS_BACKWARD, WITH_GATE, Normalization, Operator
 from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
@@ -34,8 +34,8 @@ class NotApplicable(Exception):
 
 def first_line(error: BaseException) -> str:
     """What was raised, and the last line of code outside lngrad, and outside what is installed, that led there."""
-    frames = [one for one in extract_tb(error.__traceback__) if not one.filename.startswith(_OURS)]
-    own = [one for one in frames if "lib/python" not in one.filename] or frames
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    own = [frame for frame in frames if "lib/python" not in frame.filename] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
@@ -75,13 +75,12 @@ class Signature(NamedTuple):
         if self.library == "numpy":
             return case
         gamma = case.gamma_dtype if self.weight else None
-        parameter, (dx, dgamma, dbeta) = gamma or case.dtype, case.output_mask
-        mask = dx, dgamma and self.weight, dbeta and (self.bias or case.gated)
+        has = {"dgamma": self.weight, "dbeta": self.bias}
+        wanted = tuple(name for name in case.wanted or () if has.get(name, True))
         eps, ranges = case.eps if self.eps is None else self.eps, {} if self.total else {"dtotal": (0.0, 0.0)}
         return replace(
-            case, gamma_dtype=gamma, output_dtypes=(case.dtype, parameter, parameter), output_mask=mask, eps=eps,
-            ranges={**case.ranges, **ranges},
-        )  # fmt: skip
+            case, gamma_dtype=gamma, output_dtypes={}, wanted=wanted, eps=eps, ranges={**case.ranges, **ranges}
+        )
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,13 @@ class Arguments:
         dy, x, mean, rstd, gamma, beta: As of lngrad.layer_norm and lngrad.layer_norm_backward: a backward's x is the total,
             where there is a residual.
         normalized_shape: The last dimensions of x.
-        output_mask: Which of dx, dgamma and dbeta are wanted.
-        output_dtypes: Of dx, dgamma and dbeta, where they are declared.
+        names: Of the results that are wanted; None: all.
+        declared: Dtypes of results by name, where a case declares them.
         variance: For those that take no rstd; None: computed from rstd.
         eps: What the forward adds to the variance; of a case of `lngrad check`, what must be added to `variance`.
         out: Given outputs.
         residual, dtotal: The other summand of the total, and the gradient of the total.
-        gate: What y, or x, is multiplied with silu of; dgate is a result then, in dbeta's place.
+        gate: What y, or x, is multiplied with silu of.
         summand: Of a backward with a residual, what alpha is multiplied with.
         normalization: Which norm it is; without a centre there is no beta.
         case, exact: Of `lngrad check`: the case, and its inputs in float64.
@@ -111,11 +110,11 @@ class Arguments:
     gamma: Any = None
     beta: Any = None
     normalized_shape: Shape = ()
-    output_mask: Mask = (True, True, True)
-    output_dtypes: tuple[str, str, str] | None = None
+    names: tuple[str, ...] | None = None
+    declared: Mapping[str, str] | None = None
     variance: Any = None
     eps: float = 1e-5
-    out: Grads | Forward | ForwardWithTotal | RmsForward | None = None
+    out: Any = None
     residual: Any = None
     dtotal: Any = None
     gate: Any = None
@@ -125,13 +124,14 @@ class Arguments:
     exact: Inputs | None = None
 
     @staticmethod
-    def of(case: CheckCase, given: DrawnInputs) -> Arguments:
+    def of(case: CheckCase, drawn: DrawnInputs) -> Arguments:
         """The backward of a case, or of a block of its rows."""
-        one = given.inputs
+        inputs = drawn.inputs
         return Arguments(
-            one.dy, one.total, one.mean, one.rstd, one.gamma, one.beta, case.normalized, case.output_mask,
-            case.output_dtypes, given.variance, given.eps, residual=one.residual, dtotal=one.dtotal, gate=one.gate,
-            summand=None if one.residual is None else one.x, normalization=one.normalization, case=case, exact=given.exact,
+            inputs.dy, inputs.total, inputs.mean, inputs.rstd, inputs.gamma, inputs.beta, case.normalized, case.wanted,
+            case.output_dtypes, drawn.variance, drawn.eps, residual=inputs.residual, dtotal=inputs.dtotal, gate=inputs.gate,
+            summand=None if inputs.residual is None else inputs.x, normalization=inputs.normalization, case=case,
+            exact=drawn.exact,
         )  # fmt: skip
 
     @property
@@ -160,16 +160,31 @@ class Arguments:
         return self.normalization.norm_before_gate
 
     @property
-    def grads(self) -> type[Grads]:
-        """The type of a backward's results."""
-        return Grads if self.gate is None else GatedGrads  # type: ignore[return-value]  # with another name for the last
+    def operator(self) -> Operator:
+        """The backward that is computed: its results have names."""
+        operator = BACKWARD if self.normalization.centred else RMS_BACKWARD
+        return operator if self.gate is None else WITH_GATE[operator]
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the results that are wanted."""
+        return self.operator.outputs if self.names is None else self.names
+
+    @property
+    def output_mask(self) -> Mask:
+        """Whether each result is wanted, in the order of a user's function."""
+        return tuple(name in self.wanted for name in self.operator.outputs)
+
+    @property
+    def output_dtypes(self) -> tuple[str, ...] | None:
+        """The declared dtypes, in the order of a user's function."""
+        return None if self.declared is None else tuple(self.declared[name] for name in self.operator.outputs)
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of a backward's results, by name."""
+        """Shapes of a backward's results, by name."""
         parameter = self.normalized_shape if self.gamma is None else self.gamma.shape
-        third = parameter if self.gate is None else self.x.shape
-        return dict(zip(self.grads._fields, (self.x.shape, parameter, third), strict=True))
+        return {name: self.x.shape if name in OF_ROWS else parameter for name in self.operator.outputs}
 
     @property
     def N(self) -> int:
@@ -182,30 +197,34 @@ class Arguments:
         return prod(self.x.shape[: len(self.x.shape) - len(self.normalized_shape)])
 
     @property
-    def dtypes(self) -> tuple[str, str, str]:
-        """Of dx, dgamma and dbeta: as declared, or x's and gamma's."""
-        parameter = (self.x if self.gamma is None else self.gamma).dtype.name
-        return self.output_dtypes or (self.x.dtype.name, parameter, parameter)
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtypes of a backward's results, by name: as declared, or x's and gamma's."""
+        parameter = self.x if self.gamma is None else self.gamma
+        default = {name: (self.x if name in OF_ROWS else parameter).dtype.name for name in self.operator.outputs}
+        return default | dict(self.declared or {})
 
     def map(self, convert: Callable[[Any], Any]) -> Arguments:
         """All arrays converted; what is the same array before is the same one afterwards."""
-        made: dict[int, Any] = {id(None): None}
+        converted: dict[int, Any] = {id(None): None}
 
-        def one(array: Any) -> Any:
-            if id(array) not in made:
-                made[id(array)] = convert(array)
-            return made[id(array)]
+        def of(array: Any) -> Any:
+            if id(array) not in converted:
+                converted[id(array)] = convert(array)
+            return converted[id(array)]
 
         names = "dy", "x", "mean", "rstd", "gamma", "beta", "variance", "residual", "dtotal", "gate", "summand"
-        out = None if self.out is None else type(self.out)(*map(one, self.out))
-        return replace(self, **{name: one(getattr(self, name)) for name in names}, out=out)
+        out = None if self.out is None else type(self.out)(*map(of, self.out))
+        return replace(self, **{name: of(getattr(self, name)) for name in names}, out=out)
 
-    def parameters(self) -> list[Array | None]:
-        """New arrays for dgamma and dbeta, or dgate, in the declared dtypes, full of NaN: what is not written is seen."""
-        if self.output_dtypes is None:
-            return [None, None]
-        each = zip(list(self.shapes.values())[1:], self.output_dtypes[1:], self.output_mask[1:], strict=True)
-        return [np.full(shape, np.nan, numpy_dtype(dtype)) if wanted else None for shape, dtype, wanted in each]
+    def parameters(self) -> dict[str, Array | None]:
+        """New arrays for the parameters' gradients, in the declared dtypes, full of NaN: what is not written is seen."""
+        names = [name for name in self.operator.outputs if name not in OF_ROWS]
+        if self.declared is None:
+            return dict.fromkeys(names)
+        return {
+            name: np.full(self.shapes[name], np.nan, numpy_dtype(self.declared[name])) if name in self.wanted else None
+            for name in names
+        }
 
     def row_variance(self) -> Array:
         """The variance to which eps is added, (M,) in float64."""
@@ -213,9 +232,11 @@ class Arguments:
             return np.asarray(self.variance, np.float64).reshape(-1)
         return (1 / np.square(np.asarray(self.rstd, np.float64)) - self.eps).reshape(-1)
 
-    def masked(self, grads: Iterable[Any]) -> Grads:
-        """dx, dgamma and dbeta without those that are not wanted."""
-        return self.grads(*(one if wanted else None for one, wanted in zip(grads, self.output_mask, strict=True)))
+    def masked(self, **arrays: Any) -> Any:
+        """The operator's results, of gradients by name: None where a result is not wanted."""
+        return self.operator.results(
+            **{name: arrays.get(name) if name in self.wanted else None for name in self.operator.outputs}
+        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +245,7 @@ class Implementation:
 
     Attributes:
         name: What `--impl` or `--peers` calls it.
-        backward: Prepares a call, which returns dx, dgamma and dbeta, or None where all of them are in the given outputs.
+        backward: Prepares a call, which returns the operator's results, or None where the given outputs have them.
             Either may raise NotApplicable.
         forward: Prepares a call that returns y, mean and rstd, or y alone; None: there is none.
         norms: What it computes, of NORMS.
@@ -267,23 +288,23 @@ class Implementation:
     elsewhere: str = ""
     signature: Signature | None = None
 
-    def __call__(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> Grads:
-        """The gradients of a case, in given outputs if there are any.
+    def __call__(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> Any:
+        """The gradients of a case, in given outputs if there are any: its operator's results.
 
         Raises:
             NotApplicable: The case is not for it.
         """
-        results: Any = self.prepared(case, given, out)() or out
-        return case.grads(*results)
+        results = self.prepared(case, drawn, out)()
+        return case.operator.results(*(out if results is None else results))
 
-    def prepared(self, case: CheckCase, given: DrawnInputs, out: Grads | None = None) -> PreparedCall:
+    def prepared(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> PreparedCall:
         """The call that computes them; see __call__."""
         if case.norm not in self.norms:
             raise NotApplicable(f"{self.name} does not compute {case.norm}")
         for rule in self.takes:
-            if reason := rule(case, given):
+            if reason := rule(case, drawn):
                 raise NotApplicable(reason)
-        return self.backward(replace(Arguments.of(case, given), out=out))
+        return self.backward(replace(Arguments.of(case, drawn), out=out))
 
     def versions(self) -> dict[str, str]:
         """The version by distribution."""
@@ -302,20 +323,20 @@ def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], Pr
     return lambda arguments: partial(function, arguments)
 
 
-def dx_as_x(case: CheckCase, given: DrawnInputs) -> str | None:
-    """Not for a case whose dx has another dtype than x."""
-    if case.output_mask[0] and case.output_dtypes[0] != case.dtype:
-        return f"dx in {case.output_dtypes[0]}, x in {case.dtype}"
-    return None
+def tensors_as_x(case: CheckCase, drawn: DrawnInputs) -> str | None:
+    """Not for a case with a result of x's shape in another dtype than x."""
+    other = {name: case.output_dtypes[name] for name in case.wanted or () if name in OF_ROWS}
+    reasons = (f"{name} in {dtype}, x in {case.dtype}" for name, dtype in other.items() if dtype != case.dtype)
+    return next(reasons, None)
 
 
 def parameters_as_gamma(whose: str) -> Rule:
     """Not for a case whose dgamma or dbeta has another dtype than gamma."""
 
-    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
+    def rule(case: CheckCase, drawn: DrawnInputs) -> str | None:
         parameter = case.gamma_dtype or case.dtype
-        for name, dtype, wanted in zip(OUTPUTS[1:], case.output_dtypes[1:], case.output_mask[1:], strict=True):
-            if wanted and dtype != parameter:
+        for name in case.wanted or ():
+            if name not in OF_ROWS and (dtype := case.output_dtypes[name]) != parameter:
                 return f"{whose} gives {name} in gamma's dtype, {parameter}, not in {dtype}"
         return None
 
@@ -325,9 +346,21 @@ def parameters_as_gamma(whose: str) -> Rule:
 def takes_variance(whose: str) -> Rule:
     """Not for a case whose rstd no variance gives."""
 
-    def rule(case: CheckCase, given: DrawnInputs) -> str | None:
-        if np.all(np.asarray(given.inputs.rstd, np.float64) > 0):
+    def rule(case: CheckCase, drawn: DrawnInputs) -> str | None:
+        if np.all(np.asarray(drawn.inputs.rstd, np.float64) > 0):
             return None
         return f"rstd is not positive: {whose} takes a variance"
 
     return rule
+
+
+class Added(NamedTuple):
+    """What a package adds by an entry point of the group `lngrad.implementations`.
+
+    Attributes:
+        rows: Implementations by name.
+        prefixes: For names with a colon: the word before it, with the function of what follows, and how that looks.
+    """
+
+    rows: Mapping[str, Implementation]
+    prefixes: Mapping[str, tuple[Callable[[str], Implementation], str]]

@@ -1,4 +1,4 @@
-"""Other libraries, a row each: torch, torch compiled, JAX, oneDNN and MindSpore."""
+"""Other libraries, a row each: torch, torch compiled, JAX and MindSpore."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.case import CheckCase
-from lngrad.check.implementations import onednn
 from lngrad.check.implementations.implementation import (
     Arguments,
     Implementation,
     NotApplicable,
     PreparedCall,
     Rule,
-    dx_as_x,
     parameters_as_gamma,
     takes_variance,
+    tensors_as_x,
 )
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import PLAIN
-from lngrad.core.problem import Forward, Grads
+from lngrad.core.problem import Forward
 from lngrad.support.dtypes import to_torch
 from lngrad.typing import Array
 
@@ -39,7 +38,7 @@ def tensors(a: Arguments) -> Arguments:
     mean, rstd = t.mean, t.rstd
     if mean is not None and t.x.is_cpu:  # torch's kernel for the CPU reads the statistics in the weight's dtype
         mean, rstd = mean.to(gamma.dtype), rstd.to(gamma.dtype)
-    return Arguments(t.dy, t.x, mean, rstd, gamma, beta, a.normalized_shape, a.output_mask, eps=a.eps, out=t.out)
+    return Arguments(t.dy, t.x, mean, rstd, gamma, beta, a.normalized_shape, a.names, eps=a.eps, out=t.out)
 
 
 def _torch_forward(a: Arguments) -> PreparedCall:
@@ -48,8 +47,8 @@ def _torch_forward(a: Arguments) -> PreparedCall:
     t, forward = tensors(a), torch.ops.aten.native_layer_norm
     if not a.normalization.centred:
         return partial(torch.nn.functional.rms_norm, t.x, t.normalized_shape, t.gamma, t.eps)
-    given = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
-    return partial(forward, *given) if t.out is None else partial(forward.out, *given, **_outputs(t.out))
+    arguments = t.x, list(t.normalized_shape), t.gamma, t.beta, t.eps
+    return partial(forward, *arguments) if t.out is None else partial(forward.out, *arguments, **_outputs(t.out))
 
 
 def _torch_backward(a: Arguments) -> PreparedCall:
@@ -59,32 +58,33 @@ def _torch_backward(a: Arguments) -> PreparedCall:
     if not a.normalization.centred:
         return _torch_rms_backward(a)
     t, backward = tensors(a), torch.ops.aten.native_layer_norm_backward
-    given = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
-    return partial(backward, *given) if t.out is None else partial(backward.out, *given, **_outputs(t.out))
+    arguments = t.dy, t.x, list(t.normalized_shape), t.mean, t.rstd, t.gamma, t.beta, list(t.output_mask)
+    return partial(backward, *arguments) if t.out is None else partial(backward.out, *arguments, **_outputs(t.out))
 
 
 def _torch_rms_backward(a: Arguments) -> PreparedCall:
     import torch
 
     t, eps = tensors(a), a.eps if a.case is None else a.case.eps
-    leaves = [one.detach().requires_grad_() for one in (t.x, t.gamma)]
+    leaves = [array.detach().requires_grad_() for array in (t.x, t.gamma)]
 
-    def call() -> Grads:
+    def call() -> Any:
         y = torch.nn.functional.rms_norm(leaves[0], t.normalized_shape, leaves[1], eps)
-        return a.masked((*torch.autograd.grad(y, leaves, t.dy), None))
+        dx, dgamma = torch.autograd.grad(y, leaves, t.dy)
+        return a.masked(dx=dx, dgamma=dgamma)
 
     return call
 
 
 def _outputs(out: tuple[Any, ...]) -> dict[str, Any]:
-    return {f"out{number}": one for number, one in enumerate(out)}
+    return {f"out{number}": tensor for number, tensor in enumerate(out)}
 
 
-def _torch_statistics(case: CheckCase, given: DrawnInputs) -> str | None:
+def _torch_statistics(case: CheckCase, drawn: DrawnInputs) -> str | None:
     if case.norm != "layer_norm":
-        return statistics_of_x(case, given)
+        return statistics_of_x(case, drawn)
     parameter = case.gamma_dtype or case.dtype
-    if given.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
+    if drawn.inputs.mean.dtype.name == parameter or parameter in ("float32", "float64"):
         return None
     return f"torch reads mean and rstd in gamma's dtype, {parameter}, not in {case.statistics_dtype}"
 
@@ -110,7 +110,7 @@ def _compiled() -> Any:
 
     def gradients(dy: Any, x: Any, gamma: Any, beta: Any, eps: float) -> Any:
         _, pullback = torch.func.vjp(
-            lambda *some: layer_norm(some[0], gamma.shape, some[1], some[2], eps), x, gamma, beta
+            lambda *arrays: layer_norm(arrays[0], gamma.shape, arrays[1], arrays[2], eps), x, gamma, beta
         )
         return pullback(dy)
 
@@ -120,19 +120,24 @@ def _compiled() -> Any:
 def _compiled_backward(a: Arguments) -> PreparedCall:
     """torch.compile of layer_norm and its derivative: Inductor's kernels, with statistics of its own."""
     t, eps = tensors(a), a.eps if a.case is None else a.case.eps
-    return lambda: a.masked(_compiled()(t.dy, t.x, t.gamma, t.beta, eps))
+
+    def call() -> Any:
+        dx, dgamma, dbeta = _compiled()(t.dy, t.x, t.gamma, t.beta, eps)
+        return a.masked(dx=dx, dgamma=dgamma, dbeta=dbeta)
+
+    return call
 
 
-def statistics_of_x(case: CheckCase, given: DrawnInputs) -> str | None:
+def statistics_of_x(case: CheckCase, drawn: DrawnInputs) -> str | None:
     mean = case.ranges.get("mean", (0.0, 0.0)) if case.normalization.centred else None
     if mean is None and case.ranges.get("statistic", (0.0, 0.0)) is None:
         return None
     return "a derivative computes mean and rstd from x; this case gives others"
 
 
-def xla_flushes(case: CheckCase, given: DrawnInputs) -> str | None:
+def xla_flushes(case: CheckCase, drawn: DrawnInputs) -> str | None:
     least = np.finfo(case.dtype).tiny if case.dtype in ("float32", "float64") else 0.0
-    is_small = (given.inputs.dy != 0) & (np.abs(given.inputs.dy) < least)
+    is_small = (drawn.inputs.dy != 0) & (np.abs(drawn.inputs.dy) < least)
     return "XLA takes subnormal numbers for 0 on a CPU, whatever a kernel does" if is_small.any() else None
 
 
@@ -143,12 +148,11 @@ def _jax_backward(a: Arguments) -> PreparedCall:
     dtotal = np.zeros((), a.x.dtype) if a.dtotal is None else a.dtotal.reshape(M, N)
     arrays = a.dy.reshape(M, N), a.x.reshape(M, N), a.mean.reshape(M, 1), a.rstd.reshape(M, 1), gamma, dtotal
     switches = a.normalization.centred, a.offset
-    shapes = a.x.shape, a.normalized_shape, a.normalized_shape
 
-    def call() -> Grads:
-        results = map(np.asarray, _jax_program()(*arrays, *switches))
+    def call() -> Any:
+        results = _jax_program()(*arrays, *switches)
         return a.masked(
-            one.reshape(shape).astype(dtype) for one, shape, dtype in zip(results, shapes, a.dtypes, strict=True)
+            **{name: np.asarray(results[name]).reshape(a.shapes[name]).astype(a.dtypes[name]) for name in a.wanted}
         )
 
     return call
@@ -161,10 +165,11 @@ def _jax_program() -> Any:
 
     def program(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, dtotal: Any, centred: bool, offset: float) -> Any:
         wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-        dy, x, mean, rstd, gamma, dtotal = (one.astype(wide) for one in (dy, x, mean, rstd, gamma, dtotal))
+        dy, x, mean, rstd, gamma, dtotal = (array.astype(wide) for array in (dy, x, mean, rstd, gamma, dtotal))
         xhat, dxhat = (x - mean) * rstd, dy * (gamma + offset)
         means = dxhat.mean(1, keepdims=True) if centred else 0.0, (dxhat * xhat).mean(1, keepdims=True)
-        return rstd * (dxhat - means[0] - xhat * means[1]) + dtotal, (dy * xhat).sum(0), dy.sum(0)
+        dx = rstd * (dxhat - means[0] - xhat * means[1]) + dtotal
+        return {"dx": dx, "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
 
     return jax.jit(program, static_argnums=(6, 7))
 
@@ -183,46 +188,10 @@ def _jax_forward(a: Arguments) -> PreparedCall:
     return call
 
 
-def jax_float64(case: CheckCase, given: DrawnInputs) -> str | None:
+def jax_float64(case: CheckCase, drawn: DrawnInputs) -> str | None:
     import jax
 
     return "float64 needs jax_enable_x64" if case.dtype == "float64" and not jax.config.jax_enable_x64 else None
-
-
-def _onednn_backward(a: Arguments) -> PreparedCall:
-    """oneDNN's layer normalization; gamma, its gradients and the statistics are float32. Given outputs are all it writes."""
-    M, N = a.M, a.N
-    dy, x = (np.ascontiguousarray(array).reshape(M, N) for array in (a.dy, a.x))
-    mean, variance = (np.ascontiguousarray(array, np.float32).reshape(M) for array in (a.mean, a.row_variance()))
-    gamma = np.ones(N, np.float32) if a.gamma is None else np.ascontiguousarray(a.gamma, np.float32).reshape(N)
-    out: Any = a.out or Grads(np.empty_like(x), *(np.full(N, np.nan, np.float32) for _ in range(2)))
-    try:
-        run = onednn.backward(dy, x, mean, variance, gamma, out[0], out[1], out[2], a.eps)
-    except onednn.OneDnnError as error:
-        raise NotApplicable(f"oneDNN: {error}") from None
-    if a.out is not None:
-        return run
-
-    def call() -> Grads:
-        run()
-        return a.masked((out.dx.reshape(a.x.shape), *(one.reshape(a.normalized_shape) for one in out[1:])))
-
-    return call
-
-
-def _onednn_threads(threads: int) -> None:
-    try:
-        onednn.set_num_threads(threads)
-    except onednn.OneDnnError as error:
-        raise NotApplicable(f"oneDNN: {error}") from None
-
-
-def _onednn_takes(case: CheckCase, given: DrawnInputs) -> str | None:
-    if case.dtype not in ("float32", "bfloat16", "float16"):
-        return f"oneDNN takes float32, bfloat16 and float16, not {case.dtype}"
-    if case.gamma_dtype not in (None, "float32") or case.output_dtypes[1:] != ("float32", "float32"):
-        return "oneDNN's gamma, dgamma and dbeta are float32"
-    return None if case.M * case.N else "oneDNN takes no empty arrays here"
 
 
 def _mindspore_backward(a: Arguments) -> PreparedCall:
@@ -240,14 +209,18 @@ def _mindspore_backward(a: Arguments) -> PreparedCall:
         a.x.reshape(M, N), a.dy.reshape(M, N), variance.reshape(M, 1), np.asarray(a.mean, np.float32).reshape(M, 1),
         a.gamma.reshape(N),
     )  # fmt: skip
-    given = [mindspore.Tensor(np.ascontiguousarray(array)) for array in arrays]
-    operation, shapes = LayerNormGrad(1, 1), (a.x.shape, a.normalized_shape, a.normalized_shape)
-    return lambda: a.masked(
-        result.asnumpy().reshape(shape) for result, shape in zip(operation(*given), shapes, strict=True)
-    )
+    tensors = [mindspore.Tensor(np.ascontiguousarray(array)) for array in arrays]
+    operation = LayerNormGrad(1, 1)
+
+    def call() -> Any:
+        dx, dgamma, dbeta = (result.asnumpy() for result in operation(*tensors))
+        results = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+        return a.masked(**{name: array.reshape(a.shapes[name]) for name, array in results.items()})
+
+    return call
 
 
-_TORCH: tuple[Rule, ...] = (dx_as_x, parameters_as_gamma("torch"))
+_TORCH: tuple[Rule, ...] = (tensors_as_x, parameters_as_gamma("torch"))
 
 LIBRARIES = (
     Implementation(
@@ -261,11 +234,7 @@ LIBRARIES = (
     ),
     Implementation("jax", _jax_backward, _jax_forward, PLAIN, takes=(jax_float64, xla_flushes), needs="jax", package="jax"),
     Implementation(
-        "onednn", _onednn_backward, takes=(_onednn_takes, dx_as_x, takes_variance("oneDNN")), missing=onednn.why_not,
-        package="onednn", title="oneDNN", version=onednn.version, into=True, set_threads=_onednn_threads,
-    ),
-    Implementation(
         "mindspore", _mindspore_backward, needs="mindspore", package="mindspore", title="MindSpore",
-        takes=(dx_as_x, parameters_as_gamma("MindSpore"), takes_variance("MindSpore")),
+        takes=(tensors_as_x, parameters_as_gamma("MindSpore"), takes_variance("MindSpore")),
     ),
 )  # fmt: skip

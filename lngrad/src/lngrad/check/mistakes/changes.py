@@ -28,12 +28,12 @@ class ExactCase:
     """A case with its inputs, their terms and the right gradients in float64."""
 
     case: CheckCase
-    given: Inputs
+    raw: Inputs
 
     @cached_property
     def inputs(self) -> Inputs:
         """With the total for x, where there is a residual."""
-        return replace(self.given, x=self.given.total, residual=None)
+        return replace(self.raw, x=self.raw.total, residual=None)
 
     @cached_property
     def terms(self) -> Terms:
@@ -55,7 +55,7 @@ class ExactCase:
     def variance(self) -> Array:
         """That rstd was made of, without eps; 0 where nothing is left but rstd's own rounding."""
         under = 1 / wide(self.inputs.rstd) ** 2
-        unit = UNIT_ROUNDOFF[np.asarray(self.given.rstd).dtype.name]
+        unit = UNIT_ROUNDOFF[np.asarray(self.raw.rstd).dtype.name]
         return np.asarray(np.where(np.abs(under - self.case.eps) <= 4 * unit * under, 0.0, under - self.case.eps))
 
 
@@ -65,9 +65,9 @@ RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of 
 SAME = 1e-3  # of rstd: what is given is x's own
 FEW_COLUMNS = 1024  # of which a wrong gamma is recovered from dx, whatever it is
 COMPRESSIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": np.tanh, "arcsinh": np.arcsinh, "x/(1 + |x|)": lambda one: one / (1 + np.abs(one)),
-    "sign·log(1 + |x|)": lambda one: np.sign(one) * np.log1p(np.abs(one)),
-    "sign·√|x|": lambda one: np.sign(one) * np.sqrt(np.abs(one)),
+    "tanh": np.tanh, "arcsinh": np.arcsinh, "x/(1 + |x|)": lambda item: item / (1 + np.abs(item)),
+    "sign·log(1 + |x|)": lambda item: np.sign(item) * np.log1p(np.abs(item)),
+    "sign·√|x|": lambda item: np.sign(item) * np.sqrt(np.abs(item)),
 }  # fmt: skip
 CANCELLED = 1e-5  # of rstd: less is no cancellation
 
@@ -89,16 +89,18 @@ class Mistake:
             changed = self.inputs(call)
         return None if changed is None else replace(call.inputs, **changed)
 
-    def made(self, call: ExactCase) -> Grads | None:
+    def gradients(self, call: ExactCase) -> Grads | None:
         """The gradients with the mistake, in float64; None where it makes no difference."""
         if self.results is None:
             inputs = self.changed(call)
             grads = None if inputs is None else true_grads(inputs)
         else:
             with np.errstate(all="ignore"):
-                made = self.results(call) if call.inputs.x.size else None
+                changed = self.results(call) if call.inputs.x.size else None
             pairs = zip(Grads._fields, call.true, strict=True)
-            grads = None if made is None else Grads(*(made.get(name, old).reshape(old.shape) for name, old in pairs))
+            grads = (
+                None if changed is None else Grads(*(changed.get(name, old).reshape(old.shape) for name, old in pairs))
+            )
         return grads if grads is None or self.family.unwritten else Grads(*map(without_nan, grads, call.true))
 
 
@@ -140,7 +142,7 @@ class Family:
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         """Every mistake of the family, by its name."""
         for values in self.values or ({},):
-            inputs, results = (None if one is None else _with(one, values) for one in (self.inputs, self.results))
+            inputs, results = (None if array is None else _with(array, values) for array in (self.inputs, self.results))
             yield self.name.format(**values), Mistake(self, self.sentence.format(**values), inputs, results)
 
 
@@ -151,7 +153,7 @@ def _with(change: Changing, values: Mapping[str, Any]) -> Change:
 
 def each(**fields: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
     """Every combination of the fields' values, the first field slowest."""
-    return tuple(dict(zip(fields, one, strict=True)) for one in product(*fields.values()))
+    return tuple(dict(zip(fields, values, strict=True)) for values in product(*fields.values()))
 
 
 # Of the inputs.
@@ -216,31 +218,31 @@ def dtotal_times(call: ExactCase, factor: Any) -> Changes:
 
 
 def dtotal_in_dy(call: ExactCase) -> Changes:
-    one = call.inputs
-    return None if one.dtotal is None else {"dy": wide(one.dy) + wide(one.dtotal), "dtotal": None}
+    inputs = call.inputs
+    return None if inputs.dtotal is None else {"dy": wide(inputs.dy) + wide(inputs.dtotal), "dtotal": None}
 
 
 def dtotal_in_dxhat(call: ExactCase) -> Changes:
     """dtotal added to dy·gamma; without gamma, that is dy."""
-    one, t = call.inputs, call.terms
-    if one.dtotal is None or one.gamma is None:
+    inputs, t = call.inputs, call.terms
+    if inputs.dtotal is None or inputs.gamma is None:
         return None
     dy = t.dy + np.where(t.gamma == 0, 0.0, t.dtotal / np.where(t.gamma == 0, 1.0, t.gamma))
-    return {"dy": dy.reshape(one.dy.shape), "dtotal": None}
+    return {"dy": dy.reshape(inputs.dy.shape), "dtotal": None}
 
 
 def summand(call: ExactCase, own_statistics: bool = False) -> Changes:
     """x alone, without the residual beside it."""
-    x = call.given.x
-    if call.given.residual is None:
+    x = call.raw.x
+    if call.raw.residual is None:
         return None
     return {"x": x, **((statistics_of(call, x, call.inputs.normalization) or {}) if own_statistics else {})}
 
 
 def other_total(call: ExactCase, alpha: float | None, of_residual: float | None, rounded: bool = True) -> Changes:
     """Another sum of x and residual: their factors, None for alpha."""
-    x, residual, right = call.given.x, call.given.residual, call.inputs.normalization.alpha
-    factors = [right if one is None else one for one in (alpha, of_residual)]
+    x, residual, right = call.raw.x, call.raw.residual, call.inputs.normalization.alpha
+    factors = [right if array is None else array for array in (alpha, of_residual)]
     if residual is None or (rounded and right == 1):
         return None
     total = factors[0] * wide(x) + factors[1] * wide(residual)
@@ -286,8 +288,8 @@ def statistics_of_chunks(call: ExactCase, mean_too: bool, chunk: int) -> Changes
     if chunk >= t.N or not t.N % chunk:
         return None
 
-    def average(one: Array) -> Array:
-        return row_mean(chunk_means(one, chunk))
+    def average(array: Array) -> Array:
+        return row_mean(chunk_means(array, chunk))
 
     mean = (average(t.x) if mean_too else row_mean(t.x)) if call.centred else 0.0
     variance = average((t.x - mean) ** 2)
@@ -379,13 +381,13 @@ def means_divided(call: ExactCase, axis: int | None = None) -> Changes:
     """Both row sums divided by the size of one normalized axis, or by nothing."""
     t, shape = call.terms, call.inputs.normalized_shape
     size = 1 if axis is None else shape[axis] if shape else 0
-    return None if size in (0, t.N) else {"dx": t.dx(*(one * t.N / size for one in t.means))}
+    return None if size in (0, t.N) else {"dx": t.dx(*(mean * t.N / size for mean in t.means))}
 
 
 def means_over(call: ExactCase, which: str) -> Changes:
     """Both means over something else than the row."""
     t, over = call.terms, OVER[which]
-    return {"dx": t.dx(*(over.mean(t, one) for one in t.averaged))} if over.applies(t) else None
+    return {"dx": t.dx(*(over.mean(t, product) for product in t.averaged))} if over.applies(t) else None
 
 
 def extra_term(call: ExactCase) -> Changes:
@@ -413,7 +415,7 @@ def from_output(call: ExactCase, dtype: str = "", whole: bool = True) -> Changes
 
 def compressed(call: ExactCase, function: str) -> Changes:
     """Gradients through a function that makes large ones small."""
-    return {name: COMPRESSIONS[function](one) for name, one in call.true._asdict().items()}
+    return {name: COMPRESSIONS[function](gradient) for name, gradient in call.true._asdict().items()}
 
 
 def dx_without_gamma(call: ExactCase) -> Changes:

@@ -35,15 +35,15 @@ def _summed(name: str) -> str:
     return SUMS[name].removeprefix("Σ_rows ")
 
 
-def _explains(fit: Fit, made: Array) -> bool:
-    return fit.explains(made, np.abs(made) * 1e-7)
+def _explains(fit: Fit, array: Array) -> bool:
+    return fit.explains(array, np.abs(array) * 1e-7)
 
 
 def other_sum(fit: Fit) -> Explanation | None:
     """The simplest sum over all rows, times a number, that a wrong dgamma or dbeta is."""
     sums = list(_sums(fit))
     once = [(text, summed, 1.0) for text, summed in sums[1:]]
-    times = ((*one, factor) for one in sums for factor in _coefficients(fit, one[1], any_factor=one is sums[0]))
+    times = ((*sum_, factor) for sum_ in sums for factor in _coefficients(fit, sum_[1], any_factor=sum_ is sums[0]))
     for text, summed, coefficient in chain(once, times):
         if _explains(fit, coefficient * summed):
             return _other_sum(fit, text, coefficient)
@@ -152,7 +152,7 @@ def lost_additions(fit: Fit) -> Explanation | None:
     if wrong.sum() < MIN_LOST:
         return None
     product = t.summed(fit.name)[:, wrong]
-    for block in (one for one in BLOCKS if 2 * one <= t.M):
+    for block in (size for size in BLOCKS if 2 * size <= t.M):
         parts = product if block == 1 else np.add.reduceat(product, np.arange(0, t.M, block), axis=0)
         spread = np.maximum(parts.std(0), TINY)
         chance = len(parts) * tolerance[wrong] / spread
@@ -183,8 +183,8 @@ def of_other_rows(fit: Fit) -> Explanation | None:
         return None
     few = np.unique(np.linspace(0, t.N - 1, min(t.N, LOOKED_AT)).astype(int))
     columns = {name: getattr(t, name)[:, few] for name in ("dy", "x", "xhat", "dxhat", "gamma")}
-    some = {name: getattr(fit, name)[few] for name in ("result", "bound")}
-    part = replace(fit, **some, rights={fit.name: fit.true[few]}, terms=replace(t, **columns, dtotal=0.0))
+    arrays = {name: getattr(fit, name)[few] for name in ("result", "bound")}
+    part = replace(fit, **arrays, rights={fit.name: fit.true[few]}, terms=replace(t, **columns, dtotal=0.0))
     index = np.arange(t.M)
     tiles = [tile for tile in BLOCKS[1:] if tile < t.M]
     maps = [
@@ -205,7 +205,7 @@ def of_other_rows(fit: Fit) -> Explanation | None:
 
 def _of_rows(fit: Fit, which: tuple[str, ...], rows: Array) -> Array:
     arrays = {name: getattr(fit.terms, name) for name in ("mean", "rstd", "dy", "x")}
-    mean, rstd, dy, x = (one[rows] if name in which else one for name, one in arrays.items())
+    mean, rstd, dy, x = (array[rows] if name in which else array for name, array in arrays.items())
     return np.asarray((dy * (x - mean) * rstd if fit.name == "dgamma" else dy).sum(0))
 
 
@@ -215,16 +215,16 @@ def part_of_rows(fits: Sequence[Fit]) -> dict[str, Explanation]:
     if t.M < 2 or t.dy.size > MAX_WEIGHTED or not all(fit.is_finite for fit in fits):
         return {}
     products = [t.summed(fit.name) for fit in fits]
-    A = np.concatenate([one.T for one in products])
+    A = np.concatenate([product.T for product in products])
     b, bound = (np.concatenate(parts) for parts in zip(*((fit.result, fit.bound) for fit in fits), strict=True))
     both = Fit(t, "dgamma", b, bound, {})
     weights, where = _weights_of_rows(both, A), ""
     if weights is None:
-        wrong = ~np.all([fit.is_near(one.sum(0)) for fit, one in zip(fits, products, strict=True)], axis=0)
+        wrong = ~np.all([fit.is_near(product.sum(0)) for fit, product in zip(fits, products, strict=True)], axis=0)
         if not MAX_COLUMNS > wrong.mean() > 0:
             return {}
-        some = np.tile(wrong, len(fits))
-        weights = _weights_of_rows(Fit(t, "dgamma", b[some], bound[some], {}), A[some])
+        arrays = np.tile(wrong, len(fits))
+        weights = _weights_of_rows(Fit(t, "dgamma", b[arrays], bound[arrays], {}), A[arrays])
         where = f" in {describe_places(wrong, 'column')}"
     if weights is None:
         return {}

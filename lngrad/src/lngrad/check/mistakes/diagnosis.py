@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OUTPUTS, CheckCase
+from lngrad.check.case import OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
@@ -84,7 +84,7 @@ def explain(fit: Fit) -> Explanation | None:
         explainers = EXPLAINERS["dgamma or dbeta"] if usable else (misplaced.unwritten, column_sums.last_size)
     else:
         explainers = EXPLAINERS["dx"] + (EXPLAINERS["dx, rare"] if fit.depth > 1 else ())
-    return next((found for one in explainers if (found := one(fit)) is not None), None)
+    return next((found for explainer in explainers if (found := explainer(fit)) is not None), None)
 
 
 class Diagnosis(NamedTuple):
@@ -104,37 +104,40 @@ class Failure:
 
     Attributes:
         call: The inputs, their terms and the right gradients.
-        got: The result, in its own dtypes.
+        got: The results by name, in their own dtypes; None where there is none.
         shares: For each output that failed, how much of the standard's tolerance each element used.
     """
 
     call: ExactCase
-    got: Grads
+    got: Mapping[str, Any]
     shares: Mapping[str, Array]
 
     @cached_property
     def outputs(self) -> list[WrongOutput]:
         """All that are wanted."""
-        compared = zip(OUTPUTS, self.got, self.call.true, gradient_scales(self.call.given), strict=True)
-        there = (one for one in compared if one[1] is not None and one[1].size)
-        return [WrongOutput(name, np.asarray(result), true, scale) for name, result, true, scale in there]
+        scales = gradient_scales(self.call.raw)
+        return [
+            WrongOutput(name, np.asarray(array), getattr(self.call.true, name), getattr(scales, name))
+            for name, array in self.got.items()
+            if array is not None and array.size
+        ]
 
     @property
     def wrong(self) -> list[WrongOutput]:
-        return [one for one in self.outputs if one.is_wrong]
+        return [output for output in self.outputs if output.is_wrong]
 
     @cached_property
     def known(self) -> dict[str, Grads]:
         """The gradients of each known mistake that may explain an output."""
-        of_dx, sums = (any((one.name == "dx") == is_dx for one in self.wrong) for is_dx in (True, False))
+        of_dx, sums = (any((difference.name == "dx") == is_dx for difference in self.wrong) for is_dx in (True, False))
         known, is_small = {}, self.call.terms.dy.size <= SMALL
         for name, mistake in MISTAKES.items():
-            one = mistake.family
-            if one.rounding or (one.sums_only and not sums) or (one.dx_only and not of_dx):
+            family = mistake.family
+            if family.rounding or (family.sums_only and not sums) or (family.dx_only and not of_dx):
                 continue
-            if one.by_size and one.dx_only and self.call.terms.M < MIN_ROWS:
+            if family.by_size and family.dx_only and self.call.terms.M < MIN_ROWS:
                 continue  # two numbers a row, of which half may be left, fit by chance
-            wrong = mistake.made(self.call) if _may_explain(mistake, self.call, self.outputs) else None
+            wrong = mistake.gradients(self.call) if _may_explain(mistake, self.call, self.outputs) else None
             if wrong is not None and (is_small or any(nearest_of([each], [(name, wrong)]) for each in self.wrong)):
                 known[name] = wrong
         return known
@@ -149,7 +152,7 @@ class Failure:
 
 
 def diagnose(
-    case: CheckCase, given: DrawnInputs, got: Grads, shares: Mapping[str, Array], in_brief: bool = False
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False
 ) -> Diagnosis:
     """Explain a failed result of a case: the first stage that has something to say.
 
@@ -160,37 +163,39 @@ def diagnose(
         in_brief: Search no mistake.
     """
     if shares.keys() == {"dgate"}:
-        said = OF_GATE if np.any(got[2]) else "dgate is 0 everywhere: it was never written, or added up."
-        return Diagnosis(None, f"{UNEXPLAINED} {said}")
+        text = OF_GATE if np.any(got.dgate) else "dgate is 0 everywhere: it was never written, or added up."
+        return Diagnosis(None, f"{UNEXPLAINED} {text}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = make(case, given.exact, got, shares)
+        failure = make(case, drawn.exact, got._asdict(), shares)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())
-    lost = ((f"part of the {one}", f"there are none of the {one}.") for one in sums)
+    lost = ((f"part of the {sum_}", f"there are none of the {sum_}.") for sum_ in sums)
     return found._replace(alternatives=(*found.alternatives, *lost))
 
 
-def _plain(case: CheckCase, exact: Inputs, got: Any, shares: Mapping[str, Array]) -> Failure:
+def _plain(case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mapping[str, Array]) -> Failure:
     """The failure of a call without a gate whose dx is that one's but for a factor; of one sample, the first of the worst."""
     norm, (of_x, of_y, _) = exact.normalization, gate_factors(exact.gate, exact.normalization)
     inputs = replace(exact, gate=None, normalization=norm._replace(modulated=False, norm_before_gate=True))
-    sums, dx, lead = list(got[1:]) if exact.gate is None else [got[1], None], got.dx, case.lead
+    sums, dx, lead = {name: array for name, array in got.items() if name not in OF_ROWS}, got["dx"], case.lead
     if exact.gate is not None:
         inputs = replace(inputs, dy=wide(exact.dy) * of_y, x=wide(exact.x) * of_x)
         if not norm.norm_before_gate and dx is not None:
             dx = (wide(dx) / of_x if "dx" in shares else true_grads(inputs).dx).astype(dx.dtype)
     if norm.modulated and lead and exact.gamma is not None:
-        shares = {name: one.reshape(lead[0], -1, case.N) for name, one in shares.items()}
-        one = int(np.argmax(sum((share > 1).any((1, 2)) for share in shares.values())))
-        rows = {name: getattr(inputs, name)[one] for name in ("dy", "x", "mean", "rstd")}
-        inputs = replace(inputs, **rows, gamma=exact.gamma[one].reshape(case.normalized))
-        sums = [None if each is None else each[one].reshape(case.normalized) for each in sums]
-        dx, lead = None if dx is None else dx[one], lead[1:]
-        shares = {name: share[one] for name, share in shares.items()}
+        shares = {name: share.reshape(lead[0], -1, case.N) for name, share in shares.items()}
+        sample = int(np.argmax(sum((share > 1).any((1, 2)) for share in shares.values())))
+        rows = {name: getattr(inputs, name)[sample] for name in ("dy", "x", "mean", "rstd")}
+        inputs = replace(inputs, **rows, gamma=exact.gamma[sample].reshape(case.normalized))
+        sums = {
+            name: array if array is None else array[sample].reshape(case.normalized) for name, array in sums.items()
+        }
+        dx, lead = None if dx is None else dx[sample], lead[1:]
+        shares = {name: share[sample] for name, share in shares.items()}
     plain = replace(case, norm=norm_with(inputs.normalization).name, lead=lead)
-    return Failure(ExactCase(plain, inputs), Grads(dx, *sums), shares)
+    return Failure(ExactCase(plain, inputs), {"dx": dx, **sums}, shares)
 
 
 def _no_rows(failure: Failure) -> Diagnosis | None:
@@ -203,12 +208,14 @@ def _no_rows(failure: Failure) -> Diagnosis | None:
 def _never_written(failure: Failure) -> Diagnosis | None:
     """Zeros, or what filled memory, in the first output and in all else that is wrong; what is right is more than subnormal."""
     first, value = failure.outputs[0], float((failure.wrong or failure.outputs)[0].result.flat[0])
-    filled = [one.name for one in failure.outputs if FILL < abs(value) < np.inf and (wide(one.result) == value).all()]
-    zeros = filled or [one.name for one in failure.outputs if not one.result.any()]
-    if not (filled or first.name in zeros) or any(one.name not in zeros for one in failure.wrong):
+    filled = [
+        output.name for output in failure.outputs if FILL < abs(value) < np.inf and (wide(output.result) == value).all()
+    ]
+    zeros = filled or [output.name for output in failure.outputs if not output.result.any()]
+    if not (filled or first.name in zeros) or any(difference.name not in zeros for difference in failure.wrong):
         return None
-    least = [float(ml_dtypes.finfo(one.result.dtype).smallest_normal) for one in failure.wrong]
-    normal = any((np.abs(one.true) >= size).any() for one, size in zip(failure.wrong, least, strict=True))
+    least = [float(ml_dtypes.finfo(output.result.dtype).smallest_normal) for output in failure.wrong]
+    normal = any((np.abs(output.true) >= size).any() for output, size in zip(failure.wrong, least, strict=True))
     if not normal or (zeros == ["dx"] and failure.call.inputs.gamma is None):
         return None
     which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
@@ -224,32 +231,36 @@ def _one_known_mistake(failure: Failure) -> Diagnosis | None:
         return None
     if not found.is_clean and (each := failure.in_places(only_clean=True)) is not None:
         return _diagnosis(each)
-    names, said = found.others, _diagnosis(list(failure.formulas.values()), (_named(found.name),))
-    if names and not any(np.isfinite(wide(one.result)[one.share > 1]).any() for one in failure.wrong):
-        names, said = (found.name, *names), _diagnosis((), (OVERFLOW,))
-    return said._replace(alternatives=tuple((one, MISTAKES[one].sentence) for one in names))
+    names, diagnosis = found.others, _diagnosis(list(failure.formulas.values()), (_named(found.name),))
+    if names and not any(np.isfinite(wide(output.result)[output.share > 1]).any() for output in failure.wrong):
+        names, diagnosis = (found.name, *names), _diagnosis((), (OVERFLOW,))
+    return diagnosis._replace(alternatives=tuple((name, MISTAKES[name].sentence) for name in names))
 
 
 def _several_mistakes(failure: Failure) -> Diagnosis | None:
     """What explains every output, in the order of EVIDENCE; free numbers give way to a known mistake at some places."""
-    each = next((found for one in EVIDENCE if (found := one(failure)) is not None), None)
-    if each is not None and any(one.name in VAGUE for explanation in each for one in explanation.differences):
+    each = next((found for stage in EVIDENCE if (found := stage(failure)) is not None), None)
+    if each is not None and any(
+        difference.name in VAGUE for explanation in each for difference in explanation.differences
+    ):
         each = failure.in_places(only_clean=True) or each
-    said = None if each is None else _diagnosis(each)
-    if said is None or "dx or rstd" not in str(said.mistake):
-        return said
+    diagnosis = None if each is None else _diagnosis(each)
+    if diagnosis is None or "dx or rstd" not in str(diagnosis.mistake):
+        return diagnosis
     fit = Fit.of(failure.call.terms, failure.outputs[0], failure.call.true, 1)
     others = another_statistic(fit, failure.call.inputs)
-    return said._replace(alternatives=tuple((one.name, one.sentence) for _, one in others))  # other cases tell which
+    return diagnosis._replace(
+        alternatives=tuple((difference.name, difference.sentence) for _, difference in others)
+    )  # other cases tell which
 
 
 def _flushed(failure: Failure) -> Diagnosis | None:
     """No wrong result is subnormal where many should be, and no error larger than what flushed terms lose."""
-    one, least = failure.call.inputs, float(ml_dtypes.finfo(failure.wrong[0].result.dtype).smallest_normal)
-    gamma = None if one.gamma is None else np.maximum(np.abs(wide(one.gamma)), 1.0)
-    lost = gradient_scales(replace(one, dy=np.full(one.dy.shape, FLUSHED * least), gamma=gamma))
-    is_small = [sum(((np.abs(each) > 0) & (np.abs(each) < least)).sum() for each in some)
-                for some in zip(*((output.true, wide(output.result)) for output in failure.wrong), strict=True)]  # fmt: skip
+    inputs, least = failure.call.inputs, float(ml_dtypes.finfo(failure.wrong[0].result.dtype).smallest_normal)
+    gamma = None if inputs.gamma is None else np.maximum(np.abs(wide(inputs.gamma)), 1.0)
+    lost = gradient_scales(replace(inputs, dy=np.full(inputs.dy.shape, FLUSHED * least), gamma=gamma))
+    is_small = [sum(((np.abs(each) > 0) & (np.abs(each) < least)).sum() for each in pair)
+                for pair in zip(*((output.true, wide(output.result)) for output in failure.wrong), strict=True)]  # fmt: skip
     is_within = all((output.error <= getattr(lost, output.name)).all() for output in failure.wrong)
     if is_small[0] < MIN_TIES or is_small[1] or not is_within:
         return None
@@ -258,16 +269,16 @@ def _flushed(failure: Failure) -> Diagnosis | None:
 
 
 def _in_float32(failure: Failure) -> Diagnosis | None:
-    if not all(one.result.dtype == np.float64 and one.rounded_in() == "float32" for one in failure.wrong):
+    if not all(output.result.dtype == np.float64 and output.rounded_in() == "float32" for output in failure.wrong):
         return None
     text = "results of float64 are right to a few roundings to float32: compute in float64."
     return Diagnosis("computed in float32", text)
 
 
 def _unexplained(failure: Failure) -> Diagnosis:
-    off = [(one, failure.shares[one.name]) for one in failure.outputs if one.name in failure.shares]
-    said = "; ".join(_described(failure.call, one, share) for one, share in off)
-    return Diagnosis(None, f"{UNEXPLAINED} {said or 'no element is beyond its tolerance: all of them together are'}")
+    off = [(output, failure.shares[output.name]) for output in failure.outputs if output.name in failure.shares]
+    text = "; ".join(_described(failure.call, output, share) for output, share in off)
+    return Diagnosis(None, f"{UNEXPLAINED} {text or 'no element is beyond its tolerance: all of them together are'}")
 
 
 def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutput]) -> bool:
@@ -275,7 +286,7 @@ def _may_explain(mistake: Mistake, call: ExactCase, outputs: Sequence[WrongOutpu
 
     One that does not is no explanation of another output either, as it changes dx.
     """
-    dx = next((one for one in outputs if one.name == "dx"), None)
+    dx = next((output for output in outputs if output.name == "dx"), None)
     if dx is None or mistake.family.by_size or call.terms.dy.size <= SMALL:
         return True
     if (changed := mistake.changed(call)) is None:
@@ -305,12 +316,17 @@ def _described(call: ExactCase, output: WrongOutput, share: Array) -> str:
 
 def _diagnosis(explanations: Sequence[Explanation], named: Sequence[Difference] = ()) -> Diagnosis:
     """What explanations say together, by their own names or by others."""
-    said = named or {one.name: one for explanation in explanations for one in explanation.differences}.values()
+    sentence = (
+        named
+        or {
+            difference.name: difference for explanation in explanations for difference in explanation.differences
+        }.values()
+    )
     return Diagnosis(
-        "; ".join(one.name for one in said),
-        " And ".join(one.sentence for one in said),
-        tuple(one.formula for one in explanations if one.formula is not None),
-        tuple(weights for one in explanations for weights in one.weights),
+        "; ".join(difference.name for difference in sentence),
+        " And ".join(difference.sentence for difference in sentence),
+        tuple(explanation.formula for explanation in explanations if explanation.formula is not None),
+        tuple(weights for explanation in explanations for weights in explanation.weights),
     )
 
 
@@ -321,7 +337,7 @@ def _named(mistake: str) -> Difference:
 def _each_output(failure: Failure) -> list[Explanation] | None:
     """One explanation for each wrong output: different mistakes may have made them. None if one has none."""
     found = []
-    certain = [one for one in failure.wrong if not one.share.max() <= SLACK]  # and no rounding
+    certain = [output for output in failure.wrong if not output.share.max() <= SLACK]  # and no rounding
     for output in certain or failure.wrong:
         explained = failure.formulas.get(output.name)
         possible = {name: wrong for name, wrong in failure.known.items() if _alone(output, failure.outputs, wrong)}
@@ -334,58 +350,60 @@ def _each_output(failure: Failure) -> list[Explanation] | None:
         if explained is None:
             return None
         found.append(explained)
-    return _one_factor(found, [one.name for one in failure.outputs])
+    return _one_factor(found, [difference.name for difference in failure.outputs])
 
 
 def _one_factor(found: list[Explanation], outputs: list[str]) -> list[Explanation]:
     """One difference where all gradients, of which there are several, are the same number of times what they should be."""
-    names = [one.name for explanation in found for one in explanation.differences]
+    names = [difference.name for explanation in found for difference in explanation.differences]
     times = {name.removeprefix(output) for name, output in zip(names, outputs, strict=False)}
     if not 1 < len(names) == len(outputs) or len(times) != 1 or not (text := times.pop()).endswith(" times"):
         return found
-    said = f"all gradients are{text} what they should be: dy has a factor, as of dropout, a loss scale or a mean."
-    return [replace(one, differences=(Difference(f"all gradients{text}", said),)) for one in found]
+    sentence = f"all gradients are{text} what they should be: dy has a factor, as of dropout, a loss scale or a mean."
+    return [replace(explanation, differences=(Difference(f"all gradients{text}", sentence),)) for explanation in found]
 
 
 def _alone(output: WrongOutput, outputs: Sequence[WrongOutput], wrong: Grads) -> bool:
     """Whether a mistake, made in this output, either explains the others too or leaves them alone."""
-    others = ((one, getattr(wrong, one.name)) for one in outputs if one is not output)
-    return all(one.is_made(made) or (np.abs(made - one.true) <= one.bound).all() for one, made in others)
+    others = ((difference, getattr(wrong, difference.name)) for difference in outputs if difference is not output)
+    return all(output.is_made(wrong) or (np.abs(wrong - output.true) <= output.bound).all() for output, wrong in others)
 
 
 def _formulas(terms: Terms, outputs: Sequence[WrongOutput], truth: Grads, depth: int = 2) -> dict[str, Explanation]:
     """Explanations of the wrong outputs that have one; depth 1 leaves out what is rare beside another mistake."""
     fits = [Fit.of(terms, output, truth, depth) for output in outputs if output.is_wrong]
-    found = {fit.name: one for fit in fits if (one := explain(fit)) is not None}
+    found = {fit.name: explanation for fit in fits if (explanation := explain(fit)) is not None}
     sums = [fit for fit in fits if fit.name != "dx" and fit.name not in found]
     if not sums or depth == 1:
         return found
     if rows := column_sums.part_of_rows(sums):
         return found | rows
-    return found | {fit.name: one for fit in sums if fit.is_finite and (one := column_sums.lost_additions(fit))}
+    return found | {
+        fit.name: explanation for fit in sums if fit.is_finite and (explanation := column_sums.lost_additions(fit))
+    }
 
 
 def _with_other_inputs(failure: Failure) -> list[Explanation] | None:
     """Some rows with inputs of others, or another rstd, if that explains all outputs, or dx alone and the others are right."""
     call, outputs = failure.call, failure.outputs
-    dx = next((one for one in outputs if one.name == "dx"), None)
+    dx = next((output for output in outputs if output.name == "dx"), None)
     if dx is None or not dx.is_wrong:
         return None
     fit = Fit.of(call.terms, dx, call.true, 1)
     for changed, difference in chain.from_iterable(find(fit, call.inputs) for find in OTHER_INPUTS):
         both = zip(outputs, _compared_with(changed, outputs, loose=True)[1], strict=True)
-        if all(other.is_explained or (one.name != "dx" and not one.is_wrong) for one, other in both):
+        if all(other.is_explained or (output.name != "dx" and not output.is_wrong) for output, other in both):
             return [Explanation(None, (difference,))]
     return None
 
 
 def _compared_with(
-    given: Inputs, outputs: Sequence[WrongOutput], loose: bool = False
+    inputs: Inputs, outputs: Sequence[WrongOutput], loose: bool = False
 ) -> tuple[Grads, list[WrongOutput]]:
     """The gradients of other inputs, and the same outputs beside these; loose: the mean may be rounded once more."""
-    wrong, scales = true_grads(given), gradient_scales(given, rounded_mean=loose)
-    beside = ((one, getattr(wrong, one.name), getattr(scales, one.name)) for one in outputs)
-    return wrong, [replace(one, true=true, scale=scale, origin=one) for one, true, scale in beside]
+    wrong, scales = true_grads(inputs), gradient_scales(inputs, rounded_mean=loose)
+    beside = ((output, getattr(wrong, output.name), getattr(scales, output.name)) for output in outputs)
+    return wrong, [replace(output, true=true, scale=scale, origin=output) for output, true, scale in beside]
 
 
 def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
@@ -400,7 +418,7 @@ def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
             continue
         wrong, others = _compared_with(changed, outputs)
         formulas = _formulas(terms_of(changed), others, wrong, depth=1)
-        if all(one.name in formulas or one.is_explained for one in others):
+        if all(other.name in formulas or other.is_explained for other in others):
             found = [Explanation(None, (_named(name),)), *formulas.values()]
             if best is None or len(found) < len(best):
                 best = found
@@ -409,7 +427,7 @@ def _with_changed_inputs(failure: Failure) -> list[Explanation] | None:
 
 def _may_explain_dx(changed: Inputs, outputs: Sequence[WrongOutput]) -> bool:
     """Whether some rows of dx obey a formula with these inputs: a look at a few spares one at all."""
-    dx, M = next((one for one in outputs if one.name == "dx"), None), changed.mean.size
+    dx, M = next((output for output in outputs if output.name == "dx"), None), changed.mean.size
     if dx is None:
         return True
     few, part = some_rows(changed, dx)
@@ -443,11 +461,11 @@ def _only_rounding(failure: Failure) -> Diagnosis | None:
     if failure.wrong:
         return None
     mistake = MISTAKES["half-away rounding"]
-    rounded = mistake.made(failure.call)
+    rounded = mistake.gradients(failure.call)
     unlike = explained = 0
     for output in failure.outputs if rounded is not None else ():
-        made = output.true.astype(np.float32), getattr(rounded, output.name)
-        even, away = (one.astype(output.result.dtype) for one in made)
+        roundings = output.true.astype(np.float32), getattr(rounded, output.name)
+        even, away = (array.astype(output.result.dtype) for array in roundings)
         off = output.result != even
         unlike += int(off.sum())
         explained += int((off & (output.result == away)).sum())

@@ -39,7 +39,7 @@ def _rights(terms: Terms) -> Coefficients:
 
 
 def _is_multiple(coefficients: Coefficients, rights: Coefficients) -> bool:
-    return all(one == coefficients[0] * right for one, right in zip(coefficients, rights, strict=True))
+    return all(coefficient == coefficients[0] * right for coefficient, right in zip(coefficients, rights, strict=True))
 
 
 def explain_dx(fit: Fit) -> Explanation | None:
@@ -51,14 +51,14 @@ def explain_dx(fit: Fit) -> Explanation | None:
     fitting, is_one = [], np.ptp(rstd) <= FLAT * np.abs(rstd).max()
     for candidate, coefficients, free in _least_squares(choices, fit, *_sample(usable)):
         # A factor of all three terms is one difference.
-        odd = sum(one != right for one, right in zip(coefficients, rights, strict=True))
+        odd = sum(coefficient != right for coefficient, right in zip(coefficients, rights, strict=True))
         cost = candidate.cost + (min(odd, 1) if _is_multiple(coefficients, rights) else odd) + free
         # A number of its own before a mean that is the same in all rows looked at fits any such number, as one rstd's of all.
         is_times = candidate.cost and coefficients[0] != 1 and _is_multiple(coefficients, rights)
         alike = fit.terms.M == 1 or {term.over for term in candidate.terms[1:]} != {"row"}
         if cost and cost <= MAX_COST and not (free and alike) and not (is_times and is_one):
             fitting.append(_Found(candidate, coefficients, cost, rights))
-    for found in sorted(fitting, key=lambda one: one.cost)[:MAX_EVALUATED]:
+    for found in sorted(fitting, key=lambda item: item.cost)[:MAX_EVALUATED]:
         left = (np.abs(_evaluated(choices, found) - fit.of_norm) / fit.bound)[usable]
         if nearly_all(left <= SLACK) and np.sqrt(np.mean(np.minimum(left, 1e30) ** 2)) <= fit.max_left:
             return Explanation(fit.formula(_formula(found, fit.terms)), tuple(_differences(found, fit.terms)))
@@ -98,7 +98,7 @@ def _least_squares(
             snapped = _snapped(basis[index[k]], target, solved[k] / size[k], choices.terms)
             # A term that differs and has the coefficient 0: a simpler formula says the same.
             if snapped is not None and (group[k].shared or all(
-                one == right or times for one, right, times in zip(group[k].terms, RIGHT_TERMS, snapped[0], strict=True)
+                term == right or times for term, right, times in zip(group[k].terms, RIGHT_TERMS, snapped[0], strict=True)
             )):  # fmt: skip
                 found.append((group[k], *snapped))
                 fitting += not snapped[1]
@@ -128,7 +128,7 @@ def _snapped(basis: Array, target: Array, free: Array, terms: Terms) -> tuple[Co
             trial[at] = number
             others = [other for other in range(3) if other > at]
             if others:  # those that are still free follow
-                rest = target - sum(trial[one] * basis[one] for one in range(at + 1))
+                rest = target - sum(trial[name] * basis[name] for name in range(at + 1))
                 trial[others] = np.linalg.lstsq(basis[others].T, rest, rcond=1e-10)[0]
             if _fits(trial @ basis - target):
                 best = trial
@@ -153,11 +153,13 @@ def _evaluated(choices: Choices, found: _Found) -> Array:
 
 def _formula(found: _Found, terms: Terms) -> str:
     """With what differs from the right formula between two asterisks."""
-    one, factor = found.candidate, found.factor
+    found_formula, factor = found.candidate, found.factor
     text = f"**{number_text(factor, terms.N, terms.M)}**·" if factor != 1 else ""
-    text += "rstd·(" if one.scale == "rstd" else f"**{one.scale or '1'}**·("
+    text += "rstd·(" if found_formula.scale == "rstd" else f"**{found_formula.scale or '1'}**·("
     coefficients = found.rights if factor != 1 else found.coefficients
-    for number, (coefficient, term, right) in enumerate(zip(coefficients, one.terms, RIGHT_TERMS, strict=True)):
+    for number, (coefficient, term, right) in enumerate(
+        zip(coefficients, found_formula.terms, RIGHT_TERMS, strict=True)
+    ):
         if coefficient == found.rights[number] == 0:
             continue
         text += "" if number == 0 else " − " if coefficient >= 0 else " + "
@@ -178,8 +180,8 @@ _TAKES = ("it takes dxhat once", "subtract the row mean of dxhat once",
 
 def _differences(best: _Found, terms: Terms) -> list[Difference]:
     """In words: the factor before the bracket, what the terms share, each term, and the coefficients."""
-    made = [term.of for term in best.candidate.terms] if "of" in best.candidate.shared else []
-    shared = next((of for of in made if made.count(of) > 1), "dxhat")  # of at least two of the three terms
+    parts = [term.of for term in best.candidate.terms] if "of" in best.candidate.shared else []
+    shared = next((of for of in parts if parts.count(of) > 1), "dxhat")  # of at least two of the three terms
     return [*_scale(best), *_shared(best, shared, terms), *_each_term(best, shared, terms), *_coefficients(best, terms)]
 
 

@@ -30,7 +30,7 @@ NAMED = 3  # of a misspelt name
 
 def nearest(name: str) -> str:
     """The known names that are spelt most alike."""
-    known = dict.fromkeys([*MISTAKES, *(one.name for one in FAMILIES)])
+    known = dict.fromkeys([*MISTAKES, *(difference.name for difference in FAMILIES)])
     return ", ".join(get_close_matches(name, known, NAMED, cutoff=0))
 
 
@@ -45,30 +45,32 @@ def explained(text: str) -> str:
 
 def _explained(text: str) -> str:
     name = AT_A_PLACE.sub("", text.strip())
-    found = next((one for one in FAMILIES if name.upper() == one.code or name == one.name), None)
+    found = next(
+        (candidate for candidate in FAMILIES if name.upper() == candidate.code or name == candidate.name), None
+    )
     if found is None and name not in MISTAKES:
         raise ValueError(f"expected the name or code of a known mistake, such as {nearest(name)}, got {text!r}")
     name, mistake = next(found.mistakes()) if found else (name, MISTAKES[name])
     family = found or mistake.family
-    said = [f"{family.code}  {name}", f"What: {mistake.sentence}", f"Why it matters: {WHY[family.code[3]]}"]
+    sentence = [f"{family.code}  {name}", f"What: {mistake.sentence}", f"Why it matters: {WHY[family.code[3]]}"]
     if family.example:
         wrong, right = kernels(family, name)
-        said += [f"Formula: {formula(family, name)}", "", "With it:", "", wrong, "", "Mended:", "", right]
-    return "\n".join(said)
+        sentence += [f"Formula: {formula(family, name)}", "", "With it:", "", wrong, "", "Mended:", "", right]
+    return "\n".join(sentence)
 
 
 def right_lines(norm: str) -> list[str]:
     """The backward of a norm, a line for each of its terms."""
-    one, residual = NORMS[norm].normalization, NORMS[norm].residual
+    normalization, residual = NORMS[norm].normalization, NORMS[norm].residual
     x = "total" if residual else "x"
-    means = ["dxhat.mean(1, keepdims=True)"] * one.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
-    lines = [f"total = {'x' if one.alpha == 1 else 'alpha * x'} + residual"] if residual else []
+    means = ["dxhat.mean(1, keepdims=True)"] * normalization.centred + ["(dxhat * xhat).mean(1, keepdims=True)"]
+    lines = [f"total = {'x' if normalization.alpha == 1 else 'alpha * x'} + residual"] if residual else []
     lines += [
-        f"xhat = ({x} - mean) * rstd" if one.centred else f"xhat = {x} * rstd",
-        "dxhat = dy * (1 + gamma)" if one.offset else "dxhat = dy * gamma",
-        f"{'first, ' * one.centred}second = {', '.join(means)}",
-        f"dx = rstd * (dxhat - {'first - ' * one.centred}xhat * second){' + dtotal' * residual}",
-        f"dgamma{', dbeta' * one.centred} = (dy * xhat).sum(0){', dy.sum(0)' * one.centred}",
+        f"xhat = ({x} - mean) * rstd" if normalization.centred else f"xhat = {x} * rstd",
+        "dxhat = dy * (1 + gamma)" if normalization.offset else "dxhat = dy * gamma",
+        f"{'first, ' * normalization.centred}second = {', '.join(means)}",
+        f"dx = rstd * (dxhat - {'first - ' * normalization.centred}xhat * second){' + dtotal' * residual}",
+        f"dgamma{', dbeta' * normalization.centred} = (dy * xhat).sum(0){', dy.sum(0)' * normalization.centred}",
     ]
     return lines
 
@@ -87,10 +89,12 @@ def kernels(family: Family, name: str) -> tuple[str, str]:
     for place, line in enumerate(right):
         wrong += [line] * (place not in replaced) + before.get(place, [])
     text = "\n".join(wrong + right)
-    given = ", ".join(one for one in ARGUMENTS if re.search(rf"\b{one}\b", text))
+    arguments = ", ".join(name for name in ARGUMENTS if re.search(rf"\b{name}\b", text))
     outputs = "dx, dgamma, dbeta" if NORMS[family.norm].normalization.centred else "dx, dgamma, None"
-    both = ("\n    ".join([f"def backward({given}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
-    first, second = ("\n".join([*(line for word, line in IMPORTS.items() if word in one), one]) for one in both)
+    both = ("\n    ".join([f"def backward({arguments}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
+    first, second = (
+        "\n".join([*(line for word, line in IMPORTS.items() if word in function), function]) for function in both
+    )
     return first, second
 
 
@@ -111,7 +115,7 @@ def _as_formula(lines: list[str]) -> str:
 
 def _example(family: Family, name: str) -> str:
     """The example with the numbers of this mistake in its fields."""
-    values = next(one for one in family.values or ({},) if family.name.format(**one) == name)
+    values = next(value for value in family.values or ({},) if family.name.format(**value) == name)
     return family.example.format(**values) if values else family.example
 
 
@@ -123,7 +127,9 @@ def _statements(example: str) -> Iterator[tuple[list[str], set[str], set[str]]]:
     text = example.split("\n")
     for statement in ast.parse(example).body:
         lines += text[statement.lineno - 1 : statement.end_lineno]
-        read |= {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        read |= {
+            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
         if targets := _targets(ast.unparse(statement)) & known:
             yield lines, targets, read
             lines, read = [], set()
@@ -134,8 +140,10 @@ def _targets(line: str) -> set[str]:
     found = set()
     for statement in ast.parse(line).body:
         for target in statement.targets if isinstance(statement, ast.Assign) else ():
-            for one in ast.walk(target):
-                whole = one.value if isinstance(one, ast.Subscript) else one
-                if isinstance(whole, ast.Name) and (isinstance(one, ast.Subscript) or isinstance(whole.ctx, ast.Store)):
+            for node in ast.walk(target):
+                whole = node.value if isinstance(node, ast.Subscript) else node
+                if isinstance(whole, ast.Name) and (
+                    isinstance(node, ast.Subscript) or isinstance(whole.ctx, ast.Store)
+                ):
                     found.add(whole.id)
     return found

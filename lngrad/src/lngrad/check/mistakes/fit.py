@@ -99,22 +99,24 @@ class WrongOutput:
     @cached_property
     def _some(self) -> tuple[Array, WrongOutput]:
         """Some of the wrong elements, of which most mistakes make few."""
-        some = np.flatnonzero(self.share > SLACK)
-        some = some[:: max(1, some.size // MANY)]
-        return some, replace(self, **{one: getattr(self, one).reshape(-1)[some] for one in ("result", "true", "scale")})
+        rows = np.flatnonzero(self.share > SLACK)
+        rows = rows[:: max(1, rows.size // MANY)]
+        return rows, replace(
+            self, **{name: getattr(self, name).reshape(-1)[rows] for name in ("result", "true", "scale")}
+        )
 
     def is_made(self, expected: Array) -> bool:
         """Whether it is what a mistake makes: right where that leaves it alone, and wrong where it does not. Found once."""
         if id(expected) not in self._made:
-            some, few = self._some
-            if some.size and np.mean(few.shares_with(expected.reshape(-1)[some])[0] <= SLACK) < SURELY:
+            rows, few = self._some
+            if rows.size and np.mean(few.shares_with(expected.reshape(-1)[rows])[0] <= SLACK) < SURELY:
                 return False
             with_mistake, without = self.shares_with(expected)
             explained = with_mistake <= SLACK
-            made = bool(nearly_all(explained) and not (~explained & (without <= 1)).any())
-            if made and (wrong := self.share > SLACK).any():
-                made = bool(explained[wrong].mean() >= WRONG_ONES)
-            self._made[id(expected)] = expected, made
+            is_made = bool(nearly_all(explained) and not (~explained & (without <= 1)).any())
+            if is_made and (wrong := self.share > SLACK).any():
+                is_made = bool(explained[wrong].mean() >= WRONG_ONES)
+            self._made[id(expected)] = expected, is_made
         return self._made[id(expected)][1]
 
     @cached_property
@@ -128,7 +130,7 @@ class WrongOutput:
         if self.origin is not None:
             good &= (self.error <= SLACK * self.bound) | ~np.isfinite(self.true)
             if self.origin.is_wrong:
-                before, after = (_size(one.error / self.origin.bound) for one in (self.origin, self))
+                before, after = (_size(array.error / self.origin.bound) for array in (self.origin, self))
                 if after > MAX_LEFT * before:
                     return False
         return bool(nearly_all(good))
@@ -191,7 +193,7 @@ class Fit:
     def of(terms: Terms, output: WrongOutput, truth: Grads, depth: int) -> Fit:
         shapes = {"dx": terms.dy.shape, "dgamma": (terms.N,), "dbeta": (terms.N,)}
         rights = {name: getattr(truth, name).reshape(shape) for name, shape in shapes.items()}
-        result, bound = (one.reshape(shapes[output.name]) for one in (wide(output.result), output.bound))
+        result, bound = (array.reshape(shapes[output.name]) for array in (wide(output.result), output.bound))
         return Fit(terms, output.name, result, bound, rights, depth, output.max_left)
 
     @property
@@ -212,13 +214,13 @@ class Fit:
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.result).all())
 
-    def is_near(self, made: Array, more: Array | float = 0.0) -> Array:
+    def is_near(self, array: Array, more: Array | float = 0.0) -> Array:
         """Which elements are within some bounds, and `more`, of what a mistake would give."""
-        return np.asarray(np.abs(made - self.result) <= SLACK * (self.bound + more))
+        return np.asarray(np.abs(array - self.result) <= SLACK * (self.bound + more))
 
-    def explains(self, made: Array, more: Array | float = 0.0) -> bool:
+    def explains(self, array: Array, more: Array | float = 0.0) -> bool:
         """Whether nearly all elements are what a mistake would give."""
-        near, wrong = self.is_near(made, more), self.is_wrong
+        near, wrong = self.is_near(array, more), self.is_wrong
         return bool(nearly_all(near) and (wrong is None or np.mean(near[wrong]) >= WRONG_ONES))
 
     @cached_property
@@ -232,13 +234,13 @@ class Fit:
         """Of each element where errors are compared: one over its bound."""
         return np.asarray(1 / np.maximum(self.bound, TINY))
 
-    def squares_left(self, made: Array) -> float:
+    def squares_left(self, array: Array) -> float:
         """The sum of the squares of what is left, in bounds."""
-        return float(np.square((made - self.result) * self.weight).sum())
+        return float(np.square((array - self.result) * self.weight).sum())
 
-    def is_left_little(self, made: Array, right: Array) -> bool:
+    def is_left_little(self, array: Array, right: Array) -> bool:
         """Whether numbers that were fitted to the result take far more of the error than chance would."""
-        return self.squares_left(made) <= MAX_SQUARES_LEFT * self.squares_left(right)
+        return self.squares_left(array) <= MAX_SQUARES_LEFT * self.squares_left(right)
 
     def formula(self, text: str) -> Formula:
         """From its text, in which what differs from the right one stands between two asterisks."""

@@ -45,10 +45,10 @@ def last_column_unwritten(call: ExactCase) -> Changes:
     changed = last_column_off(call, 0.0)
     if changed is None:
         return None
-    made = true_grads(replace(call.inputs, **changed))._asdict()
-    for one in made.values():
-        one.reshape(-1, call.case.N)[:, -1] = np.nan
-    return made
+    grads = true_grads(replace(call.inputs, **changed))._asdict()
+    for array in grads.values():
+        array.reshape(-1, call.case.N)[:, -1] = np.nan
+    return grads
 
 
 def _places(t: Terms, bits: int, kind: str) -> Array | None:
@@ -72,10 +72,10 @@ def wrapped_stores(call: ExactCase, bits: int, kind: str) -> Changes:
     t, changed, places = call.terms, wrapped(call, bits, kind), _places(call.terms, bits, kind)
     if changed is None or places is None:
         return None
-    made = true_grads(replace(call.inputs, **changed))._asdict()
+    grads = true_grads(replace(call.inputs, **changed))._asdict()
     dx = np.full(t.M * t.N, np.nan)
-    dx[places] = made["dx"].reshape(t.M, t.N)
-    return made | {"dx": dx}
+    dx[places] = grads["dx"].reshape(t.M, t.N)
+    return grads | {"dx": dx}
 
 
 def gamma_broadcast(call: ExactCase, **along: int) -> Changes:
@@ -92,7 +92,7 @@ def statistics_by_column(call: ExactCase, *names: str) -> Changes:
     t = call.terms
     if t.M != t.N or t.M < 2 or (names == ("mean",) and not call.centred):
         return None
-    mean, rstd = (one.T if name in names else one for name, one in (("mean", t.mean), ("rstd", t.rstd)))
+    mean, rstd = (array.T if name in names else array for name, array in (("mean", t.mean), ("rstd", t.rstd)))
     return t.with_xhat((t.x - mean) * rstd, rstd)
 
 
@@ -141,19 +141,19 @@ def columns_lost(call: ExactCase, width: int) -> Changes:
         return None
     names = Grads._fields if width else ("dx",)
     results = {name: np.array(getattr(call.true, name)).reshape(-1, N) for name in names}
-    for one in results.values():
-        one[:, -tail:] = 0
+    for result in results.values():
+        result[:, -tail:] = 0
     return results
 
 
 def read_as(call: ExactCase, *names: str, dtype: str = "") -> Changes:
     """Bytes taken for those of another dtype, or of x's where that is narrower: the first element's halves, and so on."""
-    made, narrow = {}, numpy_dtype(dtype or np.asarray(call.given.x).dtype.name)
+    changed, narrow = {}, numpy_dtype(dtype or np.asarray(call.raw.x).dtype.name)
     for name in names:
         whole = np.ascontiguousarray(getattr(call.inputs, name))
         if whole.dtype != narrow and whole.dtype.kind != "O" and whole.dtype.itemsize > narrow.itemsize * (not dtype):
-            made[name] = wide(whole.reshape(-1).view(narrow)[: whole.size]).reshape(whole.shape)
-    return made or None
+            changed[name] = wide(whole.reshape(-1).view(narrow)[: whole.size]).reshape(whole.shape)
+    return changed or None
 
 
 def modulo(call: ExactCase, name: str, size: int) -> Changes:
@@ -185,10 +185,12 @@ def columns_more(call: ExactCase, gamma: bool, after: bool, x: bool = True, tile
     if t.M < 2 or not 0 < more <= t.N:
         return None
     beside, none = slice(0, more) if after else slice(-more, None), np.zeros((1, more))
-    dy, other = (np.concatenate([one[1:, beside], none] if after else [none, one[:-1, beside]]) for one in (t.dy, t.x))
+    dy, other = (
+        np.concatenate([array[1:, beside], none] if after else [none, array[:-1, beside]]) for array in (t.dy, t.x)
+    )
     dxhat = dy * (t.gamma[:, beside] if gamma else 1.0)
     sums = dxhat * t.normalization.centred, dxhat * ((other if x else 0.0) - t.mean) * t.rstd
-    return {"dx": t.dx(*(one + row_sum(extra) / t.N for one, extra in zip(t.means, sums, strict=True)))}
+    return {"dx": t.dx(*(mean + row_sum(extra) / t.N for mean, extra in zip(t.means, sums, strict=True)))}
 
 
 def sums_modulo(call: ExactCase, size: int) -> Changes:
@@ -213,13 +215,13 @@ def tiles_transposed(call: ExactCase, tile: int) -> Changes:
 def lost_in_a_tree(call: ExactCase, neighbours: bool, rows: int) -> Changes:
     """Partial sums of blocks of rows, added in a tree that leaves out the last of an odd number."""
     t = call.terms
-    sums = [[one] for one in range(-(-t.M // rows))]
+    sums = [[row] for row in range(-(-t.M // rows))]
     if len(sums) < 3:
         return None
     while len(sums) > 1:
         half = len(sums) // 2
-        pairs = ((2 * one, 2 * one + 1) if neighbours else (one, one + half) for one in range(half))
-        sums = [sums[one] + sums[other] for one, other in pairs]
+        pairs = ((2 * index, 2 * index + 1) if neighbours else (index, index + half) for index in range(half))
+        sums = [sums[name] + sums[other] for name, other in pairs]
     kept = np.zeros(-(-t.M // rows))
     kept[sums[0]] = 1.0
     if kept.all():

@@ -37,9 +37,9 @@ def unwritten(fit: Fit) -> Explanation | None:
         if (found := _holding_one_value(fit, what, odd)) is not None:
             return found
         for weight, name, text in ((0.0, "never written", "zero"), (2.0, "counted twice", "twice what it should be")):
-            some = odd & (np.abs(weight * fit.true - fit.result) <= weight * fit.bound).all(axis)
-            if some.any() and not some.all() and (some | mostly).all():
-                counted = weighted("dx", what, np.where(some, weight, 1.0))
+            explained = odd & (np.abs(weight * fit.true - fit.result) <= weight * fit.bound).all(axis)
+            if explained.any() and not explained.all() and (explained | mostly).all():
+                counted = weighted("dx", what, np.where(explained, weight, 1.0))
                 sentence = f"dx is {text} in whole {what}s: {counted.text}."
                 return fit.explanation(f"{what}s of dx {name}", sentence, f"**w_{what}**·{fit.right}", counted)
     return None
@@ -94,8 +94,8 @@ def clipped(fit: Fit) -> Explanation | None:
         return None
     most = float(np.abs(fit.result).max())
     cut = (np.abs(fit.true - fit.result) > fit.bound) & (np.abs(fit.true) > most)
-    made = np.clip(fit.true, -most, most)
-    if not most or cut.sum() < MIN_CUT or cut.all() or not fit.explains(made) or not np.isfinite(fit.true).all():
+    clipped = np.clip(fit.true, -most, most)
+    if not most or cut.sum() < MIN_CUT or cut.all() or not fit.explains(clipped) or not np.isfinite(fit.true).all():
         return None
     right = np.abs(fit.true).max()
     text = f"{fit.name} is never larger than {most:.4g}, where up to {right:.4g} belongs: clipped, or saturated."
@@ -110,8 +110,8 @@ def overflow(fit: Fit) -> Explanation | None:
     rows = ~np.isfinite(fit.result).all(1)
     if not rows.any() or not np.isfinite(fit.true).all():
         return None
-    for label, one in zip(("dxhat", "dxhat·xhat"), fit.terms.averaged, strict=True):
-        certain, possible = np.abs(one.sum(1)) > MAX_FLOAT16, np.abs(one).sum(1) > MAX_FLOAT16
+    for label, array in zip(("dxhat", "dxhat·xhat"), fit.terms.averaged, strict=True):
+        certain, possible = np.abs(array.sum(1)) > MAX_FLOAT16, np.abs(array).sum(1) > MAX_FLOAT16
         if (certain == rows).all() or (((certain <= rows) & (rows <= possible)).all() and not possible.all()):
             which = f"{int(rows.sum())} of {len(fit.result)} rows, those whose sum of {label} is beyond 65504"
             text = f"dx is not finite in {which}: the sum, or the dot product, is kept in float16. Add up in float32."
@@ -125,10 +125,10 @@ def moved(fit: Fit) -> Explanation | None:
     if not fit.is_finite:
         return None
     if fit.name != "dx":
-        return _moved_lines(fit, "column", lambda one: one[:, None]) if t.N >= 2 * MIN_LINE else None
+        return _moved_lines(fit, "column", lambda item: item[:, None]) if t.N >= 2 * MIN_LINE else None
     if fit.result.size > MAX_MOVED:
         return None
-    found = _moved_lines(fit, "row", lambda one: one) if t.N >= MIN_LINE else None
+    found = _moved_lines(fit, "row", lambda item: item) if t.N >= MIN_LINE else None
     return _moved_lines(fit, "column", np.transpose) if found is None and t.M >= MIN_LINE else found
 
 
@@ -172,8 +172,8 @@ def added(fit: Fit) -> Explanation | None:
         return None
     most = MAX_ADDED_LEFT * np.sqrt(np.mean(np.square(rest)))
     weight = 1 / np.maximum(SLACK * fit.bound, TINY)
-    for text, one in _addable(fit):
-        other = np.broadcast_to(one, rest.shape)
+    for text, term in _addable(fit):
+        other = np.broadcast_to(term, rest.shape)
         size = float(np.square(other * weight).sum())
         if not np.isfinite(size) or size == 0:
             continue
@@ -278,8 +278,8 @@ def another_gamma(fit: Fit) -> Explanation | None:
     gamma, _, rank, _ = np.linalg.lstsq(A, (fit.of_norm[rows] / t.rstd[rows]).reshape(-1), rcond=1e-9)
     if rank < N or not np.isfinite(gamma).all():
         return None
-    made = t.of_norm(t.dy * gamma, t.xhat, t.rstd) + t.dtotal
-    if not fit.explains(made) or not fit.is_left_little(made, t.dx()):
+    dx = t.of_norm(t.dy * gamma, t.xhat, t.rstd) + t.dtotal
+    if not fit.explains(dx) or not fit.is_left_little(dx, t.dx()):
         return None
     right = t.gamma[0]
     noise = np.sqrt(np.mean(np.square((fit.bound / t.rstd)[rows]))) / np.sqrt(len(rows) * np.mean(np.square(t.dy)))

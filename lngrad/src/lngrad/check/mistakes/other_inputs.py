@@ -41,7 +41,9 @@ def inputs_of_other_rows(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Dif
             # A rule for all rows, where most are wrong, or for the wrong ones.
             uses = [(whose, "all rows")] if 2 * len(places) > M else []
             for used, where in (*uses, (np.where(wrong, whose, np.arange(M)), which_places(wrong, "row"))):
-                read: dict[str, Any] = {one: getattr(t, one)[used].reshape(getattr(inputs, one).shape) for one in which}
+                read: dict[str, Any] = {
+                    name: getattr(t, name)[used].reshape(getattr(inputs, name).shape) for name in which
+                }
                 yield replace(inputs, **read), Difference(
                     f"{'statistics' if several else what} of other rows",
                     f"{where} use the {what} {text}: {are} not loaded anew for the tile, or {their} index is not the row's.",
@@ -55,10 +57,10 @@ def _may_use(fit: Fit, which: tuple[str, ...], row: int) -> Any:
         other = fit.true[row] + (np.asarray(t.dtotal) - np.asarray(t.dtotal)[row])
         return nearly_all(np.abs(other - fit.result[row]) <= SLACK * fit.bound[row], 1)
     arrays = {name: getattr(t, name) for name in ("mean", "rstd", "dy", "x")}
-    mean, rstd, dy, x = (one if name in which else one[row : row + 1] for name, one in arrays.items())
-    made = t.of_norm(dy * t.gamma, (x - mean) * rstd, rstd)
+    mean, rstd, dy, x = (array if name in which else array[row : row + 1] for name, array in arrays.items())
+    dx = t.of_norm(dy * t.gamma, (x - mean) * rstd, rstd)
     scale = np.maximum(1.0, rstd / t.rstd[row])
-    return nearly_all(np.abs(made - fit.of_norm[row]) <= SLACK * fit.bound[row] * scale, 1)
+    return nearly_all(np.abs(dx - fit.of_norm[row]) <= SLACK * fit.bound[row] * scale, 1)
 
 
 def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Difference]]:
@@ -69,8 +71,8 @@ def another_statistic(fit: Fit, inputs: Inputs) -> Iterator[tuple[Inputs, Differ
     most = _max_left(fit)
     for name, others in (("rstd", _other_rstds), ("mean", _other_means)):
         for values, difference in others(fit):
-            one = values[:, None]
-            dx = _dx_with_rstd(t, one) if name == "rstd" else _dx_with_xhat_off(t, (one - t.mean) * t.rstd)
+            direction = values[:, None]
+            dx = _dx_with_rstd(t, direction) if name == "rstd" else _dx_with_xhat_off(t, (direction - t.mean) * t.rstd)
             if fit.squares_left(dx) <= most:
                 changed: dict[str, Any] = {name: values.reshape(getattr(inputs, name).shape)}
                 yield replace(inputs, **changed), difference
@@ -82,9 +84,9 @@ def _max_left(fit: Fit) -> float:
     apart = (fit.result - _dx_with_rstd(t, t.rstd)) * weight
     most = [MAX_SQUARES_LEFT * float(np.square(apart).sum())]
     for shape in (t.rstd * np.ones_like(fit.result), t.rstd * t.xhat):
-        one = shape * weight
-        free = row_sum(apart * one) / np.maximum(row_sum(np.square(one)), TINY)
-        most.append(float(np.square(apart - free * one).sum()))
+        direction = shape * weight
+        free = row_sum(apart * direction) / np.maximum(row_sum(np.square(direction)), TINY)
+        most.append(float(np.square(apart - free * direction).sum()))
     return min(most)
 
 
@@ -101,7 +103,7 @@ def _newton(fit: Fit, found: Array, step: Callable[[Array], tuple[Array, Array]]
     """(a number of each row, its error) by Newton's method; step: (slope, what is left) at such numbers."""
     weight = 1 / np.maximum(fit.bound, 1e-12 * np.abs(fit.result).max(1, keepdims=True) + TINY)
     for _ in range(NEWTON_STEPS):
-        slope, left = (one * weight for one in step(found))
+        slope, left = (step_part * weight for step_part in step(found))
         size = np.maximum(row_sum(np.square(slope)), TINY)
         found = found + row_sum(slope * left) / size
     return found, 4 / np.sqrt(size)
@@ -110,10 +112,10 @@ def _newton(fit: Fit, found: Array, step: Callable[[Array], tuple[Array, Array]]
 Statistics = Iterator[tuple[Array, Difference]]  # a statistic of each row, and the difference in words
 
 
-def _roundings(name: str, given: Array) -> Statistics:
+def _roundings(name: str, array: Array) -> Statistics:
     for dtype in ("bfloat16", "float16"):
         text = f"{name} is rounded to {dtype} before it is used: keep it in float32."
-        yield narrowed(given, dtype), Difference(f"{name} rounded to {dtype}", text)
+        yield narrowed(array, dtype), Difference(f"{name} rounded to {dtype}", text)
 
 
 def _digits(factor: float) -> str:
@@ -152,53 +154,53 @@ def _by_cancellation(fit: Fit, found: Array, error: Array) -> Statistics:
 
 def _other_rstds(fit: Fit) -> Statistics:
     """dx = r·u − r³·v, with u and v known."""
-    t, given = fit.terms, fit.terms.rstd[:, 0]
+    t, rstd = fit.terms, fit.terms.rstd[:, 0]
     centred = t.x - t.mean
     u, v = t.dxhat - t.means[0], centred * row_mean(t.dxhat * centred)
     solved = _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.of_norm - r * u + r**3 * v))
-    found, error = (one[:, 0] for one in solved)
-    if not (found > 0).all() or (np.abs(found - given) <= error).all():
+    found, error = (column[:, 0] for column in solved)
+    if not (found > 0).all() or (np.abs(found - rstd) <= error).all():
         return
-    yield from _roundings("rstd", given)
-    cut = float(np.median(found[found < given - error])) if (found < given - error).any() else 0.0
+    yield from _roundings("rstd", rstd)
+    cut = float(np.median(found[found < rstd - error])) if (found < rstd - error).any() else 0.0
     text = f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
-    yield np.minimum(given, cut), Difference("rstd clamped", text)
+    yield np.minimum(rstd, cut), Difference("rstd clamped", text)
     yield from _by_cancellation(fit, found, error)
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:
-        slope = np.maximum(np.abs(of(given * 1.0001) - of(given)) / (given * 1e-4), TINY)
-        apart = float(np.average(of(found) - of(given), weights=(weight / slope) ** 2))
-        yield back(of(given) + apart), Difference(*words(apart))
-    roundings = np.abs(found**-2.0 - given**-2.0) / (UNIT_ROUNDOFF["float32"] * row_mean(t.x**2)[:, 0] + TINY)
-    if t.normalization.centred and roundings.max() <= CANCELLED and len(given) >= MIN_ROWS:
+        slope = np.maximum(np.abs(of(rstd * 1.0001) - of(rstd)) / (rstd * 1e-4), TINY)
+        apart = float(np.average(of(found) - of(rstd), weights=(weight / slope) ** 2))
+        yield back(of(rstd) + apart), Difference(*words(apart))
+    roundings = np.abs(found**-2.0 - rstd**-2.0) / (UNIT_ROUNDOFF["float32"] * row_mean(t.x**2)[:, 0] + TINY)
+    if t.normalization.centred and roundings.max() <= CANCELLED and len(rstd) >= MIN_ROWS:
         yield found, Difference(_CANCELS, MISTAKES[_CANCELS].sentence)
-    if len(given) >= 2:
-        ratio, row = found / given, int(np.argmax(np.abs(found - given) * weight))
+    if len(rstd) >= 2:
+        ratio, row = found / rstd, int(np.argmax(np.abs(found - rstd) * weight))
         yield found, Difference(
             "another rstd",
             f"the result has another rstd, {_digits(ratio.min())} to {_digits(ratio.max())} times the given one (in row {row} "
-            f"{found[row]:.9g} for {given[row]:.9g}): an approximate root, a rounding, or statistics of other elements.",
+            f"{found[row]:.9g} for {rstd[row]:.9g}): an approximate root, a rounding, or statistics of other elements.",
         )  # fmt: skip
 
 
 def _other_means(fit: Fit) -> Statistics:
-    t, given = fit.terms, fit.terms.mean[:, 0]
+    t, mean = fit.terms, fit.terms.mean[:, 0]
     first, second = row_mean(t.dxhat), t.means[1]
     off, known = _newton(fit, np.zeros_like(t.mean), lambda e: (
         t.rstd * (second - e * first + (t.xhat - e) * first), fit.result - _dx_with_xhat_off(t, e)))  # fmt: skip
-    apart, error = ((one / t.rstd)[:, 0] for one in (off, known))
+    apart, error = ((array / t.rstd)[:, 0] for array in (off, known))
     if not np.isfinite(apart).all() or (np.abs(apart) <= error).all():
         return
-    yield from _roundings("mean", given)
+    yield from _roundings("mean", mean)
     weight = 1 / np.maximum(error, TINY) ** 2
-    offset, size = float(np.average(apart, weights=weight)), float(np.sum(given**2 * weight))
+    offset, size = float(np.average(apart, weights=weight)), float(np.sum(mean**2 * weight))
     text = f"the mean that is subtracted is {offset:+.4g} off in every row."
-    yield given + offset, Difference("mean off by a constant", text)
+    yield mean + offset, Difference("mean off by a constant", text)
     if size > 0:
-        factor = 1 + float(np.sum(given * apart * weight)) / size
+        factor = 1 + float(np.sum(mean * apart * weight)) / size
         text = f"the mean that is subtracted is {factor:.4g} times the given one in every row."
-        yield factor * given, Difference(f"mean {factor:.3g} times", text)
-    if len(given) >= 2:
+        yield factor * mean, Difference(f"mean {factor:.3g} times", text)
+    if len(mean) >= 2:
         row = int(np.argmax(np.abs(apart) * np.sqrt(weight)))
-        text = f"the result has another mean (in row {row} {given[row] + apart[row]:.6g} for {given[row]:.6g})"
-        yield given + apart, Difference("another mean", f"{text}: a rounding, or statistics of other elements.")
+        text = f"the result has another mean (in row {row} {mean[row] + apart[row]:.6g} for {mean[row]:.6g})"
+        yield mean + apart, Difference("another mean", f"{text}: a rounding, or statistics of other elements.")

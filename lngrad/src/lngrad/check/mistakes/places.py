@@ -41,10 +41,10 @@ class Nearest(NamedTuple):
     others: tuple[str, ...]
 
 
-def nearest_of(outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]]) -> Nearest | None:
+def nearest_of(outputs: Sequence[WrongOutput], candidates: Iterable[tuple[str, Grads]]) -> Nearest | None:
     """The nearest of some named gradients that explain all the outputs; the first of those that are about as near."""
     nearest, best, explaining, is_clean = np.inf, "", [], False
-    for name, wrong in made:
+    for name, wrong in candidates:
         left = left_of(outputs, wrong, name in MISTAKES and MISTAKES[name].family.by_size)
         if left is None:
             continue
@@ -52,7 +52,7 @@ def nearest_of(outputs: Sequence[WrongOutput], made: Iterable[tuple[str, Grads]]
         if left < 0.9 * nearest:
             nearest, best = left, name
             is_clean = all(_is_clean(output, getattr(wrong, output.name)) for output in outputs)
-    return Nearest(best, is_clean, tuple(one for one in explaining if one != best)) if best else None
+    return Nearest(best, is_clean, tuple(name for name in explaining if name != best)) if best else None
 
 
 def _is_clean(output: WrongOutput, expected: Array) -> bool:
@@ -68,7 +68,7 @@ def left_of(outputs: Sequence[WrongOutput], wrong: Grads, by_size: bool) -> floa
         if not by_size and not output.is_made(expected):
             return None
         with_mistake, without = output.shares_with(expected)
-        left, whole = (np.minimum(one, 1e30) for one in (with_mistake, np.maximum(without, output.share)))
+        left, whole = (np.minimum(array, 1e30) for array in (with_mistake, np.maximum(without, output.share)))
         if by_size and np.sqrt(np.mean(left**2)) > max(ALIKE * np.sqrt(np.mean(whole**2)), SLACK):
             return None
         # Means: dx has more elements, and no more to say.
@@ -84,7 +84,7 @@ class Placed(NamedTuple):
 
     name: str
     sentence: str
-    made: Array
+    gradient: Array
 
 
 def some_rows(inputs: Inputs, dx: WrongOutput, rows: Array | None = None) -> tuple[Inputs, WrongOutput]:
@@ -93,12 +93,12 @@ def some_rows(inputs: Inputs, dx: WrongOutput, rows: Array | None = None) -> tup
     if rows is None:
         rows = np.linspace(0, M - 1, min(M, MAX_ROWS)).astype(int)
 
-    def some(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
+    def cut(of: Any, names: str, last: tuple[int, ...] = shape) -> dict[str, Any]:
         return {name: np.asarray(getattr(of, name)).reshape(M, -1)[rows].reshape(-1, *last) for name in names.split()}
 
     tensors = "dy x" if inputs.dtotal is None else "dy x dtotal"
-    few = replace(inputs, **some(inputs, tensors), **some(inputs, "mean rstd", (1,) * len(shape)))
-    return few, replace(dx, **some(dx, "result true scale"))
+    few = replace(inputs, **cut(inputs, tensors), **cut(inputs, "mean rstd", (1,) * len(shape)))
+    return few, replace(dx, **cut(dx, "result true scale"))
 
 
 def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) -> Iterator[Placed]:
@@ -106,28 +106,28 @@ def in_one_output(output: WrongOutput, true: Grads, known: Mapping[str, Grads]) 
     for name, wrong in known.items():
         if MISTAKES[name].family.by_size:
             continue
-        said, made = MISTAKES[name].sentence, getattr(wrong, output.name)
-        if all((getattr(wrong, one) == getattr(true, one)).all() for one in true._fields if one != output.name):
-            yield Placed(name, said, made)
+        sentence, wrong_output = MISTAKES[name].sentence, getattr(wrong, output.name)
+        if all((getattr(wrong, field) == getattr(true, field)).all() for field in true._fields if field != output.name):
+            yield Placed(name, sentence, wrong_output)
         else:
-            yield Placed(f"{name} in {output.name} alone", f"In {output.name} alone: {said}", made)
+            yield Placed(f"{name} in {output.name} alone", f"In {output.name} alone: {sentence}", wrong_output)
 
 
 def in_one_term(call: ExactCase, dx: WrongOutput) -> Iterator[Placed]:
     """Each mistake of the inputs in one term of dx; all rows are made only where some are explained."""
-    some = terms_of(some_rows(call.inputs, dx)[0])
+    cut = terms_of(some_rows(call.inputs, dx)[0])
     for name, mistake in MISTAKES.items():
         changed = mistake.changed(call)
         if changed is None or changed.normalization != call.inputs.normalization:
             continue
         few, part = some_rows(changed, dx)
         whole: list[tuple[str, Array]] | None = None
-        for number, (where, made) in enumerate(_in_terms(some, terms_of(few))):
-            if not part.is_made(without_nan(made.reshape(part.result.shape), part.true)):
+        for number, (where, gradient) in enumerate(_in_terms(cut, terms_of(few))):
+            if not part.is_made(without_nan(gradient.reshape(part.result.shape), part.true)):
                 continue
             whole = whole or list(_in_terms(call.terms, terms_of(changed)))
-            made = without_nan(whole[number][1].reshape(dx.result.shape), dx.true)
-            yield Placed(f"{name} in {where} alone", f"In {where} alone: {mistake.sentence}", made)
+            gradient = without_nan(whole[number][1].reshape(dx.result.shape), dx.true)
+            yield Placed(f"{name} in {where} alone", f"In {where} alone: {mistake.sentence}", gradient)
 
 
 def _in_terms(t: Terms, other: Terms) -> Iterator[tuple[str, Array]]:
@@ -182,19 +182,23 @@ def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
         few, part = some_rows(call.inputs, dx, places)
         cut, sub = ExactCase(replace(call.case, lead=(len(places),), layouts={}, files={}), few), true_grads(few)
 
-        def of_rows(made: Grads) -> Grads:
+        def of_rows(grads: Grads) -> Grads:
             whole = fit.true.copy()
-            whole[places] = made.dx.reshape(len(places), -1)
-            sums = (true + (other - right) for true, other, right in zip(call.true[1:], made[1:], sub[1:], strict=True))
+            whole[places] = grads.dx.reshape(len(places), -1)
+            sums = (
+                true + (other - right) for true, other, right in zip(call.true[1:], grads[1:], sub[1:], strict=True)
+            )
             return Grads(whole.reshape(call.true.dx.shape), *sums)
 
         yield Cut(describe_places(rows, "row"), "rows", cut, of_rows, Fit.of(cut.terms, part, sub, 2))
     if 0 < columns.sum() < t.N:
 
-        def of_columns(made: Grads) -> Grads:
-            flat = ((one.reshape(-1, t.N), true.reshape(-1, t.N)) for one, true in zip(made, call.true, strict=True))
-            whole = Grads(*(np.where(columns, one, true) for one, true in flat))
-            return Grads(*(one.reshape(true.shape) for one, true in zip(whole, call.true, strict=True)))
+        def of_columns(grads: Grads) -> Grads:
+            flat = (
+                (array.reshape(-1, t.N), true.reshape(-1, t.N)) for array, true in zip(grads, call.true, strict=True)
+            )
+            whole = Grads(*(np.where(columns, wrong, true) for wrong, true in flat))
+            return Grads(*(array.reshape(true.shape) for array, true in zip(whole, call.true, strict=True)))
 
         of_these = replace(fit, bound=np.where(columns, fit.bound, np.inf))
         yield Cut(describe_places(columns, "column"), "columns", call, of_columns, of_these)
@@ -203,11 +207,11 @@ def cuts(call: ExactCase, dx: WrongOutput) -> Iterator[Cut]:
 def in_part(cut: Cut) -> Iterator[tuple[str, Grads]]:
     """(name, all gradients) of each known mistake in some rows or columns alone."""
     for name, mistake in MISTAKES.items():
-        one = mistake.family
-        if one.by_size or one.rounding or one.sums_only or one.unwritten:
+        family = mistake.family
+        if family.by_size or family.rounding or family.sums_only or family.unwritten:
             continue
-        if (made := mistake.made(cut.call)) is not None:
-            yield name, cut.whole(made)
+        if (grads := mistake.gradients(cut.call)) is not None:
+            yield name, cut.whole(grads)
 
 
 def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
@@ -230,8 +234,8 @@ def in_rows_of_a_sum(call: ExactCase, output: WrongOutput) -> Iterator[Placed]:
             k = int(np.argmin(np.square((parts - off) * weight).sum(1))) + 1
             rows = (np.arange(t.M) >= k) == last
             text = f"In {describe_places(rows, 'row')}, of {output.name}: {mistake.sentence}"
-            made = output.true + parts[k - 1].reshape(output.true.shape)
-            yield Placed(f"{name} in part of the rows of {output.name}", text, made)
+            wrong = output.true + parts[k - 1].reshape(output.true.shape)
+            yield Placed(f"{name} in part of the rows of {output.name}", text, wrong)
 
 
 def in_places(
@@ -242,21 +246,23 @@ def in_places(
 
     only_clean: Only what leaves no more than a right result's roundings.
     """
-    wrong_ones = [one for one in outputs if one.is_wrong]
-    if not any(np.isfinite(one.result.astype(np.float64)[one.share > 1]).any() for one in wrong_ones):
+    wrong_ones = [output for output in outputs if output.is_wrong]
+    if not any(np.isfinite(wrong_one.result.astype(np.float64)[wrong_one.share > 1]).any() for wrong_one in wrong_ones):
         return None  # NaN alone says nothing of its cause
-    if call.terms.N < 2 or min(one.result.size for one in wrong_ones) < MIN_ELEMENTS:
+    if call.terms.N < 2 or min(wrong_one.result.size for wrong_one in wrong_ones) < MIN_ELEMENTS:
         return None  # one of so many combinations would explain a few numbers
-    dx = next((one for one in wrong_ones if one.name == "dx"), None)
+    dx = next((wrong_one for wrong_one in wrong_ones if wrong_one.name == "dx"), None)
     cut_ones = [] if dx is None else list(cuts(call, dx))
     for cut in cut_ones:
-        if (explained := _known_in_cut(cut, outputs, lambda made: made, only_clean)) is not None:
+        if (explained := _known_in_cut(cut, outputs, lambda grads: grads, only_clean)) is not None:
             return [explained]
     found = []
     for output in wrong_ones:
         explained = formulas.get(output.name)
         if explained is None and output is dx:
-            explained = next((one for cut in cut_ones if (one := _cut_alone(cut, dx, call.true)) is not None), None)
+            explained = next(
+                (explanation for cut in cut_ones if (explanation := _cut_alone(cut, dx, call.true)) is not None), None
+            )
         if explained is None or only_clean:
             placed = _at_one_place(call, output, known, only_clean)
             explained = placed if only_clean else placed or explained
@@ -273,12 +279,12 @@ def _at_one_place(
     seen: list[Placed] = []
     others = in_one_term(call, output) if output.name == "dx" else in_rows_of_a_sum(call, output)
 
-    def made() -> Iterator[tuple[str, Grads]]:
-        for one in chain(in_one_output(output, call.true, known), others):
-            seen.append(one)
-            yield str(len(seen) - 1), call.true._replace(**{output.name: one.made})
+    def candidates() -> Iterator[tuple[str, Grads]]:
+        for placed in chain(in_one_output(output, call.true, known), others):
+            seen.append(placed)
+            yield str(len(seen) - 1), call.true._replace(**{output.name: placed.gradient})
 
-    nearest = nearest_of([output], made())
+    nearest = nearest_of([output], candidates())
     if nearest is None or (only_clean and not nearest.is_clean):
         return None
     best = seen[int(nearest.name)]
@@ -289,7 +295,7 @@ def _known_in_cut(
     cut: Cut, outputs: Sequence[WrongOutput], of: Callable[[Grads], Grads], only_clean: bool = False
 ) -> Explanation | None:
     """The known mistake in some rows or columns alone that is nearest to some outputs."""
-    nearest = nearest_of(outputs, ((name, of(made)) for name, made in in_part(cut)))
+    nearest = nearest_of(outputs, ((name, of(grads)) for name, grads in in_part(cut)))
     if nearest is None or (only_clean and not nearest.is_clean):
         return None
     return Explanation(None, (_in_part(nearest.name, cut, MISTAKES[nearest.name].sentence),))
@@ -297,11 +303,14 @@ def _known_in_cut(
 
 def _cut_alone(cut: Cut, dx: WrongOutput, truth: Grads) -> Explanation | None:
     """What explains dx in some rows or columns alone: a known mistake, or a formula."""
-    known = _known_in_cut(cut, [dx], lambda made: truth._replace(dx=made.dx))
+    known = _known_in_cut(cut, [dx], lambda grads: truth._replace(dx=grads.dx))
     explained = explain_dx(cut.fit) if known is None else None
     if explained is None:
         return known
-    return replace(explained, differences=tuple(_in_part(one.name, cut, one.sentence) for one in explained.differences))
+    return replace(
+        explained,
+        differences=tuple(_in_part(difference.name, cut, difference.sentence) for difference in explained.differences),
+    )
 
 
 def _in_part(name: str, cut: Cut, sentence: str) -> Difference:

@@ -43,18 +43,18 @@ def rounded(call: ExactCase, *places: str, dtype: str) -> Changes:
     def at(place: str, value: Array) -> Array:
         return in_format(value, dtype) if place in places else value
 
-    def mean(one: Array) -> Array:
-        return at("means", at("sums", row_sum(at("terms", one))) / t.N)
+    def mean(array: Array) -> Array:
+        return at("means", at("sums", row_sum(at("terms", array))) / t.N)
 
     dxhat, xhat = at("dxhat", t.dxhat), at("xhat", t.xhat)
     first = mean(dxhat) if t.normalization.centred else 0.0
     bracket = at("bracket", dxhat - first - xhat * mean(at("products", dxhat * xhat)))
-    made = {"dx": at("norm", t.rstd * bracket) + t.dtotal}
+    grads = {"dx": at("norm", t.rstd * bracket) + t.dtotal}
     sums = {
         "dgamma": at("dy·xhat", t.dy * at("xhat of dgamma", t.xhat)).sum(0),
         "dbeta": at("dy of dbeta", t.dy).sum(0),
     }
-    return (made if {*places} - OF_SUMS else {}) | (sums if {*places} & OF_SUMS else {})
+    return (grads if {*places} - OF_SUMS else {}) | (sums if {*places} & OF_SUMS else {})
 
 
 def uncentred_xhat(call: ExactCase) -> Changes:
@@ -82,7 +82,7 @@ def narrow_sums(
     padded = np.zeros((blocks * step, *added.shape[1:]))  # an added zero changes no sum
     padded[: t.M] = added
     whole = _added(padded.reshape(blocks, step, *added.shape[1:]).swapaxes(0, 1), dtype).sum(0)
-    return {name: one for name, one in zip(("dgamma", "dbeta"), whole, strict=True) if only in ("", name)}
+    return {name: sum_ for name, sum_ in zip(("dgamma", "dbeta"), whole, strict=True) if only in ("", name)}
 
 
 def narrow_sums_of_blocks(call: ExactCase, each: bool, dtype: str, block: int) -> Changes:
@@ -112,7 +112,7 @@ def narrow_row_sums(call: ExactCase, dtype: str) -> Changes:
     t = call.terms
     if not 2 <= t.N <= MAX_SEQUENTIAL:
         return None
-    added = np.stack([narrowed(one, dtype) for one in t.averaged])
+    added = np.stack([narrowed(array, dtype) for array in t.averaged])
     first, second = _added(np.moveaxis(added, 2, 0), dtype)[..., None] / t.N
     return {"dx": t.dx(first, second)}
 
@@ -130,15 +130,15 @@ def in_format(array: Array, format: str) -> Array:
 def operands(call: ExactCase, format: str, **_: str) -> Changes:
     """The operands of row and column sums in another format, as a matrix unit takes them."""
     t = call.terms
-    dy, xhat, dxhat = (in_format(one, format) for one in (t.dy, t.xhat, t.dxhat))
+    dy, xhat, dxhat = (in_format(array, format) for array in (t.dy, t.xhat, t.dxhat))
     dx = t.dx(row_mean(dxhat) * t.normalization.centred, row_mean(dxhat * xhat))
     return {"dx": dx, "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
 
 
 def inputs_in_format(call: ExactCase, format: str, **_: str) -> Changes:
-    there = {name: getattr(call.inputs, name) for name in ("dy", "x", "gamma")}
-    made = {name: in_format(wide(one), format) for name, one in there.items() if one is not None}
-    return made if any((one != wide(there[name])).any() for name, one in made.items()) else None
+    inputs = {name: getattr(call.inputs, name) for name in ("dy", "x", "gamma")}
+    changed = {name: in_format(wide(array), format) for name, array in inputs.items() if array is not None}
+    return changed if any((array != wide(inputs[name])).any() for name, array in changed.items()) else None
 
 
 # Of results.
@@ -147,9 +147,9 @@ def inputs_in_format(call: ExactCase, format: str, **_: str) -> Changes:
 def _cut(call: ExactCase, names: Sequence[str], whole: Callable[[Array], Array]) -> Changes:
     """Results of 16 bits whose digits are made whole numbers by a function."""
     cut = {}
-    for name, one, dtype in zip(Grads._fields, call.true, call.case.output_dtypes, strict=True):
+    for name, dtype in call.case.output_dtypes.items():
         if dtype in DIGITS and name in names:
-            mantissa, exponent = np.frexp(one.astype(np.float32).astype(np.float64))
+            mantissa, exponent = np.frexp(getattr(call.true, name).astype(np.float32).astype(np.float64))
             cut[name] = np.ldexp(whole(np.ldexp(mantissa, DIGITS[dtype])), exponent - DIGITS[dtype])
     return cut or None
 
@@ -161,7 +161,7 @@ def truncated(call: ExactCase, *names: str) -> Changes:
 
 def half_away(call: ExactCase) -> Changes:
     """Ties rounded away from zero."""
-    return _cut(call, Grads._fields, lambda one: np.copysign(np.floor(np.abs(one) + 0.5), one))
+    return _cut(call, Grads._fields, lambda item: np.copysign(np.floor(np.abs(item) + 0.5), item))
 
 
 def _flushed(array: Array, dtype: str) -> Array:
@@ -170,20 +170,20 @@ def _flushed(array: Array, dtype: str) -> Array:
 
 def flushed_results(call: ExactCase, *names: str) -> Changes:
     """What is smaller than the smallest normal number of its dtype is zero."""
-    outputs = zip(Grads._fields, call.true, call.case.output_dtypes, strict=True)
-    made = {name: _flushed(one, dtype) for name, one, dtype in outputs if not names or name in names}
-    return made if any((made[name] != getattr(call.true, name)).any() for name in made) else None
+    dtypes = {name: dtype for name, dtype in call.case.output_dtypes.items() if not names or name in names}
+    flushed = {name: _flushed(getattr(call.true, name), dtype) for name, dtype in dtypes.items()}
+    return flushed if any((flushed[name] != getattr(call.true, name)).any() for name in flushed) else None
 
 
 def flushed_inputs(call: ExactCase) -> Changes:
-    made = {}
+    changed = {}
     for name in ("dy", "x", "gamma"):
         if (array := getattr(call.inputs, name)) is not None:
-            one = wide(array)
-            made[name] = _flushed(one, np.asarray(array).dtype.name)
-            if (made[name] == one).all():
-                del made[name]
-    return made or None
+            exact = wide(array)
+            changed[name] = _flushed(exact, np.asarray(array).dtype.name)
+            if (changed[name] == exact).all():
+                del changed[name]
+    return changed or None
 
 
 # The families: the last part of the table.
@@ -191,7 +191,7 @@ def flushed_inputs(call: ExactCase) -> Changes:
 BOTH = ("bfloat16", "float16")
 DTYPES = each(dtype=BOTH)
 IN_FORMATS = tuple(
-    {"format": one, "digits": f", {FORMATS[one][0]} digits" if one in FORMATS else ""} for one in (*FORMATS, *FP8)
+    {"format": name, "digits": f", {FORMATS[name][0]} digits" if name in FORMATS else ""} for name in (*FORMATS, *FP8)
 )
 PARTS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)  # of the rows: what torch makes of so many threads
 BLOCKS = each(dtype=BOTH, block=(32, 64, 128, 256))

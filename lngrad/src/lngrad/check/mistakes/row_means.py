@@ -27,7 +27,7 @@ def _is_usable(fit: Fit, rows: int, columns: int = MIN_ELEMENTS) -> bool:
 def _marked(t: Terms, which: tuple[int, ...]) -> str:
     """The right formula, with some of its means marked as others."""
     names = enumerate(("mean_dxhat", "mean_dxhat_xhat"))
-    return t.dx_text(*(f"**{name}**" if one in which else name for one, name in names))
+    return t.dx_text(*(f"**{name}**" if place in which else name for place, name in names))
 
 
 def partial_means(fit: Fit) -> Explanation | None:
@@ -35,14 +35,14 @@ def partial_means(fit: Fit) -> Explanation | None:
     t = fit.terms
     if not _is_usable(fit, rows=1, columns=4) or fit.explains(t.dx()):
         return None
-    A, means = tuple(one / t.N for one in t.averaged), [one[:, 0] for one in _recovered(fit)[0]]
+    A, means = tuple(product / t.N for product in t.averaged), [product[:, 0] for product in _recovered(fit)[0]]
     for which, label, sum_name in (((1,), f"{LABELS[1]} takes", "mean_dxhat_xhat"), ((0,), f"{LABELS[0]} takes", "mean_dxhat"),
                                    ((0, 1), "means take", "both means")):  # fmt: skip
 
         def fits(w: Array, which: tuple[int, ...] = which) -> bool:
-            return fit.explains(t.dx(*((A[one] @ w)[:, None] if one in which else None for one in (0, 1))))
+            return fit.explains(t.dx(*((A[array] @ w)[:, None] if array in which else None for array in (0, 1))))
 
-        of_these, b = (np.concatenate([both[one] for one in which]) for both in (A, means))
+        of_these, b = (np.concatenate([both[place] for place in which]) for both in (A, means))
         if (weights := recover_weights(of_these, b, fits)) is not None:
             found = weighted(sum_name, "column", weights)
             name = f"part of the columns in the {label.rpartition(' ')[0]}"
@@ -60,17 +60,17 @@ def tiled_means(fit: Fit) -> Explanation | None:
             return None
         starts = np.arange(0, t.N, tile)
         sizes = np.diff(np.append(starts, t.N))
-        sums = [np.add.reduceat(one, starts, axis=1) for one in t.averaged]
-        for name, text, made in (
-            ("means of each tile", f"are those of the tile of {tile} columns alone", [one / sizes for one in sums]),
+        sums = [np.add.reduceat(product, starts, axis=1) for product in t.averaged]
+        for name, text, means in (
+            ("means of each tile", f"are those of the tile of {tile} columns alone", [sum_ / sizes for sum_ in sums]),
             ("sums of a tile for the row's", f"have the sums of the tile of {tile} columns alone, divided by N: the tiles' "
-             "sums are not added up", [one / t.N for one in sums]),
+             "sums are not added up", [sum_ / t.N for sum_ in sums]),
             ("sums up to the tile", f"have the sums of the columns up to the end of the tile of {tile}: dx is computed before "
-             "the sums are complete", [np.cumsum(one, axis=1) / t.N for one in sums]),
+             "the sums are complete", [np.cumsum(sum_, axis=1) / t.N for sum_ in sums]),
             ("unweighted means of chunks", f"are averages over chunks of {tile} columns, of which the last is shorter: weight "
-             "each by its size", [row_mean(one / sizes) * np.ones_like(one) for one in sums]),
+             "each by its size", [row_mean(sum_ / sizes) * np.ones_like(sum_) for sum_ in sums]),
         ):  # fmt: skip
-            if fit.explains(t.dx(*(np.repeat(one, sizes, axis=1) for one in made))):
+            if fit.explains(t.dx(*(np.repeat(mean, sizes, axis=1) for mean in means))):
                 formula = fit.terms.dx_text(f"**mean_tile_{tile}(dxhat)**", f"**mean_tile_{tile}(dxhat·xhat)**")
                 return fit.explanation(name, f"the two row means {text}.", formula)
     return None
@@ -82,20 +82,20 @@ def of_other_rows(fit: Fit) -> Explanation | None:
     if found is None:
         return None
     compared = zip(found[0], t.means, found[1], strict=True)
-    off = [(np.abs(one - right) > SLACK * near)[:, 0] for one, right, near in compared]
+    off = [(np.abs(mean - right) > SLACK * near)[:, 0] for mean, right, near in compared]
     for which, label in WHICH:
-        wrong = np.any([off[one] for one in which], axis=0)
+        wrong = np.any([off[name] for name in which], axis=0)
         number = wrong.sum()
         if number < 2:
             continue
 
         def may_use(row: int, which: tuple[int, ...] = which) -> Array:
-            near = [np.abs(t.means[one] - found[0][one][row])[:, 0] <= SLACK * found[1][one][row] for one in which]
+            near = [np.abs(t.means[name] - found[0][name][row])[:, 0] <= SLACK * found[1][name][row] for name in which]
             return np.asarray(np.all(near, axis=0))
 
         for text, whose in maps_through(np.flatnonzero(wrong), may_use, t.lead, "row"):
             used = np.where(wrong, whose, np.arange(t.M))
-            if fit.explains(t.dx(*(right[used] if one in which else right for one, right in enumerate(t.means)))):
+            if fit.explains(t.dx(*(right[used] if mean in which else right for mean, right in enumerate(t.means)))):
                 rows = "all rows" if number == t.M else f"{number} of {t.M} rows"
                 sentence = f"{rows} take the {label} {text}: it is not the row's own."
                 return fit.explanation(f"{label} of other rows", sentence, _marked(t, which))
@@ -107,10 +107,10 @@ def narrow_means(fit: Fit) -> Explanation | None:
     found = _other_means(fit, rows=4)
     if found is None or fit.explains(fit.terms.dx()):
         return None
-    there = [*zip(*found, strict=True)][0 if fit.terms.normalization.centred else 1 :]
+    means = [*zip(*found, strict=True)][0 if fit.terms.normalization.centred else 1 :]
     for dtype in ("bfloat16", "float16", "float32"):
         for what, times in (("sums", fit.terms.N), ("means", 1)):
-            if all(_on_grid(one * times, near * times, dtype) for one, near in there):
+            if all(_on_grid(mean * times, near * times, dtype) for mean, near in means):
                 wider = "float64" if dtype == "float32" else "float32"
                 text = f"are numbers of {dtype} in every row, and off: add them up, and keep them, in {wider}"
                 formula = fit.terms.dx_text(f"**{dtype}(mean_dxhat)**", f"**{dtype}(mean_dxhat_xhat)**")
@@ -159,11 +159,11 @@ def describe_means(fit: Fit) -> str | None:
     if found is None:
         return None
     (got, known), rights = found, fit.terms.means
-    second_alone, first_alone = (_obeys(fit, one, known) for one in ((rights[0], got[1]), (got[0], rights[1])))
+    second_alone, first_alone = (_obeys(fit, array, known) for array in ((rights[0], got[1]), (got[0], rights[1])))
     wrong = [1] if second_alone else [0] if first_alone else [0, 1]
     texts = []
-    for one in wrong:
-        row = int(np.argmax(np.abs(got[one] - rights[one])))
-        values = f"in row {row} it is {got[one][row, 0]:.4g}, and should be {rights[one][row, 0]:.4g}"
-        texts.append(f"the {LABELS[one]} ({values})")
+    for name in wrong:
+        row = int(np.argmax(np.abs(got[name] - rights[name])))
+        values = f"in row {row} it is {got[name][row, 0]:.4g}, and should be {rights[name][row, 0]:.4g}"
+        texts.append(f"the {LABELS[name]} ({values})")
     return f"the formula is right, but for {' and '.join(texts)}: look at what these row sums take, divide by and are kept in"

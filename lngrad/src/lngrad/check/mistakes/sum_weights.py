@@ -129,7 +129,7 @@ def _periodic(A: Array, b: Array) -> Iterator[Array]:
     best: list[tuple[float, int, Array]] = []
     index = np.arange(terms)
     whole = A.sum(1)
-    for block in (one for one in BLOCKS if 2 * one <= terms):
+    for block in (size for size in BLOCKS if 2 * size <= terms):
         phases = ((period, phase) for period in PERIODS for phase in range(min(period, -(-terms // block))))
         for period, phase in phases:
             chosen = (index // block) % period == phase
@@ -138,7 +138,7 @@ def _periodic(A: Array, b: Array) -> Iterator[Array]:
                 left = float(np.square(value * part + rest * (whole - part) - b).sum())
                 if np.isfinite(left):
                     best.append((left, len(best), np.where(chosen, value, rest)))
-        best = sorted(best, key=lambda one: one[:2])[:3]
+        best = sorted(best, key=lambda item: item[:2])[:3]
     yield from (weights for _, _, weights in best)
 
 
@@ -220,17 +220,17 @@ def maps_through(places: Array, may_use: Callable[[int], Array], dims: Shape, wh
         places: Those that use another's; they are counted over dims.
         may_use: Which of all places one of them may use.
     """
-    some = places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)].tolist()
-    sources = {place: {*np.flatnonzero(may_use(place)).tolist()} - {place} for place in some}
+    chosen = places[np.linspace(0, len(places) - 1, min(LOOKED_AT, len(places))).astype(int)].tolist()
+    sources = {place: {*np.flatnonzero(may_use(place)).tolist()} - {place} for place in chosen}
     if not sources or not all(sources.values()):
         return
     index = np.arange(math.prod(dims))
     yield from _all_of_one(sources, index, what)
     yield from _shifted(sources, index, what)
-    for text, one in chain(_in_blocks(index, what), _transposed(index, dims, what), _modulo(sources, index, what),
+    for text, members in chain(_in_blocks(index, what), _transposed(index, dims, what), _modulo(sources, index, what),
                            _strided(index, what)):  # fmt: skip
-        if all(int(one[place]) in sources[place] for place in some):
-            yield text, one
+        if all(int(members[place]) in sources[place] for place in chosen):
+            yield text, members
 
 
 Sources = dict[int, set[int]]  # of a few places, those that each may use
@@ -245,9 +245,11 @@ def _all_of_one(sources: Sources, index: Array, what: str) -> Rules:
 
 def _shifted(sources: Sources, index: Array, what: str) -> Rules:
     size = len(index)
-    offsets = set.intersection(*({(place - one) % size for one in ones} for place, ones in sources.items()))
+    offsets = set.intersection(*({(place - source) % size for source in ones} for place, ones in sources.items()))
     wraps = any(place - offset < 0 for place in sources for offset in offsets)
-    for offset in sorted((one - size if wraps and 2 * one > size else one for one in offsets), key=abs)[:MAX_RULES]:
+    for offset in sorted((offset_ - size if wraps and 2 * offset_ > size else offset_ for offset_ in offsets), key=abs)[
+        :MAX_RULES
+    ]:
         text = f"of the {what} {abs(offset)} {'before' if offset > 0 else 'after'}"
         yield text, np.clip(index - offset, 0, size - 1)
         yield text, (index - offset) % size
@@ -261,13 +263,13 @@ def _transposed(index: Array, dims: Shape, what: str) -> Rules:
     """An array that is read as if its dimensions were reversed."""
     if sum(length > 1 for length in dims) > 1:
         text = f"of the {what} at its place in the transposed dimensions {'×'.join(map(str, dims))}"
-        yield from ((text, index.reshape(one).T.reshape(-1)) for one in dict.fromkeys((dims, dims[::-1])))
+        yield from ((text, index.reshape(fromkey).T.reshape(-1)) for fromkey in dict.fromkeys((dims, dims[::-1])))
 
 
 def _modulo(sources: Sources, index: Array, what: str) -> Rules:
     """After how many places an index may begin anew, powers of two first."""
     possible = range(2, max(sources) + 1)
-    counts = [one for one in possible if all(place % one in ones for place, ones in sources.items())]
+    counts = [count for count in possible if all(place % count in ones for place, ones in sources.items())]
     counts.sort(key=lambda count: count & (count - 1) != 0)
     yield from ((f"of the {what} modulo {count}", index % count) for count in counts[:MAX_RULES])
 

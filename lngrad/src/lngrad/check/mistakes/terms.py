@@ -78,7 +78,9 @@ class Terms:
 
     def dx(self, first: Array | None = None, second: Array | None = None) -> Array:
         """dx with other row means, of a shape that broadcasts to (rows, N)."""
-        first, second = (right if one is None else one for one, right in zip((first, second), self.means, strict=True))
+        first, second = (
+            right if mean is None else mean for mean, right in zip((first, second), self.means, strict=True)
+        )
         return np.asarray(self.rstd * (self.dxhat - first - self.xhat * second) + self.dtotal)
 
     def with_xhat(self, xhat: Array, rstd: Array | None = None) -> dict[str, Array]:
@@ -107,8 +109,8 @@ def terms_of(inputs: Inputs) -> Terms:
     M = math.prod(lead)
     dy, xhat, dxhat, rstd = gradient_terms(inputs)
     gamma = inputs.normalization.scale(np.ones(N) if inputs.gamma is None else wide(inputs.gamma))
-    dy, x, xhat, dxhat = (one.reshape(M, N) for one in (dy, wide(inputs.total), xhat, dxhat))
-    mean, rstd = (one.reshape(M, 1) for one in (wide(inputs.mean), rstd))
+    dy, x, xhat, dxhat = (array.reshape(M, N) for array in (dy, wide(inputs.total), xhat, dxhat))
+    mean, rstd = (array.reshape(M, 1) for array in (wide(inputs.mean), rstd))
     return Terms(
         dy, x, xhat, dxhat, gamma.reshape(1, N), mean, rstd, tuple(lead), inputs.normalized_shape,
         0.0 if inputs.dtotal is None else wide(inputs.dtotal).reshape(M, N), inputs.normalization,
@@ -124,10 +126,10 @@ def narrowed(array: Array, dtype: str) -> Array:
     return array.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
 
 
-def without_nan(made: Array, true: Array) -> Array:
+def without_nan(array: Array, true: Array) -> Array:
     """An infinity for a NaN that stands for no memory's contents: it must be in a result to explain it."""
     with np.errstate(all="ignore"):
-        return np.where(np.isnan(made) & np.isfinite(true), np.inf, made) if np.isnan(np.sum(made)) else made
+        return np.where(np.isnan(array) & np.isfinite(true), np.inf, array) if np.isnan(np.sum(array)) else array
 
 
 def row_mean(array: Array) -> Array:
@@ -252,7 +254,7 @@ class Choices:
         self.inner = {"xhat": xhat, **centred, "x": terms.x}
         self.outer = {
             "": np.ones((1, 1)), "rstd·": rstd, "1/rstd·": 1 / rstd, "γ·": gamma,
-            **{f"{name}·": one for name, one in self.inner.items()}, "rstd·xhat·": rstd * xhat, "γ·xhat·": gamma * xhat,
+            **{f"{name}·": factor for name, factor in self.inner.items()}, "rstd·xhat·": rstd * xhat, "γ·xhat·": gamma * xhat,
         }  # fmt: skip
         powers = ("rstd·", "1/rstd·")
         once_more = self.factors if len(self.factors) > 1 else ()
@@ -292,28 +294,33 @@ def candidates(
     for scale, of, means in product(SCALES, factors, over):
         shared = (*["of"] * (of != "dxhat"), *["over"] * (means != "row"))
         found.append(Candidate(scale, made_of(of, means), len(shared) + (scale != "rstd"), shared))
-    found = [one for one in found if one.cost <= depth]
+    found = [found_formula for found_formula in found if found_formula.cost <= depth]
     found += [
-        Candidate(base.scale, _with(base.terms, place, one), base.cost + 1, base.shared)
+        Candidate(base.scale, _with(base.terms, place, option), base.cost + 1, base.shared)
         for base in found if base.cost < depth
-        for place, right in enumerate(base.terms) for one in options[place] if one != right
+        for place, right in enumerate(base.terms) for option in options[place] if option != right
     ]  # fmt: skip
     if depth >= 2:
-        others = [[one for one in some if one != right] for some, right in zip(options, RIGHT_TERMS, strict=True)]
+        others = [[term for term in terms if term != right] for terms, right in zip(options, RIGHT_TERMS, strict=True)]
         found += [
-            Candidate("rstd", _with(_with(RIGHT_TERMS, place, changed), other, one), 2)
+            Candidate("rstd", _with(_with(RIGHT_TERMS, place, changed), other, term), 2)
             for place, second_places in ((1, (0, 2)), (2, (0,)))
-            for changed, other in product(others[place], second_places) for one in others[other]
+            for changed, other in product(others[place], second_places) for term in others[other]
         ]  # fmt: skip
     number = {term: n for n, term in enumerate(chain(*options))}
     groups: dict[str, list[Candidate]] = {}
-    for one in sorted(found, key=lambda one: one.cost):
-        groups.setdefault(one.scale, []).append(one)
+    for candidate in sorted(found, key=lambda candidate: candidate.cost):
+        groups.setdefault(candidate.scale, []).append(candidate)
     return [
-        (scale, some, np.array([[*map(number.get, one.terms)] for one in some]), np.array([one.cost for one in some]))
-        for scale, some in groups.items()
+        (
+            scale,
+            group,
+            np.array([[*map(number.get, found_formula.terms)] for found_formula in group]),
+            np.array([found_formula.cost for found_formula in group]),
+        )
+        for scale, group in groups.items()
     ]
 
 
-def _with(terms: Terms3, place: int, one: Term) -> Terms3:
-    return (*terms[:place], one, *terms[place + 1 :])
+def _with(terms: Terms3, place: int, term: Term) -> Terms3:
+    return (*terms[:place], term, *terms[place + 1 :])

@@ -37,19 +37,19 @@ def _escape(text: str) -> str:
 def write_certificate_html(path: Path, certificate: Certificate) -> None:
     """One page: properties by group, counter-examples, and the trees drawn."""
     parts = []
-    for group, members in groupby(certificate.measured, key=lambda one: one.group):
+    for group, members in groupby(certificate.measured, key=lambda item: item.group):
         parts.append(f"<h2>{_escape(group)}</h2><table>")
-        for one in members:
-            mark = "" if one.holds is None else "holds" if one.holds else "fails"
-            trials = f"<small>{one.trials:,} trials</small>" if one.trials else ""
-            example = f"<div class=example>{_escape(one.counterexample)}</div>" if one.counterexample else ""
-            tree = (one.facts or {}).get("tree")
+        for member in members:
+            mark = "" if member.holds is None else "holds" if member.holds else "fails"
+            trials = f"<small>{member.trials:,} trials</small>" if member.trials else ""
+            example = f"<div class=example>{_escape(member.counterexample)}</div>" if member.counterexample else ""
+            tree = (member.facts or {}).get("tree")
             drawn = f"<details><summary>the tree</summary>{_drawn(tree)}</details>" if isinstance(tree, str) else ""
             parts.append(
-                f"<tr><th>{_escape(one.name)}<td class='{mark}'>{_escape(one.answer)} {trials}{example}{drawn}"
+                f"<tr><th>{_escape(member.name)}<td class='{mark}'>{_escape(member.answer)} {trials}{example}{drawn}"
             )
         parts.append("</table>")
-    head = " · ".join(_escape(one) for one in (certificate.name, certificate.version, certificate.norm) if one)
+    head = " · ".join(_escape(array) for array in (certificate.name, certificate.version, certificate.norm) if array)
     body = "".join(parts)
     write_text(
         path,

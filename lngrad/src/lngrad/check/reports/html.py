@@ -52,7 +52,12 @@ def write_report(
         left_out=len(failed) - min(len(failed), MAX_DETAILED),
         counts={status: counts.get(status, 0) for status in ("passed", "failed", "skipped")},
         mistakes=tally(failed),
-        sentences={name: one.sentence for one in failed if one.mistake for name in (kind_of(one.mistake), one.mistake)},
+        sentences={
+            name: result.sentence
+            for result in failed
+            if result.mistake
+            for name in (kind_of(result.mistake), result.mistake)
+        },
         options=options,
         meaning=meaning(options.standard),
         seconds=seconds,
@@ -63,9 +68,9 @@ def write_report(
         anchor={id(result): f"case-{number}" for number, result in enumerate(failed)},
         id=id,
         changed=changed,
-        formula=lambda one: Markup(formula_html(one)),
-        right=lambda one: Markup(f"{_named(one.output)} = {_typeset(one.right)}"),
-        strip=lambda one: Markup(strip(one)),
+        formula=lambda item: Markup(formula_html(item)),
+        right=lambda item: Markup(f"{_named(item.output)} = {_typeset(item.right)}"),
+        strip=lambda item: Markup(strip(item)),
     )
     write_text(path, text)
 

@@ -110,15 +110,15 @@ def write_sarif(path: Path, run: Run, impl: str) -> None:
     module = impl.rpartition(":")[0]
     file = Path(module if module.endswith(".py") else module.replace(".", "/") + ".py")
     uri = file.as_posix() if file.is_file() and not file.is_absolute() else None
-    names = sorted({one.mistake or "unexplained" for one in run.results if one.status == "failed"})
+    names = sorted({result.mistake or "unexplained" for result in run.results if result.status == "failed"})
     results = [
         {
-            "ruleId": code_of(one.mistake) or one.mistake or "unexplained", "level": "error",
-            "message": {"text": printable(f"{one.facts}: {one.reason}. {one.sentence} {one.command}")},
-            "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri or Path(one.source.partition(":")[0]).name},
+            "ruleId": code_of(result.mistake) or result.mistake or "unexplained", "level": "error",
+            "message": {"text": printable(f"{result.facts}: {result.reason}. {result.sentence} {result.command}")},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri or Path(result.source.partition(":")[0]).name},
                                                 "region": {"startLine": 1}}}],
         }
-        for one in run.results if one.status == "failed"
+        for result in run.results if result.status == "failed"
     ]  # fmt: skip
     rules = [{"id": code_of(name) or name, "shortDescription": {"text": name}} for name in names]
     driver = {"name": "lngrad check", "version": lngrad.__version__, "rules": rules}
@@ -159,7 +159,7 @@ def read_journal(path: Path, digest: str | None = None) -> dict[str, CaseResult]
 
 def seed_of(results: Iterable[CaseResult], otherwise: int) -> int:
     """The seed of an earlier run's results, or another if there are none."""
-    seeds = (re.search(r" --seed (\d+)", one.command) for one in results)
+    seeds = (re.search(r" --seed (\d+)", result.command) for result in results)
     return next((int(found[1]) for found in seeds if found), otherwise)
 
 
@@ -178,7 +178,7 @@ def write_junit(path: Path, results: Sequence[CaseResult], impl: str) -> None:
     """One test case a case; a failure has the reason as its message, diagnosis and command as its text."""
 
     def under(parent: ElementTree.Element, kind: str, **facts: object) -> ElementTree.Element:
-        return ElementTree.SubElement(parent, kind, {name: printable(str(one)) for name, one in facts.items()})
+        return ElementTree.SubElement(parent, kind, {name: printable(str(fact)) for name, fact in facts.items()})
 
     counts, seconds = Counter(result.status for result in results), sum(result.seconds for result in results)
     whole = ElementTree.Element("testsuites")

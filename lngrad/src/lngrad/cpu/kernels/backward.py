@@ -229,7 +229,7 @@ def add(acc, target, source, n):
 
 @inlined
 def sums_of_columns(has_dbeta):
-    """How many sums a column has: dgamma, and perhaps dbeta."""
+    """The number of sums of a column: dgamma, and perhaps dbeta."""
     if has_dbeta is None:
         return 1
     return 2

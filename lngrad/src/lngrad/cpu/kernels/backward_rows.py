@@ -110,7 +110,7 @@ def close_means(acc, mean, memory, count, N):
 
 @unless_none(1)
 def close_rests(acc, mean, rstd, memory, count, N, completes, gamma):
-    """What the xhat of rows lost with their mean; and with gamma mean_dxhat_xhat, which lacks as much."""
+    """The errors of the rows' xhat from rounding their mean; and with gamma mean_dxhat_xhat, which lacks as much."""
     losts = vector_at(acc, memory, LOST)
     if completes == 0:
         for r in range(0, count, LANES):
@@ -250,7 +250,7 @@ def in_cache(ahead, dtotal):
 
 @inlined
 def long_columns(mixed, n):
-    """How many of n columns long steps may take."""
+    """The number of columns, of n, that long steps may take."""
     return n if mixed is None else mixed
 
 
@@ -276,8 +276,8 @@ def row_pass(storage, acc, gamma, dgamma_at, dbeta_at, rows, count, n, mixed, ah
         count: How many rows.
         mixed: So many columns of gamma and of the column sums are in the order of load_mixed, and n is a multiple of LANES if
             any are; None: none are.
-        ahead: How many rows on those lie that are fetched; None or 0: nothing is.
-        to_result: Beside them, how many rows on the lines of dx lie that are fetched to be written; 0: none are.
+        ahead: Prefetch distance in rows; None or 0: off.
+        to_result: Prefetch-for-write distance of dx in rows; 0: off.
         streaming: Whether dx goes past the caches.
     """
     tail, last = n % LANES, n - LANES

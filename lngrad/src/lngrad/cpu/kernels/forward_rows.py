@@ -278,7 +278,7 @@ def has_mixed(mixed):
 
 @inlined
 def columns_to_line(storage, x, y, N, mixed, streaming):
-    """How many columns of a row's y lie before its first cache line; 0 if they need not be treated apart.
+    """The number of columns of a row's y before its first cache line; 0 if they need not be treated apart.
 
     A store across two lines costs as much as two. Not in place, where the overlap would be read after it was written; nor where
     groups must begin where gamma's do.

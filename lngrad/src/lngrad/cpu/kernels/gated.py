@@ -26,7 +26,7 @@ Span = namedtuple("Span", "rows ahead a gate to other dgate")
 
 @inlined
 def take(storage, address, kind, j, count):
-    """As many columns as load_columns has, or the last `count` < LANES."""
+    """Load as many columns as load_columns does, or the last `count` < LANES."""
     if count is None:
         return load_columns(storage, kind, address, j)
     return gather(storage, address, j, 1, count)

@@ -179,7 +179,7 @@ def packed_rows(record, address, stride, table, start, block, place, scratch):
 
 @inlined
 def place_of(address, stride, table, start, place, scratch):
-    """Where results of rows from `start` on are written; 0 where there are none."""
+    """The address of the results of rows from `start` on; 0 where there are none."""
     if table != 0:
         return scratch + place * stride
     return address if address == 0 else address + start * stride

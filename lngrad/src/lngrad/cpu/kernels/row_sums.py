@@ -51,7 +51,7 @@ def vector_at(acc, memory, number):
 
 @inlined
 def segment_columns(N, j):
-    """How many columns the segment has that begins at column j: the last one is the longest, up to 2·SEGMENT - 1."""
+    """The number of columns of the segment that begins at column j: the last one is the longest, up to 2·SEGMENT - 1."""
     return SEGMENT if N - j >= 2 * SEGMENT else N - j
 
 
@@ -63,7 +63,7 @@ def block_count(N):
 
 @inlined
 def block_columns(N, block):
-    """How many columns a block has: it is a subtree of its row, so its sums are partial sums of the row."""
+    """The number of columns of a block: it is a subtree of its row, so its sums are partial sums of the row."""
     start = block * BLOCK_SEGMENTS * SEGMENT
     return N - start if block == block_count(N) - 1 else BLOCK_SEGMENTS * SEGMENT
 
@@ -114,7 +114,7 @@ def load_in(storage, paired, address, j):
 
 @unless_none(0)
 def mixed_from(mixed, j, n):
-    """How many of the n columns from column j on are mixed."""
+    """The number of mixed columns among the n from column j on."""
     return min(max(mixed - j, 0), n)
 
 
@@ -309,7 +309,7 @@ def row_from(storage, row, j):
 
 @inlined
 def chosen_sums(sums, wants_sums, wants_squares):
-    """None in place of what is not wanted."""
+    """The sums that are wanted, None in place of the others."""
     return or_none(wants_sums, sums[0]), or_none(wants_squares, sums[1])
 
 

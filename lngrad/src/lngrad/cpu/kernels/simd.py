@@ -241,7 +241,7 @@ def evens_first(columns):
 
 
 def evens_back(columns):
-    """Where each column lies in that order."""
+    """The place of each column in that order."""
     order = evens_first(columns)
     return [order.index(column) for column in range(columns)]
 
@@ -337,7 +337,7 @@ def _is_paired(storage, kind):
 
 
 def columns_of(acc, kind):
-    """How many columns: eight where `kind` is None's, else a step of sums in `acc`."""
+    """The number of columns: eight where `kind` is None's, else a step of sums in `acc`."""
     return LANES if kind == types.none else STEP[acc, kind]
 
 
@@ -349,7 +349,7 @@ def rows_of_line(builder, storage):
 
 @lowered(types.int64)
 def step_of(builder, acc, kind):
-    """How many columns load_columns has."""
+    """The number of columns of load_columns."""
     return ir.Constant(I64, columns_of(acc, kind))
 
 
@@ -535,7 +535,7 @@ def store_word(builder, address, index, value):
 
 @lowered(lambda storage, mixed: types.int64 if storage == types.uint16 else types.none)
 def mixed_of(builder, storage, mixed):
-    """How many columns of a row are in the order of load_mixed; None for a storage that has one order alone."""
+    """The number of columns of a row in the order of load_mixed; None for a storage that has one order alone."""
     return mixed if storage == types.uint16 else None
 
 

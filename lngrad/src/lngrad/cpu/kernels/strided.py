@@ -182,13 +182,13 @@ def scatter_tile(builder, outer, inner, kind, base, offsets, packed, row_bytes):
 
 @inlined
 def columns_of(table):
-    """Where the columns' offsets begin."""
+    """The address of the columns' offsets."""
     return table + 8 * (1 + 2 * word(table, 0))
 
 
 @plain
 def row_offset(table, i):
-    """Of row i, in bytes."""
+    """The offset of row i, in bytes."""
     offset = 0
     for dim in range(word(table, 0)):
         size = word(table, 1 + 2 * dim)
@@ -199,7 +199,7 @@ def row_offset(table, i):
 
 @plain
 def rows_beside(table, i, most):
-    """How many rows, `most` at most, are one innermost step apart from row i on."""
+    """The number of rows, `most` at most, that are one innermost step apart from row i on."""
     return min(most, word(table, 1) - i % word(table, 1)) if word(table, 0) > 0 else 1
 
 
@@ -269,7 +269,7 @@ def copy_row(outer, inner, back, row, columns, N, packed):
 
 @inlined
 def copy_columns(outer, inner, kind, back, row, j, packed):
-    """As many columns as copy_lanes takes, which follow each other."""
+    """Copy as many columns as copy_lanes does, which follow each other."""
     place, at = row + j * size_of(outer), packed + j * size_of(inner)
     if back is None:
         copy_lanes(outer, inner, kind, place, at)

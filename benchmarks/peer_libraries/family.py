@@ -6,27 +6,21 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from math import gcd
-from typing import Any, TypeAlias
 
 from lngrad.bench.cases import DTYPES, LAYERS, MODEL_SHAPES, MODULE_SHAPES, QUICK, QUICK_ROUNDS, Job, Settings
+from lngrad.bench.frameworks import EPS, Norm, Results, checked, step
 from lngrad.bench.measure import TurnClock
-from lngrad.bench.peers import CPU_PEERS, Contestants
-from lngrad.bench.runner import LNGRAD, Contest, Say, first_rows, random_arguments
+from lngrad.bench.runner import LNGRAD, Contest, Say, random_arguments
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import LAYER_NORM, RmsGrads
+from lngrad.core.problem import LAYER_NORM
 from lngrad.core.threads import get_num_threads
-from lngrad.support.addresses import as_numpy
-from lngrad.support.dtypes import to_torch
-from lngrad.testing import GradientError, check_grads
-from lngrad.typing import Array, Tensor
+from lngrad.testing import GradientError
+from lngrad.typing import Tensor
+from peer_libraries.rows import CPU_PEERS
 
-EPS = 1e-5
 # What lngrad.torch has a function for, and a scope of its own.
 TIMED = tuple(name for name, norm in NORMS.items() if norm.torch and name != "layer_norm")
-
-Results: TypeAlias = "tuple[Tensor, ...]"  # y, and the total where there is a residual
-Norm: TypeAlias = Callable[..., Results]  # of x, weight, bias, and residual or gate, the last two perhaps None
 
 
 def _ours(a: Arguments) -> Norm:
@@ -150,64 +144,6 @@ FORMULAS = {
 }  # fmt: skip
 
 
-def step(norm: Norm, a: Arguments, rows: int, forward: bool = False, device: str = "cpu") -> PreparedCall:
-    """A forward without derivatives of the first rows, or forward and backward with all gradients."""
-    import torch
-
-    torch.set_num_threads(get_num_threads())
-
-    def tensor(array: Array) -> Tensor:
-        return to_torch(array).to(device)
-
-    beta = a.beta if a.normalization.centred else None
-    added = a.residual if a.gate is None else a.gate
-    arrays = (a.x[..., :rows, :], a.gamma, beta, None if added is None else added[..., :rows, :])
-    given = [None if one is None else tensor(one).requires_grad_(not forward) for one in arrays]
-    wanted = [one for one in given if one is not None]
-    into = [tensor(one[..., :rows, :]) for one in (a.dy, a.dtotal) if one is not None]
-    if not forward:
-        return lambda: torch.autograd.grad(norm(*given), wanted, into)
-
-    def call() -> Results:
-        with torch.no_grad():
-            return norm(*given)
-
-    return call
-
-
-def checked(norm: Norm, a: Arguments, device: str = "cpu", aten: Callable[..., Any] | None = None) -> Norm:
-    """A norm of ours, whose gradients of the first rows are right, by statistics of aten's forward or by ours.
-
-    Raises:
-        GradientError: They are wrong.
-    """
-    inputs = first_rows(a)
-    if aten is not None:
-        x, gamma, beta = map(to_torch, (inputs.x, a.gamma, a.beta))
-        mean, rstd = map(as_numpy, aten(x, a.normalized_shape, gamma, beta, EPS)[1:])
-        inputs = replace(inputs, mean=mean, rstd=rstd)
-    grads = [grad.cpu() for grad in step(norm, a, inputs.x.shape[-2], device=device)()]
-    results = RmsGrads if a.gate is None and not a.normalization.centred else a.grads
-    check_grads(results(*grads[: len(results._fields)]), inputs)
-    return norm
-
-
-def overridden(a: Arguments) -> Contestants:
-    """torch.nn.functional's norm, in turns with lngrad's kernels behind aten and with aten's own; raises as checked."""
-    import torch
-
-    from lngrad.torch import override
-
-    with override():
-        call = step(checked(_torch(a), a, aten=torch.native_layer_norm), a, a.M)
-    return {LNGRAD: call, "torch": call}, {LNGRAD: override}
-
-
-def autograd(a: Arguments) -> Contestants:
-    """lngrad.torch's norm and torch.nn.functional's; raises as checked."""
-    return {LNGRAD: step(checked(_ours(a), a), a, a.M), "torch": step(_torch(a), a, a.M)}, {}
-
-
 def steps(job: Job, peers: Mapping[str, Implementation], device: str) -> tuple[dict[str, PreparedCall], dict[str, str]]:
     """Training steps of a small transformer whose norms patch() has replaced, with its own norms, and these compiled; versions.
 
@@ -229,11 +165,11 @@ def steps(job: Job, peers: Mapping[str, Implementation], device: str) -> tuple[d
     heads, tokens = job.N // 64 if job.N % 64 == 0 else 1, gcd(job.M, 1024)  # of a sequence
     layer = nn.TransformerEncoderLayer(job.N, heads, 4 * job.N, 0.0, batch_first=True, norm_first=True)
     layer.norm1, layer.norm2 = kind(job.N, EPS), kind(job.N, EPS)
-    made = nn.TransformerEncoder(layer, LAYERS, kind(job.N, EPS), enable_nested_tensor=False)
+    transformer = nn.TransformerEncoder(layer, LAYERS, kind(job.N, EPS), enable_nested_tensor=False)
     x, target = (torch.randn(job.M // tokens, tokens, job.N).to(device, getattr(torch, job.dtype)) for _ in range(2))
 
     def step_of(name: str) -> PreparedCall:
-        model = deepcopy(made).to(device, x.dtype)
+        model = deepcopy(transformer).to(device, x.dtype)
         if name == LNGRAD and patch(model) < 2 * LAYERS + 1:
             raise NotApplicable(f"model: patch() leaves {kind.__name__}")
         optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)

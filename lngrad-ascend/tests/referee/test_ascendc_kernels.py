@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from check_cases import make_case
 from lngrad.check.certify import sums
 from lngrad.check.implementations import find
 from lngrad.check.judge import Options, check_case
@@ -38,7 +39,7 @@ def kernel(tmp_path: Path):
     return changed
 
 
-def test_the_example_kernel_passes(make_case, kernel):
+def test_the_example_kernel_passes(kernel):
     result = check_case(make_case(lead=(21,), normalized=(64,)), Options(impl=kernel(), standard="exact"))
     assert result.status == "passed", result
     other = check_case(make_case(lead=(21,), normalized=(63,)), Options(impl=kernel()))
@@ -51,13 +52,13 @@ def test_the_example_kernel_passes(make_case, kernel):
     ("for (int64_t block = 1; block < GetBlockNum(); ++block)", "for (int64_t block = 2; block < GetBlockNum(); ++block)",
      "part of the rows in the column sums"),
 ])  # fmt: skip
-def test_a_wrong_kernel_is_failed_and_named(make_case, kernel, old, new, mistake):
+def test_a_wrong_kernel_is_failed_and_named(kernel, old, new, mistake):
     case = make_case(lead=(21,), normalized=(64,))
     result = check_case(case, Options(impl=kernel(old, new), standard="exact"))
     assert (result.status, result.mistake) == ("failed", mistake), result
 
 
-def test_a_broken_rule_of_the_device_is_a_failed_case_with_its_line(make_case, kernel):
+def test_a_broken_rule_of_the_device_is_a_failed_case_with_its_line(kernel):
     case = make_case(lead=(21,), normalized=(64,))
     wrong = kernel("DataCopy(gamma, gamma_, columns_);", "DataCopy(gamma, gamma_, columns_ - 4);")
     result = check_case(case, Options(impl=wrong))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lngrad.check.implementations import onednn
 from lngrad.core.problem import Forward, Grads
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Case, Inputs, check_forward, check_grads, make_inputs
+from peer_libraries import onednn
 
 needs_onednn = pytest.mark.skipif(onednn.why_not() is not None, reason=str(onednn.why_not()))
 
@@ -95,7 +96,7 @@ def torch_sum():
     import torch
     return float(torch.ones(1 << 20).sum())
 def onednn_mean():
-    from lngrad.check.implementations import onednn
+    from peer_libraries import onednn
     onednn.set_num_threads(2)
     x, one, y = np.full((4096, 64), 3, np.float32), np.ones(64, np.float32), np.empty((4096, 64), np.float32)
     mean, variance = np.empty(4096, np.float32), np.empty(4096, np.float32)
@@ -104,8 +105,11 @@ def onednn_mean():
 first, second = (torch_sum, onednn_mean) if sys.argv[1] == "torch" else (onednn_mean, torch_sum)
 print(first(), second(), first())
 """
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for order, expected in (("torch", "1048576.0 (3.0, 1.0) 1048576.0"), ("onednn", "(3.0, 1.0) 1048576.0 (3.0, 1.0)")):
-        done = subprocess.run([sys.executable, "-c", program, order], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", program, order], capture_output=True, text=True, timeout=120, env=paths
+        )
         assert done.stdout.strip() == expected, done.stderr
 
 

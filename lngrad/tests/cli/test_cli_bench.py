@@ -49,10 +49,10 @@ def bench() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
         process.stdin.close()
 
 
-def test_bench_writes_records_and_a_picture(tmp_path, bench):
-    records, picture = tmp_path / "records.jsonl", tmp_path / "picture.svg"
+def test_bench_writes_records(tmp_path, bench):
+    records = tmp_path / "records.jsonl"
     result = bench("--quick", "--rounds", 2, "--cases", "70x300,64x40", "--scopes", "kernel,forward,overhead",
-        "--dtypes", "float32", "--json", records, "--plot", picture,
+        "--dtypes", "float32", "--json", records,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in records.read_text().splitlines()]
@@ -67,45 +67,12 @@ def test_bench_writes_records_and_a_picture(tmp_path, bench):
         assert line["time_us"]["lngrad"]["minimum"] > 0
         assert line["ratio"]["torch"] > 0
         assert line["versions"]["torch"].startswith("2.13")
-    assert picture.read_text().startswith("<?xml")
     assert "70 × 300" in result.stdout
-
-
-def test_bench_times_the_family_beside_what_people_write(tmp_path, bench):
-    records = tmp_path / "records.jsonl"
-    result = bench("--norm", "add_rms_norm", "--quick", "--cases", "70x300", "--dtypes", "bfloat16", "--json", records,
-        "--peers", "separate,torch,llama",
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    lines = [json.loads(line) for line in records.read_text().splitlines()]
-    assert [(line["scope"], line["op"], line["norm"]) for line in lines] == [
-        ("forward", "forward", "add_rms_norm"),
-        ("autograd", "both", "add_rms_norm"),
-    ]
-    assert all(set(line["ratio"]) == {"separate", "torch", "llama"} for line in lines)
-    refused = bench("--norm", "deep_norm")
-    assert refused.returncode == 2
-    assert "--norm: expected one of layer_norm, rms_norm, " in refused.stderr
-
-
-def test_bench_times_gated_and_modulated_norms(tmp_path, bench):
-    for norm in ("gated_rms_norm", "rms_norm_of_gated", "modulated_layer_norm"):
-        records = tmp_path / norm
-        result = bench("--norm", norm, "--quick", "--cases", "64x72", "--dtypes", "bfloat16", "--json", records,
-            "--peers", "layer_norm,separate,torch,override,llama",
-        )  # fmt: skip
-        assert result.returncode == 0, result.stderr
-        lines = [json.loads(line) for line in records.read_text().splitlines()]
-        assert [(line["scope"], line["norm"]) for line in lines] == [("forward", norm), ("autograd", norm)]
-        apart = ["layer_norm", *["separate"] * norm.startswith("modulated")]  # nothing is separate there
-        assert all(set(line["ratio"]) == {"separate", "torch", "override", "llama"} - {*apart} for line in lines)
-        assert all(line["passed_over"] == apart for line in lines)
-        assert "layer_norm: it has neither a gate nor scales of samples" in " ".join(result.stdout.split())
 
 
 def test_bench_times_modules_forward_and_backward(tmp_path, bench):
     records = tmp_path / "records.jsonl"
-    result = bench("--quick", "--cases", "70x300", "--scopes", "override,autograd,model", "--dtypes", "float32,bfloat16",
+    result = bench("--quick", "--cases", "70x300", "--scopes", "override,autograd", "--dtypes", "float32,bfloat16",
         "--json", records,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -115,12 +82,9 @@ def test_bench_times_modules_forward_and_backward(tmp_path, bench):
         ("override", "bfloat16", "both"),
         ("autograd", "float32", "both"),
         ("autograd", "bfloat16", "both"),
-        ("model", "float32", "step"),
-        ("model", "bfloat16", "step"),
     ]
     for line in lines:
-        norms = 9 if line["scope"] == "model" else 1
-        assert line["bytes"] == norms * 5 * 70 * 300 * (4 if line["dtype"] == "float32" else 2)
+        assert line["bytes"] == 5 * 70 * 300 * (4 if line["dtype"] == "float32" else 2)
         assert set(line["time_us"]) == {"lngrad", "torch"}
 
 
@@ -147,7 +111,7 @@ def test_bench_goes_on_where_it_stopped(tmp_path):
         ("forward", 2),
     ]
     for line in lines:
-        assert {"torch", "onednn"} <= {*line["ratio"], *line.get("passed_over", ("onednn",))}
+        assert "torch" in line["ratio"]
         assert line["machine"]["instruction_sets"] or sys.platform != "linux"
     last = lngrad(*arguments)
     assert last.returncode == 0, last.stderr
@@ -162,16 +126,11 @@ def test_bench_goes_on_where_it_stopped(tmp_path):
         (("--cases", "0x4"), "cases: expected ROWSxCOLUMNS"),
         (
             ("--scopes", "all"),
-            "scopes: expected some of call, override, autograd, jax, model, kernel, forward, overhead, first_call,",
+            "scopes: expected some of call, override, autograd, kernel, forward, overhead, first_call,",
         ),
         (("--threads", "2,none"), "threads: expected positive numbers, for example 1,2, got 'none'"),
         (("--resume",), "resume: needs --json FILE, which has the records so far"),
         (("--dtypes", "int8"), "dtypes: expected some of float32, bfloat16, float16, got 'int8'"),
-        (("--scopes", "forward", "--plot", "none.svg"), "plot: expected kernel among the scopes, since it is what is"),
-        (
-            ("--peers", "nobody"),
-            "peers: expected some of torch, onednn, compile, jax, mindspore, onnxruntime, got 'nobody'",
-        ),
     ],
 )
 def test_bench_refuses_in_one_line(arguments, text):
@@ -179,19 +138,3 @@ def test_bench_refuses_in_one_line(arguments, text):
     assert result.exit_code == 2
     assert result.stderr.startswith(f"lngrad: --{text}")
     assert result.stderr.count("\n") == 1
-
-
-def test_bench_of_a_jitted_program(tmp_path):
-    pytest.importorskip("jax")
-    records = tmp_path / "records.jsonl"
-    arguments = "--quick", "--cases", "70x300", "--dtypes", "float32,bfloat16", "--scopes", "jax", "--json", records
-    result = lngrad("bench", *arguments)
-    assert result.returncode == 0, result.stderr
-    lines = [json.loads(line) for line in records.read_text().splitlines()]
-    assert [(line["scope"], line["op"], line["dtype"], line["bytes"]) for line in lines] == [
-        ("jax", "both", "float32", 5 * 4 * 70 * 300),
-        ("jax", "both", "bfloat16", 5 * 2 * 70 * 300),
-    ]
-    for line in lines:
-        assert line["ratio"]["jax"] > 0
-        assert set(line["versions"]) >= {"jax"}

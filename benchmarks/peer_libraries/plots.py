@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lngrad.bench.cases import Settings
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
@@ -43,6 +44,26 @@ def machine_name(line: Record) -> str:
     known = machine.get("instruction_sets", ["avx2"] if name in _AVX2 else [])
     widest = "AVX-512" if "avx512f" in known else "AVX2" if "avx2" in known else None
     return f"{name}, {widest}" if widest else name
+
+
+def check_plot(settings: Settings, drawn: str, reason: Callable[[str], str | None]) -> None:
+    """Refuse a picture without bars before a run, which may take long.
+
+    Args:
+        settings: Of the run.
+        drawn: The scope that is drawn.
+        reason: Why a peer cannot be compared with, or None.
+
+    Raises:
+        ValueError: There will be nothing to draw.
+    """
+    scopes = ",".join(settings.scopes)
+    if drawn not in settings.scopes:
+        raise ValueError(f"plot: expected {drawn} among the scopes, since it is what is drawn, got {scopes}")
+    reasons = {name: reason(name) for name in settings.peers}
+    if None not in reasons.values():
+        got = ", ".join(f"{name} ({why})" for name, why in reasons.items()) or "none"
+        raise ValueError(f"plot: expected a peer that can be compared with, got {got}")
 
 
 def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> None:

@@ -13,9 +13,7 @@ import torch
 
 import lngrad
 from lngrad.bench.cases import Job, Settings
-from lngrad.bench.family import FamilyBench, steps
 from lngrad.bench.measure import seconds_a_call
-from lngrad.bench.peers import CUDA_PEERS
 from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, prepared
 from lngrad.check.implementations import Arguments, Implementation, PreparedCall
 from lngrad.core import reference
@@ -30,6 +28,8 @@ from lngrad.testing import (
     error_shares,
 )
 from lngrad.typing import Array, Tensor
+from peer_libraries.family import FamilyBench, steps
+from peer_libraries.rows import CUDA_PEERS
 
 Prepare: TypeAlias = Callable[[Job, Arguments], PreparedCall]
 DeviceClock: TypeAlias = Callable[[PreparedCall, int], float]

@@ -91,11 +91,11 @@ class _OneDnn:
 
     @cached_property
     def engine(self) -> c_void_p:
-        return self.made("dnnl_engine_create", CPU, c_size_t(0))
+        return self.created("dnnl_engine_create", CPU, c_size_t(0))
 
     @cached_property
     def stream(self) -> c_void_p:
-        return self.made("dnnl_stream_create", self.engine, IN_ORDER)
+        return self.created("dnnl_stream_create", self.engine, IN_ORDER)
 
     def set_num_threads(self, threads: int) -> None:
         if hasattr(self.library, "omp_set_num_threads"):
@@ -109,7 +109,7 @@ class _OneDnn:
             text = STATUS[status] if status < len(STATUS) else f"status {status}"
             raise OneDnnError(f"{name.removeprefix('dnnl_')}: {text}")
 
-    def made(self, name: str, *arguments: Any) -> c_void_p:
+    def created(self, name: str, *arguments: Any) -> c_void_p:
         """What a function makes and writes to its first argument."""
         handle = c_void_p()
         self.call(name, byref(handle), *arguments)
@@ -125,24 +125,24 @@ class _OneDnn:
             raise OneDnnError(f"dtype: expected {', '.join(DATA_TYPES)}, got {array.dtype.name}")
         strides = (stride // array.itemsize for stride in array.strides)
         sizes = _Dimensions(*array.shape), DATA_TYPES[array.dtype.name], _Dimensions(*strides)
-        return self.made("dnnl_memory_desc_create_with_strides", array.ndim, *sizes)
+        return self.created("dnnl_memory_desc_create_with_strides", array.ndim, *sizes)
 
     def forward(
         self, x: c_void_p, y: c_void_p, rows: c_void_p, eps: float, flags: int = USE_SCALE | USE_SHIFT
     ) -> c_void_p:
         name = "dnnl_layer_normalization_forward_primitive_desc_create"
-        return self.made(name, self.engine, FORWARD_TRAINING, x, y, rows, c_float(eps), flags, None)
+        return self.created(name, self.engine, FORWARD_TRAINING, x, y, rows, c_float(eps), flags, None)
 
     def run(self, description: c_void_p, roles: dict[int, Array]) -> Run:
         """A primitive of a description, on the memory of arrays by what they are to it."""
         name = c_char_p()
         self.call("dnnl_primitive_desc_query", description, IMPLEMENTATION_NAME, 0, byref(name))
-        primitive = self.made("dnnl_primitive_create", description)
+        primitive = self.created("dnnl_primitive_create", description)
         self.call("dnnl_primitive_desc_destroy", description)
         arguments = (_Argument * len(roles))()
         for argument, (role, array) in zip(arguments, roles.items(), strict=True):
             shape = self.description(array)
-            memory = self.made("dnnl_memory_create", shape, self.engine, c_void_p(array.ctypes.data))
+            memory = self.created("dnnl_memory_create", shape, self.engine, c_void_p(array.ctypes.data))
             argument.role, argument.memory = role, memory.value
             self.call("dnnl_memory_desc_destroy", shape)
         execute, wait, stream = self.library.dnnl_primitive_execute, self.library.dnnl_stream_wait, self.stream
@@ -254,7 +254,7 @@ def backward(
     dnn = _onednn()
     dy_shape, x_shape, dx_shape, rows = map(dnn.description, (dy, x, dx, mean))
     hint = dnn.forward(x_shape, x_shape, rows, eps)
-    description = dnn.made(
+    description = dnn.created(
         "dnnl_layer_normalization_backward_primitive_desc_create",
         dnn.engine, BACKWARD, dx_shape, dy_shape, x_shape, rows, c_float(eps), USE_SCALE | USE_SHIFT, hint, None,
     )  # fmt: skip

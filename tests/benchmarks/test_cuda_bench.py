@@ -15,21 +15,22 @@ import pytest
 pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
+import typer  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+import bench as command  # noqa: E402
 import lngrad.torch  # noqa: E402
 from lngrad.api import execute  # noqa: E402
-from lngrad.bench import cuda, family, peers  # noqa: E402
 from lngrad.bench.cases import Job, Settings  # noqa: E402
 from lngrad.bench.runner import plan_of, prepared, run  # noqa: E402
 from lngrad.check.implementations import Arguments, Implementation, NotApplicable  # noqa: E402
-from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.commands import app  # noqa: E402
+from lngrad.cli import bench as cli  # noqa: E402
 from lngrad.core.problem import Problem  # noqa: E402
 from lngrad.gpu import plan as triton_gpu  # noqa: E402
 from lngrad.support.dtypes import bytes_of  # noqa: E402
 from lngrad.testing import GradientError  # noqa: E402
 from lngrad.torch import patch  # noqa: E402
+from peer_libraries import cuda, family, rows  # noqa: E402
 
 
 def interpreted(job: Job, t: Arguments) -> Any:
@@ -69,8 +70,11 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
     monkeypatch.setattr(command, "why_no_device", lambda: None)
     monkeypatch.setattr(command, "BUSY", 9)
-    arguments = ["bench", "--device", "cuda", "--scopes", "call,forward", "--cases", "6x40,3x96", "--dtypes", "float32"]
-    result = CliRunner().invoke(app, [*arguments, "--rounds", "2", "--json", str(records), "--plot", str(picture)])
+    monkeypatch.setattr(cli, "BUSY", 9)
+    arguments = ["--device", "cuda", "--scopes", "call,forward", "--cases", "6x40,3x96", "--dtypes", "float32"]
+    result = CliRunner().invoke(
+        command.app, [*arguments, "--rounds", "2", "--json", str(records), "--plot", str(picture)]
+    )
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     assert len(lines) == 4
@@ -103,20 +107,33 @@ def test_a_peer_that_fails_is_said_and_passed_over() -> None:
     def failing(t: Arguments) -> Any:
         raise RuntimeError("feature dim too large")
 
-    bench, said = faked(FakeClock()), []
-    bench.known_peers = {**peers.CUDA_PEERS, "compile": Implementation("compile", failing, needs="torch")}
+    bench, sentences = faked(FakeClock()), []
+    bench.known_peers = {**rows.CUDA_PEERS, "compile": Implementation("compile", failing, needs="torch")}
     settings = Settings(("call",), ("liger", "quack", "compile", "torch"), ("float32",), ((3, 20),), rounds=1)
-    (line,) = run(bench, settings, said.append)
+    (line,) = run(bench, settings, sentences.append)
     assert set(line["ratio"]) == {"torch"}
-    assert any("feature dim too large" in text for text in said)
-    assert any("not installed" in text for text in said)
+    assert any("feature dim too large" in text for text in sentences)
+    assert any("not installed" in text for text in sentences)
 
 
 def settings_of(scopes: str, cases: str, dtypes: str, peers: str, quick: bool) -> Settings:
-    return command.settings_of(cuda.CudaBench, scopes, cases, dtypes, peers, "", 15, quick)
+    options = command.PeersOptions(scopes=scopes, cases=cases, dtypes=dtypes, quick=quick)
+    return cli.settings_of(cuda.CudaBench, options, peers)
 
 
-def test_the_cases_are_those_of_the_options() -> None:
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Ends as the command does, with a line that has the text."""
+
+    def check(text: str, *options: Any) -> None:
+        with pytest.raises(typer.Exit):
+            settings_of(*options)
+        assert text in capsys.readouterr().err
+
+    return check
+
+
+def test_the_cases_are_those_of_the_options(refused: Any) -> None:
     bench = faked(FakeClock())
     settings = settings_of("call", "", "", "", False)
     jobs = bench.jobs(settings, "call")
@@ -129,16 +146,15 @@ def test_the_cases_are_those_of_the_options() -> None:
     quick = plan_of(bench, settings_of("", "", "", "", True))
     assert len(quick) <= 18
     assert {job.op for _, _, job in quick} == {"backward", "forward", "step"}
-    with pytest.raises(ValueError, match="peers: expected some of torch, compile, liger, quack"):
-        settings_of("call", "", "float32", "jax", True)
+    refused("--peers: expected some of torch, compile, liger, quack", "call", "", "float32", "jax", True)
     every = "float32,bfloat16,float16"
     chosen = bench.jobs(settings_of("call", "6x40", every, "torch", True), "call")
     assert ",".join(job.dtype for job in chosen) == every
 
 
-def test_a_scope_without_a_meaning_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="scopes: expected some of call, forward, overhead, model, got 'kernel'"):
-        settings_of("call,kernel", "", "", "torch", True)
+def test_a_scope_without_a_meaning_there_is_refused(refused: Any) -> None:
+    text = "--scopes: expected some of call, forward, overhead, model, got 'kernel'"
+    refused(text, "call,kernel", "", "", "torch", True)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +173,7 @@ def test_what_can_not_be_drawn_is_refused_before_the_run(
     monkeypatch.setattr(command, "why_no_device", lambda: None)
     options = {"scopes": scopes, "peers": peers, "cases": "6x40", "plot": tmp_path / "gpu.svg"}
     arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    result = CliRunner().invoke(app, ["bench", "--device", "cuda", *arguments])
+    result = CliRunner().invoke(command.app, ["--device", "cuda", *arguments])
     assert result.exit_code == 2
     assert text in result.output
     assert not clock.turns
@@ -191,21 +207,21 @@ def test_the_timed_job_itself_is_checked() -> None:
 
 def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch takes eager code, silently, from the ninth shape of one function."""
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(options) or function)
-    monkeypatch.setattr(torch._dynamo, "reset", lambda: made.append("reset"))
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: compiled.append("reset"))
     job = Job(3, 20, "float32")
-    peers.CUDA_PEERS["compile"].backward(cuda.tensors(job, "cpu"))
-    assert made == ["reset", {"dynamic": False}]
+    rows.CUDA_PEERS["compile"].backward(cuda.tensors(job, "cpu"))
+    assert compiled == ["reset", {"dynamic": False}]
 
 
 @pytest.mark.parametrize("norm", ["rms_norm", "add_rms_norm", "add_layer_norm"])
 def test_the_family(norm: str) -> None:
-    clock, said = FakeClock(), []
+    clock, sentences = FakeClock(), []
     bench = cuda.CudaFamilyBench(norm, clock, "cpu", 1 << 20)
     bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
     settings = Settings(bench.scopes, ("torch", "llama", "liger"), ("float32",), ((6, 40),), rounds=1)
-    lines = list(run(bench, settings, said.append))
+    lines = list(run(bench, settings, sentences.append))
     scopes = [("forward", 6), ("autograd", 6), ("overhead", 64), ("model", 6)][: 3 + (norm == "rms_norm")]
     assert [(line["scope"], line["M"]) for line in lines] == scopes
     if norm == "rms_norm":
@@ -214,8 +230,8 @@ def test_the_family(norm: str) -> None:
         assert set(line["ratio"]) == {"torch", "llama"}
         assert line["norm"] == norm
         assert line["roofline"] > 0
-    assert len(said) == 3
-    assert all("liger" in text and "No module named" in text for text in said)
+    assert len(sentences) == 3
+    assert all("liger" in text and "No module named" in text for text in sentences)
     # Ours and two peers; the copy once; the host's time many times.
     # A model's step is one; nobody else steps, and nothing is copied beside it.
     assert sorted(clock.turns) == [1] * (3 + 2 * (norm == "rms_norm")) + [cuda.REPEATS] * 6 + [cuda.HOST_REPEATS] * 3
@@ -224,8 +240,8 @@ def test_the_family(norm: str) -> None:
 @pytest.mark.parametrize(("dtype", "ours"), [("float32", 1.0), ("bfloat16", 1.0), ("float32", 1.1)])
 def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With torch's norms, ours, and torch's compiled; what gives another loss is not timed."""
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda model, **options: made.append(options) or model)
+    events: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: events.append(options) or model)
 
     def patched(model: Any) -> int:
         with torch.no_grad():
@@ -247,12 +263,12 @@ def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPa
     assert "roofline" not in line
     assert line["bytes"] == 45 * 24 * 128 * bytes_of(dtype)
     assert clock.turns == [1] * 6
-    assert made == [{"dynamic": False}]
+    assert events == [{"dynamic": False}]
     monkeypatch.setattr(lngrad.torch, "patch", lambda model: 0)
-    assert not list(run(bench, settings, made.append))
-    assert made[1:] == ["model: patch() leaves LayerNorm"]
-    assert not list(run(bench, replace(settings, dtypes=("float16",)), made.append))
-    assert made[2:] == ["model: torch's products of float16 are slow on a CPU"]
+    assert not list(run(bench, settings, events.append))
+    assert events[1:] == ["model: patch() leaves LayerNorm"]
+    assert not list(run(bench, replace(settings, dtypes=("float16",)), events.append))
+    assert events[2:] == ["model: torch's products of float16 are slow on a CPU"]
 
 
 def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,26 +301,26 @@ def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         module.layernorm_bwd = layernorm_bwd  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.rmsnorm", module)
-    monkeypatch.setattr(peers, "version", lambda package: "0.5.0")
+    monkeypatch.setattr(rows, "version", lambda package: "0.5.0")
     job = Job(3, 20, "bfloat16", "forward")
     t = cuda.tensors(job, "cpu")
-    assert cuda.errors_of(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)(), strict=True)["y"] <= 1
+    assert cuda.errors_of(job, t, prepared(rows.CUDA_PEERS["quack"], job, t)(), strict=True)["y"] <= 1
     job = Job(3, 20, "bfloat16")
     if has_backward:
-        assert set(cuda.errors_of(job, t, prepared(peers.CUDA_PEERS["quack"], job, t)(), strict=True)) == {
+        assert set(cuda.errors_of(job, t, prepared(rows.CUDA_PEERS["quack"], job, t)(), strict=True)) == {
             "dx",
             "dgamma",
             "dbeta",
         }
     else:
         with pytest.raises(NotApplicable, match=r"quack-kernels 0\.5\.0 has no backward"):
-            prepared(peers.CUDA_PEERS["quack"], job, t)
+            prepared(rows.CUDA_PEERS["quack"], job, t)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_without_a_device_there_is_one_clear_error() -> None:
-    result = CliRunner().invoke(app, ["bench", "--device", "cuda", "--quick"])
+    result = CliRunner().invoke(command.app, ["--device", "cuda", "--quick"])
     assert result.exit_code != 0
     assert "device: expected a CUDA device for --device cuda, got none" in " ".join(result.output.split())
-    result = CliRunner().invoke(app, ["bench", "--device", "tpu"])
+    result = CliRunner().invoke(command.app, ["--device", "tpu"])
     assert "device: expected one of cpu, cuda, got 'tpu'" in " ".join(result.output.split())

@@ -1,7 +1,6 @@
-"""Who is timed beside lngrad: peers, and forward and backward as frameworks call them.
+"""Who is timed beside lngrad: a row for each peer, by name.
 
-Peers are the rows of lngrad.check.implementations, wrapped where what is timed is not what is checked. Each has the same memory
-as lngrad, and computes what its own users get: a compiled operator, a formula's derivative.
+A peer has the same memory as lngrad, and computes what its own users get: a compiled operator, a formula's derivative.
 
 In JAX lngrad and the formula that people write are one XLA program that gives y, dx, dgamma and dbeta; results are XLA's own
 memory, and fresh pages count for both.
@@ -21,15 +20,15 @@ from typing import Any
 import numpy as np
 
 import lngrad
-from lngrad.bench.measure import Context
+from lngrad.bench.frameworks import Contestants
 from lngrad.bench.runner import check_first_rows
-from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall, onednn
+from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.check.implementations.libraries import tensors
 from lngrad.core.arrays import Output, empty
-from lngrad.core.problem import Grads
 from lngrad.core.threads import get_num_threads
 from lngrad.testing import check_same_bits
 from lngrad.typing import Tensor
+from peer_libraries import onednn
 
 NEED_OUTPUTS = {"onednn"}  # timed only where results have their memory
 
@@ -75,8 +74,19 @@ def _onednn_backward(a: Arguments) -> PreparedCall:
         raise NotApplicable(
             "oneDNN: it adds nothing, and its RMS backward is wrong: 3.13.2 subtracts the mean of gamma·dy"
         )
-    out = Grads(_like(a.x), *(np.empty(a.N, np.float32) for _ in range(2)))
-    return IMPLEMENTATIONS["onednn"].backward(replace(a, out=out))
+    dx, dgamma, dbeta = _like(a.x), *(np.empty(a.N, np.float32) for _ in range(2))
+    mean, variance = (np.ascontiguousarray(array, np.float32).reshape(a.M) for array in (a.mean, a.row_variance()))
+    try:
+        return onednn.backward(a.dy, a.x, mean, variance, np.asarray(a.gamma, np.float32), dx, dgamma, dbeta, a.eps)
+    except onednn.OneDnnError as error:
+        raise NotApplicable(f"oneDNN: {error}") from None
+
+
+def _onednn_threads(threads: int) -> None:
+    try:
+        onednn.set_num_threads(threads)
+    except onednn.OneDnnError as error:
+        raise NotApplicable(f"oneDNN: {error}") from None
 
 
 def _like(x: Any) -> Any:
@@ -177,12 +187,12 @@ def _ort_forward(a: Arguments) -> PreparedCall:
     if a.x.dtype.name not in ("float16", "float32"):
         raise NotApplicable(f"ONNX Runtime: no {a.x.dtype.name} on the CPU")
     kind, (name, domain, names) = helper.np_dtype_to_tensor_dtype(a.x.dtype), _ONNX[a.norm]
-    given = {"x": a.x, "residual": a.residual, "gamma": a.gamma, "beta": a.beta if a.normalization.centred else None}
-    arrays = {name: array.astype(a.x.dtype) for name, array in given.items() if array is not None}
+    inputs = {"x": a.x, "residual": a.residual, "gamma": a.gamma, "beta": a.beta if a.normalization.centred else None}
+    arrays = {name: array.astype(a.x.dtype) for name, array in inputs.items() if array is not None}
     memory = {name: _like(a.x) if name in ("y", "total") else np.empty((a.M, 1), np.float32) for name in names if name}
     node = helper.make_node(name, list(arrays), names, domain=domain, epsilon=a.eps)
-    inputs = [helper.make_tensor_value_info(name, kind, array.shape) for name, array in arrays.items()]
-    graph = helper.make_graph([node], "norm", inputs, list(map(helper.make_empty_tensor_value_info, memory)))
+    values = [helper.make_tensor_value_info(name, kind, array.shape) for name, array in arrays.items()]
+    graph = helper.make_graph([node], "norm", values, list(map(helper.make_empty_tensor_value_info, memory)))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = onnxruntime.SessionOptions()
@@ -205,7 +215,17 @@ _COMPILE = replace(_TORCH, name="compile", backward=_compiled_backward, forward=
 
 CPU_PEERS = {
     "torch": _TORCH,
-    "onednn": replace(IMPLEMENTATIONS["onednn"], backward=_onednn_backward, forward=_onednn_forward),
+    "onednn": Implementation(
+        "onednn",
+        _onednn_backward,
+        _onednn_forward,
+        missing=onednn.why_not,
+        package="onednn",
+        title="oneDNN",
+        version=onednn.version,
+        into=True,
+        set_threads=_onednn_threads,
+    ),
     "compile": replace(_COMPILE, missing=_no_compiler),
     "jax": replace(IMPLEMENTATIONS["jax"], backward=_jax_backward, forward=_jax_forward),
     "mindspore": IMPLEMENTATIONS["mindspore"],
@@ -224,12 +244,6 @@ CUDA_PEERS = {
 }  # fmt: skip
 
 
-# Forward and backward as frameworks call them.
-
-Contestants = tuple[dict[str, PreparedCall], dict[str, Context]]
-"""Calls by contestant, and contexts of some contestants' turns."""
-
-
 def jitted(a: Arguments) -> Contestants:
     """lngrad.jax.layer_norm against the formula that people write.
 
@@ -242,7 +256,7 @@ def jitted(a: Arguments) -> Contestants:
 
     from lngrad.jax import layer_norm
 
-    given = tuple(jax.numpy.asarray(array) for array in (a.x, a.gamma, a.beta, a.dy))
+    arrays = tuple(jax.numpy.asarray(array) for array in (a.x, a.gamma, a.beta, a.dy))
 
     def call(function: Callable[..., Any]) -> Callable[[], Any]:
         def both(x: Any, gamma: Any, beta: Any, dy: Any) -> Any:
@@ -250,7 +264,7 @@ def jitted(a: Arguments) -> Contestants:
             return y, *pullback(dy)
 
         program = jax.jit(both)
-        return lambda: jax.block_until_ready(program(*given))
+        return lambda: jax.block_until_ready(program(*arrays))
 
     ours = call(layer_norm)
     check_first_rows(a)  # some rows of the core with the reference, and the whole program with the core

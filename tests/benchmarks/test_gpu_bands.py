@@ -21,14 +21,12 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import bench as command  # noqa: E402
 import gpu_bands  # noqa: E402
 import gpu_session  # noqa: E402
-
-from lngrad.bench import cuda  # noqa: E402
-from lngrad.cli import bench as command  # noqa: E402
-from lngrad.cli.commands import app  # noqa: E402
+from lngrad.cli import bench as cli  # noqa: E402
 from lngrad.gpu import policy  # noqa: E402
+from peer_libraries import cuda  # noqa: E402
 
 
 def test_every_band_has_cuts_for_every_architecture() -> None:
@@ -134,42 +132,46 @@ def test_the_session_has_time_for_all(
     }
     monkeypatch.setattr(gpu_session, "parts", lambda folder: parts)
     gpu_session.main(tmp_path / "made", ["1"])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(" after")[0] for line in said] == [
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(" after")[0] for line in output] == [
         "wrong: exit code 1",
         "slow: out of time",
         "right: exit code 0",
     ]
     gpu_session.main(tmp_path / "made", ["of the second half"])
-    said = (tmp_path / "made" / "said.txt").read_text()
-    assert said == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
+    output = (tmp_path / "made" / "said.txt").read_text()
+    assert output == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
 
 
 def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option, scope, peer and shape of its parts, as far as there is no device; the scripts take their arguments."""
     asked = []
 
-    def run(bench: Any, settings: Any, *given: Any) -> tuple[list[Any], int]:
+    def run(bench: Any, settings: Any, *others: Any) -> tuple[list[Any], int]:
         asked.append((bench, settings))
         return [], 0
 
-    monkeypatch.setattr(command, "run_and_print", run)
+    monkeypatch.setattr(cli, "run_and_print", run)
     monkeypatch.setattr(command, "why_no_device", lambda: None)
     monkeypatch.setattr(cuda, "EventClock", lambda: None)
     for kind in (cuda.CudaBench, cuda.CudaFamilyBench):
         before = kind.__init__
         monkeypatch.setattr(
-            kind, "__init__", lambda self, *given, before=before: before(self, *given, device="cpu", copy_bytes=1 << 20)
+            kind,
+            "__init__",
+            lambda self, *arguments, before=before: before(self, *arguments, device="cpu", copy_bytes=1 << 20),
         )
     known = gpu_session.parts(tmp_path)
     for part in known.values():
         words = part.command[1:]
-        if words[:3] == ["-m", "lngrad", "bench"]:
-            result = CliRunner().invoke(app, words[2:])
+        if words[0].endswith("bench.py"):
+            result = CliRunner().invoke(command.app, words[1:])
             assert result.exit_code == 0, result.output
         elif words[0].endswith(".py"):
-            made = [sys.executable, *words, "--help"]
-            subprocess.run(made, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"TRITON_INTERPRET": "1"})
-    assert len(asked) == sum("bench" in part.command for part in known.values()) == 6
+            command_line = [sys.executable, *words, "--help"]
+            subprocess.run(
+                command_line, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"TRITON_INTERPRET": "1"}
+            )
+    assert len(asked) == sum(part.command[1].endswith("bench.py") for part in known.values()) == 6
     for bench, settings in asked:
         assert all(bench.jobs(settings, scope) for scope in settings.scopes)

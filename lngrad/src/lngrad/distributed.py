@@ -78,7 +78,7 @@ def all_reduce_columns(
         if name in problem.inputs
     }
     gamma = None if gamma is None else gamma.detach()
-    sums = [name for name in _wanted(problem) if ROLES[name] is Role.PARAMETER]
+    sums = [name for name in problem.out if name in problem.wanted and ROLES[name] is Role.PARAMETER]
     dx, parts = _parts(problem, flat, gamma, sums, trees[torch.distributed.get_rank(group)], max(map(len, trees)))
     grads: dict[str, Any] = {"dx": None if dx is None else dx.reshape(x.shape)}
     if sums:
@@ -90,11 +90,6 @@ def all_reduce_columns(
         totals = sums_of_columns.total(parts.new_zeros((len(sums), *R))).to(x.dtype if gamma is None else gamma.dtype)
         grads |= zip(sums, totals, strict=True)
     return Grads(*map(grads.get, Grads._fields))
-
-
-def _wanted(problem: Problem) -> list[str]:
-    """The names of the results that are wanted."""
-    return [name for name, is_wanted in zip(problem.out, problem.wanted, strict=True) if is_wanted]
 
 
 def _check_plain(tensors: dict[str, Any]) -> None:
@@ -111,16 +106,17 @@ def _parts(
 ) -> tuple[Any, Any]:
     """dx of this process's rows, and the sums of each of its subtrees, (most, sums, *R) in the accumulator's dtype."""
     x, operator = flat["x"], problem.operator
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if "dx" in _wanted(problem) else None
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if "dx" in problem.wanted else None
     parts = torch.zeros((most, len(sums), *problem.normalized_shape), dtype=accumulator_of(x, gamma), device=x.device)
     function: Any = layer_norm_backward if "mean" in flat else rms_norm_backward
     start = 0
     for (level, _), part in zip(tree, parts, strict=False):
         span = slice(start, start + (CHUNK << level))
-        places = {"dx": None if dx is None else dx[span], **dict(zip(sums, part, strict=True))}
+        places = dict(zip(sums, part, strict=True)) | ({} if dx is None else {"dx": dx[span]})
         function(
             **{name: array[span] for name, array in flat.items()}, gamma=gamma, normalized_shape=problem.normalized_shape,
-            output_mask=problem.wanted, out=operator.results(*map(places.get, operator.outputs)),
+            output_mask=tuple(name in places for name in operator.outputs),
+            out=operator.results(*map(places.get, operator.outputs)),
         )  # fmt: skip
         start = span.stop
     return dx, parts

@@ -33,7 +33,7 @@ def test_attributes_of_the_first_release_are_read():
     assert call.plan.problem.operator is FORWARD
     assert call.plan.problem.inputs["beta"] is None
     call = calls.XlaCall((1, 1, 1, 1, 0, 1, 0), [TENSOR, TENSOR, ROW, ROW, COLUMN], [COLUMN])
-    assert call.plan.problem.wanted == (False, True, False)
+    assert call.plan.problem.wanted == {"dgamma"}
 
 
 def test_attributes_are_those_of_the_first_release():

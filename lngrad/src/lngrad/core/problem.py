@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import compress
 from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -241,7 +242,7 @@ class Problem:
         accumulator: float32, or float64 if x, gamma or beta is: what the call is computed in, statistics and sums too.
         inputs: ArraySpec of every argument by its name, in the order of the call; None for an absent gamma or beta.
         out: ArraySpec of the arrays that the caller brought for results, by name; None where there is none.
-        wanted: For each result, whether it is wanted.
+        wanted: The names of the results that are wanted.
         completes_mean: Whether a backward may find what its means lost by their rounding. A backend that does not takes them
             as they are.
         kind, device: Of x, and so of the results.
@@ -259,7 +260,7 @@ class Problem:
     accumulator: str
     inputs: dict[str, ArraySpec | None]
     out: dict[str, ArraySpec | None]
-    wanted: Mask
+    wanted: frozenset[str]
     kind: str
     device: str
     completes_mean: bool = False
@@ -307,9 +308,9 @@ class Problem:
     @cached_property
     def _outputs(self) -> tuple[Output | None, ...]:
         outputs = []
-        for (name, spec), wanted in zip(self.out.items(), self.wanted, strict=True):
+        for name, spec in self.out.items():
             shape, dtype = self.result(name)
-            outputs.append(Output.of(shape, spec.dtype if spec else dtype) if wanted else None)
+            outputs.append(Output.of(shape, spec.dtype if spec else dtype) if name in self.wanted else None)
         return tuple(outputs)
 
     def result(self, name: str) -> tuple[Shape, str]:
@@ -451,13 +452,13 @@ def _checked(
         accumulator=accumulator_for(x.dtype, *parameters),
         inputs=inputs,
         out=dict.fromkeys(operator.outputs),
-        wanted=wanted,
+        wanted=frozenset(compress(operator.outputs, wanted)),
         kind=x.kind,
         device=x.device,
         completes_mean=completes_mean,
     )
-    for name, array, is_wanted in zip(operator.outputs, out or (), wanted, strict=out is not None):
-        if array is not None and is_wanted:
+    for name, array in zip(operator.outputs, out or (), strict=out is not None):
+        if array is not None and name in problem.wanted:
             problem.out[name] = _checked_out(problem, name, array)
     return problem
 
@@ -554,8 +555,8 @@ def check_memory(problem: Problem, inputs: Sequence[AnyArray | None], out: Seque
     tensors = problem.operator.tensors
     outputs = [
         (name, array)
-        for name, array, wanted in zip(problem.out, out, problem.wanted, strict=True)
-        if wanted and array is not None
+        for name, array in zip(problem.out, out, strict=True)
+        if name in problem.wanted and array is not None
     ]
     for position, (name, array) in enumerate(outputs):
         view = _view(array, problem.device)

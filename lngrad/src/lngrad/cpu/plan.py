@@ -103,7 +103,7 @@ BITS = {"dx": DX, "dgamma": DGAMMA, "dbeta": DBETA}
 
 def plan(problem: Problem, threads: int) -> Plan:
     """Cut a problem for `threads` threads."""
-    if problem.M == 0 or problem.N == 0 or not any(problem.wanted):
+    if problem.M == 0 or problem.N == 0 or not problem.wanted:
         return Plan(problem, "numba_cpu", 0, None, run_empty)
     builder = PlanBuilder(problem, threads)
     steps = {"forward": _plan_forward, "backward": _plan_backward}[problem.operator.direction](builder)
@@ -425,9 +425,8 @@ def _cut_backward(builder: PlanBuilder, wants_dx: bool, streamed: bool) -> _Cut:
 def _plan_backward(builder: PlanBuilder) -> CpuSteps:
     problem, threads = builder.problem, builder.threads
     M, N = problem.M, problem.N
-    wanted = zip(problem.out, problem.wanted, strict=True)
     # With a gate one kernel serves every mask.
-    wants = DX | DGAMMA if builder.gated else sum(BITS[name] for name, is_wanted in wanted if is_wanted)
+    wants = DX | DGAMMA if builder.gated else sum(BITS[name] for name in problem.wanted)
     fields = builder.reserve_tables(*problem.operator.tensors)
     mixed = mixed_columns(problem, builder.inner, threads) if wants & (DX | DGAMMA) else 0
     read = ("mean", "rstd", "lost", *["gamma"] * bool(wants & DX))

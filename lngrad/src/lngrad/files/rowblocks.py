@@ -128,11 +128,11 @@ class RowBlocks:
         dtotal = _rows(self._arrays["dtotal"], problem, start, stop) if "dtotal" in self._arrays else None
         mean, rstd = self._statistics_of(x, start, stop, memory, backend)
         part = Output.of(problem.normalized_shape, problem.accumulator)
-        wanted = [name for name, is_wanted in zip(problem.out, problem.wanted, strict=True) if is_wanted]
-        places = {name: memory if name == "dx" else empty("numpy", part) for name in wanted}
+        places = {name: memory if name == "dx" else empty("numpy", part) for name in problem.wanted}
         gamma, out = self._arrays.get("gamma"), problem.operator.results(*map(places.get, problem.out))
         options: dict[str, Any] = {
-            "normalized_shape": problem.normalized_shape, "output_mask": problem.wanted, "backend": backend,
+            "normalized_shape": problem.normalized_shape, "backend": backend,
+            "output_mask": tuple(name in places for name in problem.out),
             "offset": problem.normalization.offset, "dtotal": dtotal, "out": out,
         }  # fmt: skip
         if problem.normalization.centred:

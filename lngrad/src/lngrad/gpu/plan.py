@@ -119,25 +119,25 @@ def _forward(problem: Problem) -> Steps:
 def _backward(problem: Problem) -> Steps:
     """The same for a backward: rows shared by programs, then the sum over programs; or row sums, then columns."""
     M, N, dtype = problem.M, problem.N, _sized_as(problem)
-    wanted = dict(zip(problem.out, problem.wanted, strict=True))
+    wanted = problem.wanted
     regime = policy.backward(M, N, dtype)
     if isinstance(regime, Columns):
         sums, columns = regime.sums, _Kernel(kernels.backward_columns, -(-N // regime.block), regime)
         counts = {"span": sums.span, "slots": sums.slots, "first": 0}
-        if not wanted["dx"]:
+        if "dx" not in wanted:
             return _steps(problem, (columns,), counts)
         rows = _Kernel(kernels.sum_chunks, M * sums.slots, sums)
         return _steps(problem, (rows, columns), counts, {"sums": 2 * sums.slots * M})
     if isinstance(regime, AtOnce):
-        first = -(-M // regime.rows) if wanted["dx"] else 0
-        behind = -(-N // regime.column_block) * (wanted["dgamma"] or wanted.get("dbeta", False))
+        first = -(-M // regime.rows) if "dx" in wanted else 0
+        behind = -(-N // regime.column_block) * (not wanted.isdisjoint(("dgamma", "dbeta")))
         at_once = _Kernel(kernels.backward_at_once, max(1, first + behind), regime)
         return _writable(problem, (at_once,), {"first": first}, {})
     while regime.stages > 1 and regime.shared_bytes(dtype, "dtotal" in problem.inputs) > _shared_bytes(problem.device):
         regime = replace(regime, stages=regime.stages - 1)
     P = policy.parts_for(regime, M)
     launches = [_Kernel(kernels.backward_tiles, P * regime.slabs, regime)]
-    parts = {f"{name}_parts": P * N for name in ("dgamma", "dbeta") if wanted.get(name, False)}
+    parts = {f"{name}_parts": P * N for name in ("dgamma", "dbeta") if name in wanted}
     if parts:
         finalize = policy.finalize_shape(N, dtype)
         launches.append(_Kernel(kernels.finalize, -(-N // finalize.block), finalize))
@@ -167,10 +167,10 @@ def _steps(
         elements: By name, how many numbers of the accumulator's dtype a piece of the workspace has.
         apart: Tensors that are written through a contiguous one.
     """
-    operator, wanted = problem.operator, dict(zip(problem.out, problem.wanted, strict=True))
+    operator, wanted = problem.operator, problem.wanted
     elements = elements or {}
     specs = {**problem.inputs, **problem.out}
-    of_rows = {name: specs[name] for name in operator.tensors if wanted.get(name, True)}
+    of_rows = {name: specs[name] for name in operator.tensors if name in problem.inputs or name in wanted}
     strides = row_strides(problem, {name: None if name in apart else spec for name, spec in of_rows.items()})
     copied = (
         strides.copied | set(apart) | {name for name, spec in specs.items() if name not in of_rows and _apart(spec)}
@@ -181,7 +181,7 @@ def _steps(
     # A kernel is told of what a call does not have that it is None.
     sizes |= dict.fromkeys(name for name in (*ROLES, *_PIECES) if name not in specs and name not in elements)
     constants = {
-        **{f"WANT_{name.upper()}": wanted.get(name, False) for name in ROLES},
+        **{f"WANT_{name.upper()}": name in wanted for name in ROLES},
         **{f"HAS_{name.upper()}": problem.inputs.get(name) is not None for name in ROLES},
         **{name.upper(): value for name, value in problem.normalization._asdict().items()},
         "SPLIT": strides.split,

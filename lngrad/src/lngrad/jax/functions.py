@@ -337,8 +337,7 @@ def _gradients(
     )
     refuse_sharded(", ".join(arrays), *arrays.values())
     dy, x, mean, rstd, gamma, dtotal = vary_together(*map(arrays.get, ("dy", "x", "mean", "rstd", "gamma", "dtotal")))
-    dtype, mask = (x if gamma is None else gamma).dtype, dict(zip(operator.outputs, problem.wanted, strict=True))
-    wanted = tuple(mask.get(name, False) for name in Grads._fields)
+    dtype, wanted = (x if gamma is None else gamma).dtype, tuple(name in problem.wanted for name in Grads._fields)
     static = len(problem.normalized_shape), wanted, (dtype, dtype), normalization, axis_name
     grads = dict(zip(Grads._fields, derivatives.backward(dy, x, mean, rstd, gamma, dtotal, *static), strict=True))
     return operator.results(*map(grads.get, operator.outputs))

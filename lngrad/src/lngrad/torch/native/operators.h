@@ -71,6 +71,8 @@ bool read(size_t which, const Arguments& given, Call& call) {
       : which == GATED_NORM    ? all(x, shape, Maybe{gamma}, gate, eps, offset, norm_before_gate)
                                : all(dy, x, shape, rstd, Maybe{gamma}, gate, mask, offset, norm_before_gate);
   if (ours && which % 2) call.want(mask);
+  // Rows without a mean have no beta here, and no dbeta: Python's kernels know whether there is an operator for them.
+  if (!centred && (beta.defined() || (which == NORM_BACKWARD && mask[2]))) return false;
   return ours;
 }
 

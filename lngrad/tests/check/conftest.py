@@ -40,8 +40,8 @@ def make_case() -> Callable[..., CheckCase]:
 def judged() -> Callable[..., Diagnosis]:
     """What is said of some float64 results of a case, rounded to its dtypes."""
 
-    def diagnosis(case: CheckCase, given: DrawnInputs, results: dict[str, Any]) -> Diagnosis:
-        truth, scales = true_grads(given.exact), gradient_scales(given.exact)
+    def diagnosis(case: CheckCase, drawn: DrawnInputs, results: dict[str, Any]) -> Diagnosis:
+        truth, scales = true_grads(drawn.exact), gradient_scales(drawn.exact)
         got = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name in case.outputs:
@@ -55,7 +55,7 @@ def judged() -> Callable[..., Diagnosis]:
             for name, array in got.items()
         }
         wrong = {name: share for name, share in shares.items() if (share > 1).any()}
-        return diagnose(case, given, case.results(got), wrong)
+        return diagnose(case, drawn, case.results(got), wrong)
 
     return diagnosis
 
@@ -71,8 +71,8 @@ def diagnosed(make_case: Callable[..., CheckCase], judged: Callable[..., Diagnos
         case = make_case(
             **{"dtype": dtype, "gamma_dtype": dtype, "output_dtypes": {}, "statistics_dtype": wide} | facts
         )
-        given = draw(case, seed, 0, case.M, 1 << 30)
-        return judged(case, given, true_grads(given.exact)._asdict() | wrong(terms_of(given.exact)))
+        drawn = draw(case, seed, 0, case.M, 1 << 30)
+        return judged(case, drawn, true_grads(drawn.exact)._asdict() | wrong(terms_of(drawn.exact)))
 
     return diagnosis
 

@@ -104,8 +104,8 @@ def test_random_trees_are_revealed():
         parts: list[Tree] = list(range(int(rng.integers(2, 40))))
         n = len(parts)
         while len(parts) > 1:
-            one, other = sorted(rng.choice(len(parts), 2, replace=False))
-            second, first = parts.pop(other), parts.pop(one)
+            item, other = sorted(rng.choice(len(parts), 2, replace=False))
+            second, first = parts.pop(other), parts.pop(item)
             parts.insert(0, tuple(sorted((first, second), key=lambda part: leaves(part)[0])))
         assert text_of(reveal(n, probed(parts[0], n))) == text_of(parts[0])
 
@@ -152,12 +152,12 @@ def numpy_subject(wrong: bool = False) -> Implementation:
 
 
 def test_a_kernel_whose_rows_depend_on_the_batch_has_a_counterexample():
-    found = {one.name: one for one in batch_invariance(numpy_subject(wrong=True), 1)}
-    one = found["dx, any batch size and place"]
-    assert one.holds is False
-    assert "seed 0, row" in one.counterexample
-    assert " against 0x" in one.counterexample
-    assert all(one.holds for one in repeatability(numpy_subject(wrong=True), 2) if one.holds is not None)
+    found = {difference.name: difference for difference in batch_invariance(numpy_subject(wrong=True), 1)}
+    measured = found["dx, any batch size and place"]
+    assert measured.holds is False
+    assert "seed 0, row" in measured.counterexample
+    assert " against 0x" in measured.counterexample
+    assert all(measured.holds for measured in repeatability(numpy_subject(wrong=True), 2) if measured.holds is not None)
 
 
 def test_the_order_of_numpy_s_accumulate():
@@ -169,15 +169,15 @@ def test_the_order_of_numpy_s_accumulate():
 
 def test_a_fused_multiply_add_is_rounded_once():
     rng = np.random.default_rng(0)
-    one, other, third = (
+    item, other, third = (
         rng.standard_normal(2000).astype(np.float32) * 2.0 ** rng.integers(-30, 30, 2000) for _ in range(3)
     )
-    one, other, third = (values.astype(np.float32) for values in (one, other, third))
+    item, other, third = (values.astype(np.float32) for values in (item, other, third))
     expected = [
         float(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
-        for a, b, c in zip(one, other, third, strict=True)
+        for a, b, c in zip(item, other, third, strict=True)
     ]
-    terms, factors = np.stack([third, one]), np.stack([np.ones_like(other), other])
+    terms, factors = np.stack([third, item]), np.stack([np.ones_like(other), other])
     got = replay((0, 1), terms, np.dtype(np.float32), factors)
     # float() of an exact fraction rounds to float64, and only near a tie of float32 twice: none is here.
     check_same_bits(got, np.float32(expected))
@@ -188,7 +188,7 @@ def test_how_a_kernel_rounds_products_is_told_by_replay():
     dy, x = (rng.standard_normal((40, 64)).astype(np.float32) for _ in range(2))
     mean, rstd = rng.standard_normal(40).astype(np.float32), 2.0 ** rng.integers(-2, 3, 40).astype(np.float32)
     found = dict(product_sums(sequence(0, 40), dy, x, mean, rstd))
-    assert len({one.tobytes() for one in found.values()}) == len(found) == 3
+    assert len({array.tobytes() for array in found.values()}) == len(found) == 3
 
 
 def test_in_place_is_measured_where_there_are_outputs_to_give():
@@ -200,12 +200,15 @@ def test_in_place_is_measured_where_there_are_outputs_to_give():
         target[...] = grads.dx if target is a.dy else np.nextafter(grads.dx, np.float32(9))
         return Grads(target, grads.dgamma, grads.dbeta)
 
-    found = {one.name: one for one in repeatability(Implementation("numpy", unprepared(backward), into=True), 1)}
+    found = {
+        difference.name: difference
+        for difference in repeatability(Implementation("numpy", unprepared(backward), into=True), 1)
+    }
     assert found["in place: dx in dy's memory"].holds is True
     wrong = found["in place: dx in x's memory"]
     assert wrong.holds is False
     assert wrong.counterexample.startswith("seed 3, 7×33: dx: 231 of 231 elements")
-    without = {one.name: one for one in repeatability(numpy_subject(), 1)}
+    without = {difference.name: difference for difference in repeatability(numpy_subject(), 1)}
     assert without["in place: dx in dy's memory"].answer == "does not apply: it takes no outputs"
 
 
@@ -220,7 +223,9 @@ def test_memory_beyond_the_results_is_seen(monkeypatch):
         assert resident.facts is not None
         assert min(resident.facts["bytes"]) > 3 * 4 * 4096 * 2304  # pages that are there already do not count
     text = "not measured: what runs here is no device"
-    assert [one.answer for one in memory(replace(numpy_subject(), elsewhere="what runs here is no device"))] == [
+    assert [
+        measured.answer for measured in memory(replace(numpy_subject(), elsewhere="what runs here is no device"))
+    ] == [
         text,
         text,
     ]
@@ -233,7 +238,7 @@ def test_a_shape_that_a_kernel_does_not_take_is_left_out():
         return numpy_subject().backward(a)()
 
     found = repeatability(Implementation("numpy", unprepared(backward)), 2)
-    assert [one.trials for one in found if one.name == "run after run"] == [4]
+    assert [difference.trials for difference in found if difference.name == "run after run"] == [4]
     none = repeatability(Implementation("numpy", unprepared(partial(backward, multiple=1 << 20))), 2)
     assert none[0].answer == "not measured: it takes none of these calls"
 
@@ -257,8 +262,8 @@ def test_a_certificate_of_another_norm(norm, monkeypatch):
     subject, last = replace(find("numpy_cpu"), norm=norm), "dbeta" if norm == "deep_norm" else "dgamma"
     measured = [*repeatability(subject, 2), *batch_invariance(subject, 1), *column_order(subject, 300, 64)]
     measured += [*row_order(subject, 64), *accuracy(subject, 1), *number_range(subject), *effects(subject)]
-    found = {one.name: one for one in measured}
-    assert all(one.holds for one in measured if one.holds is not None)
+    found = {measured_.name: measured_ for measured_ in measured}
+    assert all(measured_.holds for measured_ in measured if measured_.holds is not None)
     tree = "5 parts of 64 rows in sequence (others 44), then 5 of these pairwise; "
     assert found[f"{last} of 300×64 float32"].answer.startswith(tree)
     assert "the same bits on 3 of 3" in found["dgamma of 300×64 float32"].answer
@@ -287,7 +292,7 @@ def test_the_mistakes_of_an_rms_norm_s_kernel_are_told():
         "50 rows in sequence, from the last to the first; dy·xhat rounded, then added in float32"
     )
     wrong = replace(subject, backward=unprepared(partial(backward, wrong=True)))
-    found = {one.name: one for one in batch_invariance(wrong, 1)}
+    found = {difference.name: difference for difference in batch_invariance(wrong, 1)}
     assert found["dx, any batch size and place"].holds is False
 
 
@@ -304,13 +309,13 @@ def test_a_certificate_of_ours_still_holds(name):
     committed = read_certificate(ROOT / "docs" / "certificates" / f"{name}.json")
     subject = find(name)
     measured = [*repeatability(subject, 2), *batch_invariance(subject, 1), *column_order(subject, 300, 64, threads=2)]
-    measured += [one for one in accuracy(subject, 1) if one.holds is not None]
-    old = {one.name: one for one in committed.measured}
-    for one in measured:
-        assert old[one.name].holds == one.holds, one
-        if one.group == "The order of sums":
-            assert old[one.name].answer == one.answer
-    assert all(one.holds for one in committed.measured if one.holds is not None)
+    measured += [item for item in accuracy(subject, 1) if item.holds is not None]
+    old = {difference.name: difference for difference in committed.measured}
+    for measured_ in measured:
+        assert old[measured_.name].holds == measured_.holds, measured_
+        if measured_.group == "The order of sums":
+            assert old[measured_.name].answer == measured_.answer
+    assert all(item.holds for item in committed.measured if item.holds is not None)
 
 
 CERTIFIED = {path.stem for path in (ROOT / "docs" / "certificates").glob("*.json")}
@@ -328,7 +333,7 @@ def simulated(request, monkeypatch):
         subject = find(request.param)
     except BackendUnavailable as reason:
         pytest.skip(str(reason))
-    return subject, {one.name: one for one in certificate.measured}
+    return subject, {difference.name: difference for difference in certificate.measured}
 
 
 def test_a_certificate_of_a_simulated_backend_still_holds(simulated, monkeypatch):
@@ -338,20 +343,20 @@ def test_a_certificate_of_a_simulated_backend_still_holds(simulated, monkeypatch
     monkeypatch.setattr(bits, "WIDTHS", (37,))
     monkeypatch.setattr(bits, "BATCHES", (1, 5))
     subject, old = simulated
-    dx = [one for one in batch_invariance(subject, 1) if one.group.startswith("A row")]
-    for one in [*repeatability(subject, 1), *dx]:
-        assert old[one.name].holds == one.holds, one
+    dx = [measured for measured in batch_invariance(subject, 1) if measured.group.startswith("A row")]
+    for array in [*repeatability(subject, 1), *dx]:
+        assert old[array.name].holds == array.holds, array
     # Both add tile after tile, and no tree of halves.
     splits = "dgamma and dbeta of 64·2^k rows are the sums of their halves, bit by bit"
-    assert all(one.holds for one in old.values() if one.holds is not None and one.name != splits)
+    assert all(measured.holds for measured in old.values() if measured.holds is not None and measured.name != splits)
 
 
 @pytest.mark.slow
 def test_the_order_of_a_simulated_backend_s_column_sums_is_the_certificate_s(simulated):
     """The tree of 300 rows, replayed on two random inputs; the certificate has a hundred."""
     subject, old = simulated
-    for one in column_order(subject, 300, 64):
-        assert old[one.name].answer == one.answer.replace("2 of 2", "100 of 100")
+    for measured in column_order(subject, 300, 64):
+        assert old[measured.name].answer == measured.answer.replace("2 of 2", "100 of 100")
 
 
 @pytest.mark.parametrize("name", ["triton:somebody:backward", "ascendc:k.cpp:k", "cmd:./k {in} {out}"])
@@ -368,7 +373,7 @@ def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monke
             pytest.skip("there is a GPU")
     subject = find(name)
     assert subject.simulated
-    assert all(one.answer.startswith("not measured: ") for one in memory(subject))
+    assert all(measured.answer.startswith("not measured: ") for measured in memory(subject))
 
 
 def test_the_page_shows_the_committed_certificates():

@@ -73,8 +73,8 @@ def bench(tmp_path, monkeypatch) -> Path:
 
 def statuses(path: Path) -> dict[str, str]:
     *results, run = map(json.loads, path.read_text("utf-8").splitlines())
-    assert run["counts"] == {one: sum(it["status"] == one for it in results) for one in run["counts"]}
-    return {one["name"]: one["status"] for one in results}
+    assert run["counts"] == {item: sum(it["status"] == item for it in results) for item in run["counts"]}
+    return {result["name"]: result["status"] for result in results}
 
 
 def test_a_crash_and_a_hang_are_failed_cases_and_every_report_tells_them(bench, run, monkeypatch):
@@ -107,17 +107,17 @@ def test_a_text_that_was_said_before_keeps_its_numbers(bench, run):
 
 
 def test_a_name_that_is_withdrawn_is_marked(make_case):
-    one = CaseResult("one", "", "failed", "", "", "exact", mistake="a", sentence="about a")
-    many = [replace(one, name=f"{place}", mistake=f"b of {place}") for place in range(5)]
-    found = [one, *many, replace(one, mistake="b of 1", alternatives=(("c of 3", ""),))]
+    item = CaseResult("one", "", "failed", "", "", "exact", mistake="a", sentence="about a")
+    many = [replace(item, name=f"{place}", mistake=f"b of {place}") for place in range(5)]
+    found = [item, *many, replace(item, mistake="b of 1", alternatives=(("c of 3", ""),))]
     results = [*settled(found)[:-1], replace(found[-1], mistake="c of 3")]
-    made = summary(results, [make_case(name=each.name) for each in results], Options(), None, 1.0)
+    changed = summary(results, [make_case(name=each.name) for each in results], Options(), None, 1.0)
     console = Console(file=StringIO(), width=200)
-    _print_summary(console, made, found)
-    said = console.file.getvalue()
-    assert "5 × b of …\n" in said
-    assert "withdrawn above: 1 × a: the other failures speak against it\n" in said
-    assert "withdrawn above: 1 × b of 1: it is c of 3, which explains more failures\n" in said
+    _print_summary(console, changed, found)
+    text_of_output = console.file.getvalue()
+    assert "5 × b of …\n" in text_of_output
+    assert "withdrawn above: 1 × a: the other failures speak against it\n" in text_of_output
+    assert "withdrawn above: 1 × b of 1: it is c of 3, which explains more failures\n" in text_of_output
 
 
 def test_resume_keeps_what_is_done(bench, run):
@@ -132,7 +132,7 @@ def test_resume_keeps_what_is_done(bench, run):
     assert "5 passed" in second.output
     assert second.output.startswith("1 of 5 cases were not judged: believed, as --resume any says")
     *results, last = map(json.loads, (bench / "r.jsonl").read_text("utf-8").splitlines())
-    seconds = [one["seconds"] for one in results]
+    seconds = [result["seconds"] for result in results]
     assert last["verdict"] == "PASS WITH LIMITS"
     assert seconds.count(1234.5) == 1
     third = run("check", "cases.yaml", "--impl", "numpy_cpu", "--json", "r.jsonl", "--resume", "any", "--seed", 1)
@@ -152,8 +152,8 @@ def test_resume_keeps_what_is_done(bench, run):
         (["cases.yaml", "--against", "nowhere"], "nowhere: no such file or folder"),
         (["cases.yaml", "--report", "no/where.html"], "no folder no"),
         *(
-            (["cases.yaml", one, "cases.yaml"], "has the cases, and is not")
-            for one in ("--report", "--junit", "--json")
+            (["cases.yaml", name, "cases.yaml"], "has the cases, and is not")
+            for name in ("--report", "--junit", "--json")
         ),
         (["somebody.py"], "expected .csv (TTK), .json (ATK), .yaml"),
         (
@@ -219,9 +219,9 @@ def test_blocks_of_rows_have_the_inputs_and_the_verdict_of_the_whole(make_case):
 
 
 def test_inputs_are_the_same_on_every_machine(make_case):
-    given = draw(make_case(ranges={"x": (-2.0, 2.0, float("nan"))}), 0, 0, 77, 1 << 30).inputs
-    assert np.isnan(given.x.reshape(-1)[924])
-    assert float(given.dy.reshape(-1)[0]).hex() == "-0x1.4fc4000000000p+0"
+    inputs_by_name = draw(make_case(ranges={"x": (-2.0, 2.0, float("nan"))}), 0, 0, 77, 1 << 30).inputs
+    assert np.isnan(inputs_by_name.x.reshape(-1)[924])
+    assert float(inputs_by_name.dy.reshape(-1)[0]).hex() == "-0x1.4fc4000000000p+0"
 
 
 # The cases whose names have this; all of them where it is slow.

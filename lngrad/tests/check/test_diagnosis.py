@@ -80,18 +80,18 @@ def right_results(number):
             gamma_dtype=parameter if rng.random() < 0.9 else None, statistics_dtype=wide,
             output_dtypes={}, ranges=GIVEN if turn % 7 == 0 else ranges,
         )  # fmt: skip
-        given = draw(case, turn, 0, case.M, 1 << 30)
+        drawn = draw(case, turn, 0, case.M, 1 << 30)
         try:
-            yield case, given, impls[turn // 4 % len(impls)](case, given)
+            yield case, drawn, impls[turn // 4 % len(impls)](case, drawn)
         except NotApplicable:
-            yield case, given, numpy_cpu(case, given)
+            yield case, drawn, numpy_cpu(case, drawn)
 
 
 def never_named(number):
-    for case, given, got in right_results(number):
+    for case, drawn, got in right_results(number):
         arrays = got._replace(**{name: as_numpy(array) for name, array in got._asdict().items()})
         shares = {name: np.full((1, 1), 2.0) for name in got._fields}
-        found = diagnose(case, given, arrays, shares)
+        found = diagnose(case, drawn, arrays, shares)
         assert found.mistake is None, (case, found)
         assert found.sentence.startswith("no mistake: every element is right"), (case, found)
 
@@ -108,13 +108,13 @@ def test_ten_thousand_right_results_are_never_named():
 
 def test_an_unknown_mistake_is_described(make_case):
     case = make_case(lead=(40,), normalized=(96,))
-    given = draw(case, 0, 0, 40, 1 << 30)
-    truth = true_grads(given.exact)
+    drawn = draw(case, 0, 0, 40, 1 << 30)
+    truth = true_grads(drawn.exact)
     dx = truth.dx.copy()
     dx[:, 64:] = np.sin(3 * dx[:, 64:])
-    got = Grads(*(one.astype(np.float32) for one in truth._replace(dx=dx)))
+    got = Grads(*(array.astype(np.float32) for array in truth._replace(dx=dx)))
     share = np.where(dx != truth.dx, 2.0, 0.0)
-    found = diagnose(case, given, got, {"dx": share})
+    found = diagnose(case, drawn, got, {"dx": share})
     assert found.mistake is None
     assert "dx: wrong from column 64 to the end, the edge of a tile of 64: the last tile" in found.sentence
 
@@ -126,7 +126,7 @@ def test_a_result_that_hides_what_is_not_finite_is_judged_and_diagnosed(make_cas
     def masked(a):
         with np.errstate(all="ignore"):
             grads = find("numpy_cpu").backward(a)()
-        return Grads(*(np.nan_to_num(as_numpy(one), nan=0.0, posinf=1e4, neginf=-1e4) for one in grads))
+        return Grads(*(np.nan_to_num(as_numpy(grad), nan=0.0, posinf=1e4, neginf=-1e4) for grad in grads))
 
     case = make_case(ranges={"mean": None, "statistic": None, "x": (-2.0, 2.0, value), "dy": (-2.0, 2.0, value)})
     result = check_case(case, Options(), lambda name: Here(Implementation("masked", unprepared(masked))))

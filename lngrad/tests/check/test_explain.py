@@ -26,43 +26,46 @@ WITHOUT_EXAMPLE = {
 
 
 def test_every_family_has_an_example_but_for_four():
-    assert {one.name for one in FAMILIES if not one.example} == WITHOUT_EXAMPLE
+    assert {row.name for row in FAMILIES if not row.example} == WITHOUT_EXAMPLE
 
 
 def run_example(text: str, inputs: Any, eps: float) -> dict[str, Any]:
     """The results of an example's function, called in float64 with rows and columns."""
     N = int(np.prod(inputs.normalized_shape))
-    given = {
+    arguments = {
         name: wide(getattr(inputs, name)).reshape(-1, columns)
         for name, columns in {"dy": N, "x": N, "residual": N, "dtotal": N, "mean": 1, "rstd": 1}.items()
         if getattr(inputs, name) is not None
     }
-    given |= {
+    arguments |= {
         "gamma": np.ones(N) if inputs.gamma is None else wide(inputs.gamma).reshape(-1),
-        "variance": np.maximum(given["rstd"] ** -2.0 - eps, 0), "eps": eps, "alpha": inputs.normalization.alpha,
+        "variance": np.maximum(arguments["rstd"] ** -2.0 - eps, 0), "eps": eps, "alpha": inputs.normalization.alpha,
         "lead": inputs.x.shape[: -inputs.normalized], "normalized_shape": inputs.normalized_shape,
     }  # fmt: skip
     names: dict[str, Any] = {}
     exec(compile(text, "example", "exec"), names)  # noqa: S102  # the examples are ours
     wanted = re.search(r"def backward\((.*)\)", text)[1].split(", ")
     with np.errstate(all="ignore"):
-        results = names["backward"](**{name: given[name] for name in wanted})
+        results = names["backward"](**{name: arguments[name] for name in wanted})
     return dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))
 
 
-@pytest.mark.parametrize("one", [one for one in FAMILIES if one.example], ids=lambda one: one.code)
-def test_an_example_has_its_mistake_and_its_twin_is_right(make_case, judged, one):
-    name, _ = next(one.mistakes())
-    facts = shape(name, 0) | CASE_OF.get(name, {}) | {"norm": one.norm}
+@pytest.mark.parametrize("listed", [row for row in FAMILIES if row.example], ids=lambda row: row.code)
+def test_an_example_has_its_mistake_and_its_twin_is_right(make_case, judged, listed):
+    name, _ = next(listed.mistakes())
+    facts = shape(name, 0) | CASE_OF.get(name, {}) | {"norm": listed.norm}
     facts.pop("standard", None)
     case = make_case(**facts)
-    given = draw(case, 0, 0, case.M, 1 << 30)
-    wrong, right = kernels(one, name)
+    drawn = draw(case, 0, 0, case.M, 1 << 30)
+    wrong, right = kernels(listed, name)
     assert len(wrong.splitlines()) <= 20
-    mended = judged(case, given, run_example(right, given.exact, case.eps))
+    mended = judged(case, drawn, run_example(right, drawn.exact, case.eps))
     assert mended.mistake is None, mended
-    found = judged(case, given, run_example(wrong, given.exact, case.eps))
-    named = {family(said and said.removesuffix(" in dx alone")) for said in (found.mistake, *dict(found.alternatives))}
+    found = judged(case, drawn, run_example(wrong, drawn.exact, case.eps))
+    named = {
+        family(mistake and mistake.removesuffix(" in dx alone"))
+        for mistake in (found.mistake, *dict(found.alternatives))
+    }
     assert family(name) in named, found
 
 
@@ -72,7 +75,7 @@ def test_codes_are_unique_and_the_page_has_them_all(monkeypatch):
     import mistakes_page
 
     assert PAGE.read_text("utf-8") == mistakes_page.page()
-    codes = sorted(family.code for family in FAMILIES)
+    codes = sorted(row.code for row in FAMILIES)
     numbers = Counter(code[3] for code in codes)
     assert codes == [
         f"LN-{letter}{number:02}" for letter in sorted(numbers) for number in range(1, numbers[letter] + 1)
@@ -94,9 +97,11 @@ def test_a_mistake_is_explained_by_its_name_its_code_and_the_name_of_a_report():
 def test_a_misspelt_name_gets_the_nearest_three(run):
     result = run("check", "--explain", "gama forgoten")
     assert result.exit_code == 2
-    said = " ".join(result.output.split())
-    assert said.startswith("lngrad: --explain: expected the name or code of a known mistake, such as gamma forgotten, ")
-    assert said.endswith("got 'gama forgoten'")
+    text_of_output = " ".join(result.output.split())
+    assert text_of_output.startswith(
+        "lngrad: --explain: expected the name or code of a known mistake, such as gamma forgotten, "
+    )
+    assert text_of_output.endswith("got 'gama forgoten'")
     mutant = run("check", "--impl", "mutant:gama forgoten")
     assert mutant.exit_code == 2
     assert f"mutant: expected one of {len(MISTAKES)} known mistakes, such as gamma forgotten, " in " ".join(

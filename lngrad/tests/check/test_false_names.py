@@ -29,10 +29,10 @@ CASES = {case.name: case for case in shipped()}
 def test_noise_in_dx_has_no_name(judged, name, size):
     """A term whose mistake makes NaN there explains nothing: gamma's bytes, a variance of 0, a statistic beyond float16."""
     case = CASES[name]
-    given = draw(case, 0, 0, case.M, 1 << 30)
-    true = true_grads(given.exact)
+    drawn = draw(case, 0, 0, case.M, 1 << 30)
+    true = true_grads(drawn.exact)
     noise = size * max(1.0, float(np.std(true.dx))) * np.random.default_rng(1).standard_normal(true.dx.shape)
-    found = judged(case, given, true._replace(dx=true.dx + noise)._asdict())
+    found = judged(case, drawn, true._replace(dx=true.dx + noise)._asdict())
     assert found.mistake is None, found
 
 
@@ -108,8 +108,8 @@ def test_a_term_of_a_norm_with_an_offset_is_said_with_it(diagnosed):
 @pytest.mark.parametrize("only", [False, True])
 def test_products_that_a_matrix_unit_cuts_off_have_a_name(diagnosed, only):
     def cut(t: Terms) -> dict[str, Any]:
-        def tf32(one: Any) -> Any:
-            return (one.astype("f4").view("u4") & np.uint32(0xFFFFE000)).view("f4").astype(float)
+        def tf32(array: Any) -> Any:
+            return (array.astype("f4").view("u4") & np.uint32(0xFFFFE000)).view("f4").astype(float)
 
         return {"dgamma": tf32(t.dy * t.xhat).sum(0)} | ({} if only else {"dbeta": tf32(t.dy).sum(0)})
 
@@ -135,19 +135,19 @@ def test_a_failure_of_all_elements_together_is_no_case_that_is_too_large(make_ca
 
 def test_what_is_flushed_on_the_way_is_named_and_an_error_among_subnormal_numbers_is_not(judged):
     case, least = CASES["subnormal"], float(np.finfo(np.float32).tiny)
-    given = draw(case, 0, 0, case.M, 1 << 30)
+    drawn = draw(case, 0, 0, case.M, 1 << 30)
 
-    def flushed(one: Any) -> Any:
-        return np.where(np.abs(one) < least, 0.0, one)
+    def flushed(item: Any) -> Any:
+        return np.where(np.abs(item) < least, 0.0, item)
 
-    t = terms_of(given.exact)
+    t = terms_of(drawn.exact)
     dy, dxhat = flushed(t.dy), flushed(flushed(t.dy) * t.gamma)
     second = flushed(dxhat * t.xhat).mean(1, keepdims=True)
     dx = flushed(t.rstd * flushed(dxhat - dxhat.mean(1, keepdims=True) - t.xhat * second))
     results = {"dx": dx, "dgamma": flushed(flushed(dy * t.xhat).sum(0)), "dbeta": flushed(dy.sum(0))}
-    assert judged(case, given, results).mistake == "flushed to zero"
+    assert judged(case, drawn, results).mistake == "flushed to zero"
     noise = 1 + 0.2 * np.random.default_rng(2).standard_normal(t.dy.shape)
-    found = judged(case, given, true_grads(given.exact)._asdict() | {"dx": t.dx() * noise})
+    found = judged(case, drawn, true_grads(drawn.exact)._asdict() | {"dx": t.dx() * noise})
     assert found.mistake is None, found
 
 
@@ -155,8 +155,8 @@ def tiled(t: Terms, tile: int, of: tuple[bool, bool] = (True, True)) -> dict[str
     """The last tile has N % tile columns, which are none where N is a multiple."""
     whole = t.N // tile * tile - tile * (t.N % tile == 0)
     taken = np.arange(t.N) < (whole if t.N % tile == 0 else t.N)
-    both = ((one * taken).sum(1, keepdims=True) / t.N for one in t.averaged)
-    return {"dx": t.dx(*(one if some else None for one, some in zip(both, of, strict=True)))}
+    both = ((item * taken).sum(1, keepdims=True) / t.N for item in t.averaged)
+    return {"dx": t.dx(*(item if arrays else None for item, arrays in zip(both, of, strict=True)))}
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def tiled(t: Terms, tile: int, of: tuple[bool, bool] = (True, True)) -> dict[str
 def test_a_sum_that_takes_nothing_is_one_kind_with_sums_that_take_too_little(diagnosed, of, what):
     name = f"part of the columns in the {what}"
     found = [diagnosed(lambda t: tiled(t, 64, of), lead=(24,), normalized=(N,)) for N in (64, 128, 256)]
-    assert name in (one for one, _ in found[0].alternatives), found[0]
-    results = [CaseResult(str(number), "", "failed", "", "", "", **one._asdict()) for number, one in enumerate(found)]
-    assert {one.mistake for one in settled(results)} == {name}
+    assert name in (label for label, _ in found[0].alternatives), found[0]
+    results = [CaseResult(str(number), "", "failed", "", "", "", **item._asdict()) for number, item in enumerate(found)]
+    assert {result.mistake for result in settled(results)} == {name}
     alone = settled(results[:1])[0].mistake
     assert alone == {"means": "mean and rstd detached"}.get(what, f"{what} missing")
 
@@ -181,7 +181,7 @@ def test_a_variance_that_is_a_little_off_where_x_is_constant_is_one_number(diagn
 
     found = diagnosed(off, lead=(12,), normalized=(24,), ranges={"mean": None, "statistic": None, "x": (1.5, 1.5)})
     assert re.fullmatch(r"dx or rstd (0.997|1.02|0.877) times", found.mistake or ""), found
-    assert {"another eps", "variance by cancellation"} <= {one for one, _ in found.alternatives}
+    assert {"another eps", "variance by cancellation"} <= {label for label, _ in found.alternatives}
 
 
 def test_a_variance_by_cancellation_far_from_zero_is_named_where_the_mean_is_rounded_too(diagnosed):

@@ -49,7 +49,10 @@ def test_the_graph_ops_hidden_epsilon_follows_the_dtype():
 
 
 def test_all_formats_say_the_same_of_the_same_case():
-    cases = [{one.name: one for one in reader((CASES / name).read_text(), name)} for name, reader in READERS.items()]
+    cases = [
+        {difference.name: difference for difference in reader((CASES / name).read_text(), name)}
+        for name, reader in READERS.items()
+    ]
     for name, first in cases[1].items():
         for others in cases[2:]:
             other = others[name]
@@ -200,7 +203,7 @@ def test_the_cases_that_come_with_lngrad_need_no_yaml():
     """Read without PyYAML they are what PyYAML reads."""
     for name in SHIPPED:
         path = Path(reading.__file__).with_name(f"{name.split()[0]}.yaml")
-        found = [replace(one, source=Source(str(path))) for one in reading.shipped(name)]
-        read = [replace(one, source=Source(str(path))) for one in read_cases([path], 1 << 20)]
+        found = [replace(item, source=Source(str(path))) for item in reading.shipped(name)]
+        read = [replace(read_cas, source=Source(str(path))) for read_cas in read_cases([path], 1 << 20)]
         assert repr(found) == repr(read)  # some have a NaN
         assert len(found) == path.read_text().count("{name:")

@@ -15,7 +15,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 def dx(t: Terms, a: float = 1, b: float = 1, c: float = 1, **other: Any) -> Any:
     D = other.get("D", t.dxhat)
-    first, second = (one.mean(1, keepdims=True) for one in (other.get("D1", D), other.get("D2", D) * t.xhat))
+    first, second = (array.mean(1, keepdims=True) for array in (other.get("D1", D), other.get("D2", D) * t.xhat))
     return other.get("scale", t.rstd) * (a * D - b * first - c * other.get("X", t.xhat) * second)
 
 
@@ -44,13 +44,13 @@ def test_the_formula_of_a_wrong_dx_is_found_with_the_difference_marked(diagnosed
     # x apart from (-2, 2), so that rstd is not near 1 and its powers differ.
     ranges = {"mean": None, "statistic": None, "x": (-6.0, 6.0)}
     found = diagnosed(lambda t: {"dx": FORMULAS[formula](t)}, dtype, ranges=ranges)
-    assert [one.text for one in found.formulas] == [f"dx = {formula}"], found
+    assert [item.text for item in found.formulas] == [f"dx = {formula}"], found
 
 
 def test_different_mistakes_in_different_outputs_are_both_named(diagnosed):
     found = diagnosed(lambda t: {"dx": dx(t, b=2), "dgamma": (t.dy * t.x).sum(0)})
     assert found.mistake == "mean of dxhat 2 times; dy·x for dy·xhat in dgamma"
-    assert [one.text for one in found.formulas] == [
+    assert [formula.text for formula in found.formulas] == [
         "dx = rstd·(dxhat − **2**·mean_dxhat − xhat·mean_dxhat_xhat)", "dgamma = Σ_rows **dy·x**",
     ]  # fmt: skip
 
@@ -59,8 +59,8 @@ def test_a_mistake_in_the_inputs_and_one_in_the_formula_are_both_named(diagnosed
     def wrong(t: Terms) -> dict[str, Any]:
         xhat = (t.x - np.roll(t.mean, 1, axis=0)) * t.rstd
         second = (t.dxhat * xhat).mean(1, keepdims=True)
-        made = t.rstd * (t.dxhat - 2 * t.dxhat.mean(1, keepdims=True) - xhat * second)
-        return {"dx": made, "dgamma": (t.dy * xhat).sum(0)}
+        changed = t.rstd * (t.dxhat - 2 * t.dxhat.mean(1, keepdims=True) - xhat * second)
+        return {"dx": changed, "dgamma": (t.dy * xhat).sum(0)}
 
     found = diagnosed(wrong)
     assert found.mistake == "mean of the previous row; mean of dxhat 2 times"
@@ -103,8 +103,8 @@ def test_any_rows_are_recovered_where_there_are_more_columns(diagnosed):
 def test_which_columns_entered_a_row_mean(diagnosed, first, second):
     def wrong(t: Terms) -> dict[str, Any]:
         w = (np.arange(t.N) >= 64).astype(float)
-        means = [(one * (w if part else 1)).sum(1, keepdims=True) / t.N
-                 for one, part in ((t.dxhat, first), (t.dxhat * t.xhat, second))]  # fmt: skip
+        means = [(item * (w if part else 1)).sum(1, keepdims=True) / t.N
+                 for item, part in ((t.dxhat, first), (t.dxhat * t.xhat, second))]  # fmt: skip
         return {"dx": t.rstd * (t.dxhat - means[0] - t.xhat * means[1])}
 
     found = diagnosed(wrong, lead=(120,), normalized=(80,))
@@ -158,8 +158,8 @@ def test_statistics_of_other_rows_in_the_last_tile(diagnosed, source, used):
         whose[64:] = source(whose[64:])
         xhat = (t.x - t.mean[whose]) * t.rstd[whose]
         second = (t.dxhat * xhat).mean(1, keepdims=True)
-        made = t.rstd[whose] * (t.dxhat - t.dxhat.mean(1, keepdims=True) - xhat * second)
-        return {"dx": made, "dgamma": (t.dy * xhat).sum(0)}
+        changed = t.rstd[whose] * (t.dxhat - t.dxhat.mean(1, keepdims=True) - xhat * second)
+        return {"dx": changed, "dgamma": (t.dy * xhat).sum(0)}
 
     found = diagnosed(wrong, lead=(77,), normalized=(40,))
     assert found.mistake == "statistics of other rows"

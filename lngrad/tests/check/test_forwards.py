@@ -122,7 +122,7 @@ AT_HAND = {"forwards:norm", "forwards:plain", "lngrad.jax:modulated_layer_norm",
            "forwards:OfGated"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("right", "norm", "text", "wrong"), FORMS, ids=lambda one: str(one).rpartition("/")[2])
+@pytest.mark.parametrize(("right", "norm", "text", "wrong"), FORMS, ids=lambda item: str(item).rpartition("/")[2])
 def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
     if "jax" in right:
         pytest.importorskip("jax")
@@ -141,7 +141,7 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
 ])  # fmt: skip
 def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wrong(forward, name):
     found = run_at_hand(f"forwards:{forward}", filter="=tail", fuzz=0)
-    assert [one.name for one in found.mistakes] == [name], found.results
+    assert [mistake.name for mistake in found.mistakes] == [name], found.results
 
 
 def test_what_a_backward_raises_is_said_with_its_place():
@@ -183,7 +183,7 @@ def test_sources_of_a_kernel_of_the_hub_are_compiled(files, monkeypatch):
 def test_what_a_forward_refuses_is_a_line_for_each_restriction():
     found = run_of("forwards:Function", filter=None)
     assert found.verdict == "FAIL" or found.verdict == "INCONCLUSIVE"
-    texts = {one.text: one.cases for one in found.restrictions}
+    texts = {restriction.text: restriction.cases for restriction in found.restrictions}
     assert texts["N not a multiple of 32"] >= 40
     assert "gamma in another dtype than x" in texts
     assert len(texts) <= 5, texts
@@ -194,7 +194,7 @@ def test_a_script_shows_the_mistake_of_a_function_of_autograd(tmp_path):
     assert run_at_hand("forwards:Function", filter="=64 by 64").verdict == "PASS"
     found = run_of("forwards:WrongFunction", filter="=64 by 64")
     assert found.verdict == "FAIL"
-    mistake = next(one for one in found.mistakes if one.reproduction)
+    mistake = next(item for item in found.mistakes if item.reproduction)
     assert mistake.name
     assert "lngrad" not in mistake.reproduction
     shows_what_is_wrong(tmp_path, mistake.reproduction, "WrongFunction", "Function")
@@ -213,13 +213,13 @@ def test_a_backward_may_call_gamma_its_weight():
 @pytest.mark.parametrize(("name", "mistake"), [("Raises", "backward raises"), ("no_gradient", "no gradient")])
 def test_a_forward_without_a_gradient_has_a_name(name, mistake):
     found = run_at_hand(f"forwards:{name}", norm="rms_norm", filter="*3*")
-    assert {one.name for one in found.mistakes} == {mistake}
+    assert {difference.name for difference in found.mistakes} == {mistake}
 
 
 def test_a_function_at_hand_gives_the_same_object(monkeypatch):
     by_name, at_hand = (run("forwards:WrongNorm", filter="=small") for run in (run_of, run_at_hand))
     assert by_name.verdict == at_hand.verdict == "FAIL"
-    assert [one.name for one in by_name.mistakes] == [one.name for one in at_hand.mistakes]
+    assert [mistake.name for mistake in by_name.mistakes] == [mistake.name for mistake in at_hand.mistakes]
     assert json.dumps(at_hand.to_json())
 
 
@@ -258,7 +258,7 @@ def test_layouts_are_handed_to_a_forward_in_this_process_too():
     import forwards
 
     found = lngrad.check.run(forwards.contiguous, fuzz=30, filter="fuzz*", seed=0)
-    assert [one.text for one in found.restrictions] == ["x that is not contiguous"]
+    assert [restriction.text for restriction in found.restrictions] == ["x that is not contiguous"]
     assert here("numpy_cpu").signature is None
 
 
@@ -267,13 +267,13 @@ def test_json_and_sarif_tell_a_program_the_verdict(run, tmp_path, monkeypatch):
     words = "check", "--impl", "forwards.py:WrongNorm", "--filter", "=small"
     result = run(*words, "--json", "-", "--sarif", str(tmp_path / "r.sarif"))
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert (told["format"], told["verdict"], told["counts"]["failed"]) == (1, "FAIL", 1)
-    assert told["failures"][0]["where"][0]["result"] == "dx"
-    assert told["failures"][0]["where"][0]["tolerances"] > 1
-    (one,) = json.loads((tmp_path / "r.sarif").read_text())["runs"][0]["results"]
-    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "forwards.py"
-    assert one["ruleId"] == told["mistakes"][0]["code"] == "LN-X03"
+    answer = json.loads(result.stdout)
+    assert (answer["format"], answer["verdict"], answer["counts"]["failed"]) == (1, "FAIL", 1)
+    assert answer["failures"][0]["where"][0]["result"] == "dx"
+    assert answer["failures"][0]["where"][0]["tolerances"] > 1
+    (item,) = json.loads((tmp_path / "r.sarif").read_text())["runs"][0]["results"]
+    assert item["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "forwards.py"
+    assert item["ruleId"] == answer["mistakes"][0]["code"] == "LN-X03"
 
 
 TRANSFORMERS = {
@@ -305,7 +305,7 @@ def test_modules_of_flax_need_no_wrapper(name, norm):
 def test_a_wrong_module_of_flax_fails():
     pytest.importorskip("flax")
     found = run_of("flax_forwards:WrongNorm", filter="=small")
-    assert [one.name for one in found.mistakes] == ["mean of dxhat missing"]
+    assert [mistake.name for mistake in found.mistakes] == ["mean of dxhat missing"]
 
 
 @pytest.mark.parametrize(("right", "wrong"), [

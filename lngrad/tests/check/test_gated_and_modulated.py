@@ -87,16 +87,16 @@ def kernel(norm: str, old: str = "", new: str = "") -> Callable[..., Here]:
     """The kernel, or one with other text at a place, as a user's function in this process."""
     assert KERNEL.count(old) == 1 or not old
 
-    def narrowed(one: Any, dtype: str) -> Any:
-        rounded = np.asarray(one).astype(numpy_dtype(dtype))
+    def narrowed(item: Any, dtype: str) -> Any:
+        rounded = np.asarray(item).astype(numpy_dtype(dtype))
         return rounded.astype(float) if "bfloat16" in new or "float16" in new else rounded
 
     names: dict[str, Any] = {"np": np, "narrowed": narrowed, "CENTRED": NORMS[norm].normalization.centred}
     exec(KERNEL.replace(old, new) if old else KERNEL, names)  # noqa: S102  # the text above
 
-    def quiet(**given: Any) -> Any:
+    def quiet(**drawn: Any) -> Any:
         with np.errstate(all="ignore"):
-            return names["backward"](**given)
+            return names["backward"](**drawn)
 
     quiet.__signature__ = signature(names["backward"])  # type: ignore[attr-defined]
     return lambda name: Here(users_function("kernel", target=quiet))
@@ -130,13 +130,13 @@ def test_default_cases_are_cases_of_every_norm(norm):
         assert result.status == "passed", result
 
 
-@pytest.mark.parametrize(("norm", "old", "new", "said"), MUTANTS)
-def test_a_wrong_kernel_fails_and_is_told(make_case, norm, old, new, said):
+@pytest.mark.parametrize(("norm", "old", "new", "told_name"), MUTANTS)
+def test_a_wrong_kernel_fails_and_is_told(make_case, norm, old, new, told_name):
     case = make_case(norm=norm, lead=(5, 9), normalized=(48,), standard="exact")
     result = check_case(case, Options(), kernel(norm, old, new))
     assert result.status == "failed", result
     assert not result.sentence.startswith("no diagnosis"), result
-    assert said in (result.mistake, "") or result.sentence.startswith(said), result
+    assert told_name in (result.mistake, "") or result.sentence.startswith(told_name), result
 
 
 @pytest.mark.parametrize("norm", OTHERS)
@@ -153,13 +153,13 @@ def test_a_golden_folder_of_gated_and_modulated_cases(tmp_path):
     cases = [case for case in FAMILY.values() if case.shape[-1] < 1000]
     write_goldens(cases, tmp_path / "golden", "npz", 0, 1 << 30, lambda: None)
     read = read_folder(tmp_path / "golden", 1 << 30)
-    for case, one in zip(cases, read, strict=True):
-        given, again = (draw(each, 0, 0, each.M, 1 << 30).inputs for each in (case, one))
+    for case, item in zip(cases, read, strict=True):
+        drawn, again = (draw(each, 0, 0, each.M, 1 << 30).inputs for each in (case, item))
         for name in ("dy", "x", "gamma", "gate"):
-            first, second = getattr(given, name), getattr(again, name)
+            first, second = getattr(drawn, name), getattr(again, name)
             assert (first is None) == (second is None)
             assert first is None or (first.shape == second.shape and (first == second).all())
-        result = check_case(one, Options(against=str(tmp_path / "golden")))
+        result = check_case(item, Options(against=str(tmp_path / "golden")))
         assert result.status == "passed", result
 
 
@@ -185,5 +185,5 @@ def test_a_gate_s_kernel_returns_its_gradient_too(make_case):
 def test_commands_for_plain_norms_refuse_others(run, command):
     result = run(*command, "--norm", "modulated_layer_norm")
     assert result.exit_code == 2
-    said = " ".join(result.output.split())
-    assert f"--norm: expected one of {', '.join(PLAIN)}, got 'modulated_layer_norm'" in said
+    text_of_output = " ".join(result.output.split())
+    assert f"--norm: expected one of {', '.join(PLAIN)}, got 'modulated_layer_norm'" in text_of_output

@@ -185,8 +185,8 @@ def test_a_program_passes_and_skips_what_it_does_not_take(tmp_path, make_case, c
 def test_the_time_limit_counts_the_implementation_alone(module, make_case, monkeypatch):
     """The truth and the diagnosis take longer than the limit here."""
 
-    def slowly(one):
-        return lambda *arguments: (time.sleep(1.5), one(*arguments))[1]
+    def slowly(item):
+        return lambda *arguments: (time.sleep(1.5), item(*arguments))[1]
 
     monkeypatch.setattr(trial, "diagnose", slowly(trial.diagnose))
     monkeypatch.setattr(comparison, "true_grads", slowly(comparison.true_grads))

@@ -47,8 +47,8 @@ def named(*names: str) -> list[CheckCase]:
 
 
 def assert_no_failure(results: list[CaseResult]) -> None:
-    assert [(one.name, one.reason, one.sentence) for one in results if one.status == "failed"] == []
-    assert any(one.status == "passed" for one in results)
+    assert [(result.name, result.reason, result.sentence) for result in results if result.status == "failed"] == []
+    assert any(result.status == "passed" for result in results)
 
 
 @pytest.mark.parametrize("place", range(len(right.KERNELS)))
@@ -62,7 +62,7 @@ def test_right_kernels_of_every_style_pass(results_of, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [one.__name__ for one in right.KERNELS])
+@pytest.mark.parametrize("function", [item.__name__ for item in right.KERNELS])
 def test_right_kernels_of_every_style_pass_all_default_cases(results_of, function):
     assert_no_failure(results_of(f"right:{function}", DEFAULT + fuzzed(60, 0)))
 
@@ -80,7 +80,7 @@ SEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("function", [one.__name__ for one in cheats.KERNELS])
+@pytest.mark.parametrize("function", [item.__name__ for item in cheats.KERNELS])
 def test_kernels_that_only_look_right_are_caught(results_of, function):
     case, text = SEEN[function]
     (result,) = results_of(f"cheats:{function}", named(case))
@@ -108,7 +108,7 @@ def test_a_gradient_that_is_rounded_before_dtotal_is_added_is_seen(results_of, t
     monkeypatch.syspath_prepend(tmp_path)
     cases = [case for case in shipped("family") if case.name in ("residual stream, float16", "DeepNorm, bfloat16")]
     assert_no_failure(results_of("norm_rounded:right", cases))
-    assert [one.status for one in results_of("norm_rounded:backward", cases)] == ["failed", "failed"]
+    assert [result.status for result in results_of("norm_rounded:backward", cases)] == ["failed", "failed"]
 
 
 def test_what_is_left_of_other_cases_is_told_from_a_mistake_of_this_one(results_of, make_case):

@@ -18,23 +18,23 @@ OUTPUT = OutputResult("dx", "float32", (2, 3), False, (), 1.0, 1.0, 1.0, 9.0, ()
 def result(mistake: str | None, *alternatives: str, status: Any = "failed", name: str = "case") -> CaseResult:
     return CaseResult(
         name, "memory", status, "", "", "exact", mistake=mistake, sentence=f"about {mistake}",
-        alternatives=tuple((one, f"about {one}") for one in alternatives), key=name,
+        alternatives=tuple((alternative, f"about {alternative}") for alternative in alternatives), key=name,
     )  # fmt: skip
 
 
 def names(*results: CaseResult) -> list[str | None]:
-    return [one.mistake for one in settled(results)]
+    return [item.mistake for item in settled(results)]
 
 
 def test_the_number_that_all_cases_have_in_common_is_named():
     """Parts of 8 rows and of 16 leave the same rest of many numbers of rows."""
-    given = [
+    drawn = [
         result("parts of 8", "parts of 16"),
         result("parts of 16"),
         result("last row", "parts of 8", "parts of 16"),
     ]
-    assert names(*given) == ["parts of 16"] * 3
-    first = settled(given)[0]
+    assert names(*drawn) == ["parts of 16"] * 3
+    first = settled(drawn)[0]
     assert first.sentence == "about parts of 16"
     assert first.alternatives == (("parts of 8", "about parts of 8"),)
 
@@ -45,10 +45,12 @@ def test_a_name_that_explains_no_more_cases_than_another_stays():
 
 
 def test_a_name_of_one_case_that_many_others_have_not_becomes_a_likeness():
-    given = [*[result("a")] * 4, result("b"), result(None), result("a; c"), result(None, status="passed")]
-    assert names(*given) == ["a"] * 4 + [None, None, "a; c", None]
-    assert settled(given)[4].sentence == ("4 other cases have another mistake: a. This one alone looks like b: about b")
-    assert names(*given[1:]) == ["a"] * 3 + ["b", None, "a; c", None]
+    failures = [*[result("a")] * 4, result("b"), result(None), result("a; c"), result(None, status="passed")]
+    assert names(*failures) == ["a"] * 4 + [None, None, "a; c", None]
+    assert settled(failures)[4].sentence == (
+        "4 other cases have another mistake: a. This one alone looks like b: about b"
+    )
+    assert names(*failures[1:]) == ["a"] * 3 + ["b", None, "a; c", None]
 
 
 @pytest.mark.parametrize("seen", ["not repeatable", "layout ignored", "an earlier call's results"])
@@ -58,29 +60,29 @@ def test_what_was_seen_stays_and_outvotes_nothing(seen):
 
 
 def test_a_name_at_a_place_is_of_the_kind_of_that_name():
-    given = [*[result("a in dx alone")] * 9, result("a"), result("a in part of the rows; b"), result("b")]
-    assert names(*given) == ["a in dx alone"] * 9 + ["a", "a in part of the rows; b", None]
+    failures = [*[result("a in dx alone")] * 9, result("a"), result("a in part of the rows; b"), result("b")]
+    assert names(*failures) == ["a in dx alone"] * 9 + ["a", "a in part of the rows; b", None]
 
 
 def test_names_that_most_failures_have_not_are_likenesses_and_all_failures_are_counted():
     """Noise: 64 of 70 failures without a name, and six with one each."""
     unexplained = replace(result(None), sentence="no known mistake explains it. dx: off", outputs=(OUTPUT,))
-    given = [*[unexplained] * 64, *(result(name) for name in "abcdef")]
-    assert names(*given) == [None] * 70
-    assert settled(given)[-1].sentence == "Nothing explains 64 other cases. This one alone looks like f: about f"
-    assert tally([*given, result(None), result(None, status="passed")]) == [
+    failures = [*[unexplained] * 64, *(result(name) for name in "abcdef")]
+    assert names(*failures) == [None] * 70
+    assert settled(failures)[-1].sentence == "Nothing explains 64 other cases. This one alone looks like f: about f"
+    assert tally([*failures, result(None), result(None, status="passed")]) == [
         ("no known mistake", 64), *((name, 1) for name in "abcdef"), ("did not finish", 1)
     ]  # fmt: skip
-    assert names(*given[-25:]) == [None] * 19 + [*"abcdef"]
-    assert names(*given, result("not repeatable")) == [None] * 64 + [*"abcdef", "not repeatable"]
+    assert names(*failures[-25:]) == [None] * 19 + [*"abcdef"]
+    assert names(*failures, result("not repeatable")) == [None] * 64 + [*"abcdef", "not repeatable"]
 
 
 def test_a_mistake_in_several_spellings_is_one():
     """The column that gamma is read from depends on the case's size."""
-    given = [result(f"gamma of the column {size} before in bfloat16") for size in (4, 12, 60)]
-    assert tally([*given, result("b 1e-05")]) == [("gamma of the column … before in bfloat16", 3), ("b 1e-05", 1)]
-    assert names(*[result("b")] * 10, *given) == ["b"] * 10 + [one.mistake for one in given]
-    assert settled([*given, *given[:1], result("b")])[-1].sentence.startswith(
+    failures = [result(f"gamma of the column {size} before in bfloat16") for size in (4, 12, 60)]
+    assert tally([*failures, result("b 1e-05")]) == [("gamma of the column … before in bfloat16", 3), ("b 1e-05", 1)]
+    assert names(*[result("b")] * 10, *failures) == ["b"] * 10 + [item.mistake for item in failures]
+    assert settled([*failures, *failures[:1], result("b")])[-1].sentence.startswith(
         "4 other cases have another mistake: gamma of the column … before in bfloat16. This one"
     )
 
@@ -92,11 +94,11 @@ def test_nothing_becomes_of_nothing():
 
 def test_a_journal_has_the_names_that_are_settled(tmp_path, make_case):
     path = tmp_path / "results.jsonl"
-    given = [result("parts of 8", "parts of 16", name="one"), result("parts of 16", name="other")]
+    failures = [result("parts of 8", "parts of 16", name="one"), result("parts of 16", name="other")]
     with Journal(path) as journal:
-        for one in given:
-            journal.append(one)
-    cases = [make_case(name=one.name) for one in given]
-    finish(path, summary(settled(given), cases, Options(), None, 1.0))
-    assert {one.mistake for one in read_journal(path).values()} == {"parts of 16"}
-    assert list(read_journal(path).values()) == settled(given)
+        for item in failures:
+            journal.append(item)
+    cases = [make_case(name=difference.name) for difference in failures]
+    finish(path, summary(settled(failures), cases, Options(), None, 1.0))
+    assert {item.mistake for item in read_journal(path).values()} == {"parts of 16"}
+    assert list(read_journal(path).values()) == settled(failures)

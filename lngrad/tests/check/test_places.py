@@ -18,8 +18,8 @@ STREAM = {**LARGE, "norm": "add_layer_norm"}
 RMS_STREAM = {**LARGE, "norm": "add_rms_norm"}
 
 
-def average(one: Any) -> Any:
-    return one.mean(1, keepdims=True)
+def average(array: Any) -> Any:
+    return array.mean(1, keepdims=True)
 
 
 def dx_of(t: Terms, first: Any = None, **of_second: Any) -> Any:
@@ -36,8 +36,8 @@ def without_eps(t: Terms) -> Any:
     return 1 / np.sqrt(1 / t.rstd**2 - 1e-5)
 
 
-def narrow(one: Any) -> Any:
-    return one.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+def narrow(array: Any) -> Any:
+    return array.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 def rows(t: Terms, start: int) -> Any:
@@ -47,7 +47,7 @@ def rows(t: Terms, start: int) -> Any:
 def cancelled(t: Terms) -> Any:
     """rstd of E[x²] − E[x]², summed from the last column on."""
     x = t.x[:, ::-1].astype(np.float32)
-    squares, mean = (np.add.accumulate(one, 1)[:, -1:] / np.float32(t.N) for one in (x * x, x))
+    squares, mean = (np.add.accumulate(array, 1)[:, -1:] / np.float32(t.N) for array in (x * x, x))
     return 1 / np.sqrt(np.maximum(squares - mean * mean, 0).astype(np.float64) + 1e-5)
 
 
@@ -94,7 +94,7 @@ PLACES: dict[str, tuple[dict[str, Any], Callable[[Terms], dict[str, Any]]]] = {
     "row means divided by the last size alone": ({"lead": (9,), "normalized": (6, 7)}, lambda t: {
         "dx": t.rstd * (t.dxhat - 6 * average(t.dxhat) - t.xhat * 6 * average(t.dxhat * t.xhat))}),
     "unweighted means of chunks": ({"lead": (5,), "normalized": (4097,)}, lambda t: {
-        "dx": t.dx(*(np.stack([one[:, :4096].mean(1), one[:, 4096]]).mean(0)[:, None] for one in t.averaged))}),
+        "dx": t.dx(*(np.stack([item[:, :4096].mean(1), item[:, 4096]]).mean(0)[:, None] for item in t.averaged))}),
     "mean of dxhat·xhat over M": ({"lead": (40,), "normalized": (64,)}, lambda t: {
         "dx": t.dx(second=1.6 * average(t.dxhat * t.xhat))}),
     "dtotal added to dxhat in the mean of dxhat·xhat alone": (STREAM, lambda t: {
@@ -172,7 +172,7 @@ def test_one_row_that_is_off_among_thousands_is_explained_by_nothing_that_leaves
 
 def test_float64_that_is_computed_in_float32_is_named(diagnosed):
     def wrong(t: Terms) -> dict[str, Any]:
-        dy, xhat, dxhat, rstd = (one.astype(np.float32) for one in (t.dy, t.xhat, t.dxhat, t.rstd))
+        dy, xhat, dxhat, rstd = (array.astype(np.float32) for array in (t.dy, t.xhat, t.dxhat, t.rstd))
         dx = rstd * (dxhat - average(dxhat) - xhat * average(dxhat * xhat))
         return {"dx": dx, "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
 

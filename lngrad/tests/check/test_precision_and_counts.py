@@ -21,13 +21,13 @@ STREAM = {**LARGE, "norm": "add_layer_norm"}
 RMS = {"norm": "rms_norm"}
 
 
-def average(one: Any) -> Any:
-    return one.mean(1, keepdims=True)
+def average(array: Any) -> Any:
+    return array.mean(1, keepdims=True)
 
 
-def narrow(one: Any, dtype: Any = ml_dtypes.bfloat16) -> Any:
+def narrow(item: Any, dtype: Any = ml_dtypes.bfloat16) -> Any:
     with np.errstate(over="ignore"):
-        return np.asarray(one).astype(np.float32).astype(dtype).astype(np.float64)
+        return np.asarray(item).astype(np.float32).astype(dtype).astype(np.float64)
 
 
 def means(t: Terms, first: Any, second: Any) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def means(t: Terms, first: Any, second: Any) -> dict[str, Any]:
 
 
 def float32_sums(t: Terms) -> dict[str, Any]:
-    def of(one: Any) -> Any:
-        return np.cumsum(one.astype(np.float32), axis=1, dtype=np.float32)[:, -1:].astype(np.float64) / t.N
+    def of(array: Any) -> Any:
+        return np.cumsum(array.astype(np.float32), axis=1, dtype=np.float32)[:, -1:].astype(np.float64) / t.N
 
     return means(t, of(t.dxhat), of(t.dxhat * t.xhat))
 
@@ -74,7 +74,7 @@ def index(t: Terms) -> Any:
 MORE: dict[str, tuple[str, str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] = {
     "row sums of doubles in floats": ("row sums kept in float32", "float64", LARGE, float32_sums),
     "products summed in bfloat16": ("row sums added up in bfloat16", "float32", LARGE, lambda t: means(t, *(
-        _running(one) / t.N for one in (t.dxhat, t.dxhat * t.xhat)))),
+        _running(array) / t.N for array in (t.dxhat, t.dxhat * t.xhat)))),
     "dtotal in dbeta": ("dy+dtotal for dy in dbeta", "float32", STREAM, lambda t: {"dbeta": (t.dy + t.dtotal).sum(0)}),
     "dtotal in dgamma": ("(dy+dtotal)·xhat for dy·xhat in dgamma", "float32", STREAM, lambda t: {
         "dgamma": ((t.dy + t.dtotal) * t.xhat).sum(0)}),
@@ -104,7 +104,7 @@ MORE: dict[str, tuple[str, str, dict[str, Any], Callable[[Terms], dict[str, Any]
     "xhat in bfloat16 for dgamma": ("xhat rounded to bfloat16 in dgamma", "float32", LARGE, lambda t: {
         "dgamma": (t.dy * narrow(t.xhat)).sum(0)}),
     "products and sums in bfloat16": ("products and row sums rounded to bfloat16", "float32", LARGE, lambda t: means(
-        t, *(narrow(narrow(one).sum(1, keepdims=True)) / t.N for one in (t.dxhat, t.dxhat * t.xhat)))),
+        t, *(narrow(narrow(array).sum(1, keepdims=True)) / t.N for array in (t.dxhat, t.dxhat * t.xhat)))),
     "all products overflow": ("overflow in 16 bits", "float16", {
         "lead": (9,), "normalized": (64,), "ranges": {**FROM_X, "dy": (-6e4, 6e4)}}, lambda t: {
         "dx": of_infinite(t, narrow(2e4 * t.dxhat, np.float16))}),
@@ -120,9 +120,9 @@ MORE: dict[str, tuple[str, str, dict[str, Any], Callable[[Terms], dict[str, Any]
 }  # fmt: skip
 
 
-def _running(one: Any) -> Any:
-    total = np.zeros((len(one), 1))
-    for column in narrow(one).T:
+def _running(item: Any) -> Any:
+    total = np.zeros((len(item), 1))
+    for column in narrow(item).T:
         total = narrow(total + column[:, None])
     return total
 
@@ -144,7 +144,7 @@ def test_row_sums_in_another_order_are_no_mistake_of_a_tile(diagnosed):
 
 def test_column_sums_of_no_rows_that_are_not_set(make_case: Callable[..., CheckCase]):
     case = make_case(lead=(0,), normalized=(16,))
-    given = draw(case, 0, 0, 0, 1 << 30)
+    drawn = draw(case, 0, 0, 0, 1 << 30)
     got = Grads(np.zeros((0, 16), np.float32), np.full(16, 1.5e16, np.float32), np.full(16, np.nan, np.float32))
-    found = diagnose(case, given, got, {"dgamma": np.full((1, 16), 9.0)})
+    found = diagnose(case, drawn, got, {"dgamma": np.full((1, 16), 9.0)})
     assert found.mistake == "column sums of no rows"

@@ -244,10 +244,10 @@ def test_what_xla_flushes_is_refused_and_what_numpy_flushes_is_wrong(odd, run, r
 
 def test_a_seed_that_is_given_is_said_to_try_no_new_inputs(odd, run):
     """A table of results of an earlier run is right with that run's seed."""
-    told = "new inputs, as a seed was given"
-    assert told in " ".join(run("check", "--impl", "right:plain", "--filter", "=tail").output.split())
+    answer = "new inputs, as a seed was given"
+    assert answer in " ".join(run("check", "--impl", "right:plain", "--filter", "=tail").output.split())
     found = lngrad.check.run("right:plain", filter="=tail", fuzz=0)
-    assert (found.verdict, told in found.not_tried) == ("PASS", False)
+    assert (found.verdict, answer in found.not_tried) == ("PASS", False)
 
 
 def test_a_kernel_of_known_shapes_fails(odd, run):
@@ -372,12 +372,12 @@ def test_after_five_failures_without_a_name_they_are_described_alone(make_case):
 
 
 def test_gamma_dy_and_x_have_zeros():
-    given = {name: draw(case, 0, 0, case.M, 1 << 30).inputs for name, case in DEFAULT.items() if case.zeros}
-    assert {"zeros in gamma", "columns of zeros"} <= set(given)
-    assert (given["zeros in gamma"].gamma[::5] == 0).all()
-    assert np.count_nonzero(given["zeros in gamma"].gamma) == 19
-    assert not given["columns of zeros"].x[:, ::5].any()
-    assert not given["columns of zeros"].dy[:, ::5].any()
+    inputs_by_name = {name: draw(case, 0, 0, case.M, 1 << 30).inputs for name, case in DEFAULT.items() if case.zeros}
+    assert {"zeros in gamma", "columns of zeros"} <= set(inputs_by_name)
+    assert (inputs_by_name["zeros in gamma"].gamma[::5] == 0).all()
+    assert np.count_nonzero(inputs_by_name["zeros in gamma"].gamma) == 19
+    assert not inputs_by_name["columns of zeros"].x[:, ::5].any()
+    assert not inputs_by_name["columns of zeros"].dy[:, ::5].any()
 
 
 @pytest.mark.parametrize("mutant", ["xhat from y/gamma", "dgamma divided by gamma"])
@@ -495,11 +495,11 @@ def test_rows_that_lie_in_one_place_stay_alike_in_a_second_call():
     case = replace(DEFAULT["65 by 64"], layouts={"x": "shared", "dy": "shared"})
     for name in "abcdefgh":  # the name says what changes
         named = replace(case, name=name)
-        given = draw(named, 3, 0, named.M, 1 << 20)
-        other = with_other_values(named, given).inputs
+        drawn = draw(named, 3, 0, named.M, 1 << 20)
+        other = with_other_values(named, drawn).inputs
         for array in (other.x, other.dy):
             assert (array == array[:1]).all()
-        assert (other.dy != given.inputs.dy).any()
+        assert (other.dy != drawn.inputs.dy).any()
 
 
 FORWARD = """

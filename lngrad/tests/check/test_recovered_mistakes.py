@@ -33,13 +33,13 @@ def means(t: Terms, of: Callable[[Any], Any]) -> dict[str, Any]:
     return {"dx": dx(t, first=of(t.dxhat), second=of(t.dxhat * t.xhat))}
 
 
-def tiles(one: Any, width: int = 32) -> Any:
-    return one.reshape(len(one), -1, width).sum(2)
+def tiles(array: Any, width: int = 32) -> Any:
+    return array.reshape(len(array), -1, width).sum(2)
 
 
-def across(t: Terms, one: Any) -> Any:
+def across(t: Terms, array: Any) -> Any:
     """Rows in the order of the transposed leading dimensions."""
-    return one.reshape(*t.lead, -1).swapaxes(0, 1).reshape(one.shape)
+    return array.reshape(*t.lead, -1).swapaxes(0, 1).reshape(array.shape)
 
 
 def fast_root(t: Terms) -> Any:
@@ -52,9 +52,9 @@ def whose(t: Terms, block: int) -> Any:
     return np.arange(t.M) // block * block
 
 
-def of_last_size(t: Terms, one: Any) -> Any:
+def of_last_size(t: Terms, array: Any) -> Any:
     sums = np.zeros(t.N)
-    sums[: t.normalized[-1]] = one.sum(0).reshape(-1, t.normalized[-1]).sum(0)
+    sums[: t.normalized[-1]] = array.sum(0).reshape(-1, t.normalized[-1]).sum(0)
     return sums
 
 
@@ -85,11 +85,11 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
     "eps added to the deviation": ("eps outside the root", SMALL, lambda t: from_rstd(t, 1 / (1 / t.rstd + 1e-3))),
     "another eps": ("another eps", SMALL, lambda t: from_rstd(t, 1 / np.sqrt(1 / t.rstd**2 + 7e-6))),
     "a fast inverse root": ("another rstd", {}, lambda t: from_rstd(t, fast_root(t))),
-    "means of a tile": ("means of each tile", TILES, lambda t: means(t, lambda one: np.repeat(tiles(one) / 32, 32, 1))),
+    "means of a tile": ("means of each tile", TILES, lambda t: means(t, lambda item: np.repeat(tiles(item) / 32, 32, 1))),
     "sums of a tile, divided by N": ("sums of a tile for the row's", TILES,
-                                     lambda t: means(t, lambda one: np.repeat(tiles(one) / t.N, 32, 1))),
+                                     lambda t: means(t, lambda item: np.repeat(tiles(item) / t.N, 32, 1))),
     "dx before the sums are complete": ("sums up to the tile", TILES, lambda t: means(
-        t, lambda one: np.repeat(np.cumsum(tiles(one), 1) / t.N, 32, 1))),
+        t, lambda item: np.repeat(np.cumsum(tiles(item), 1) / t.N, 32, 1))),
     "gamma by the row": ("gamma of the row's index", TILES, lambda t: {
         "dx": dx(t, dxhat=t.dy * t.gamma[0, np.arange(t.M) % t.N][:, None])}),
     "gamma's dimensions transposed": ("gamma transposed", {"normalized": (6, 16)}, lambda t: {
@@ -142,7 +142,7 @@ FRESH: dict[str, tuple[str, dict[str, Any], Callable[[Terms], dict[str, Any]]]] 
     "eps outside the root where x is constant": ("eps outside the root", {
         "ranges": {**FROM_X, "x": (1.5, 1.5)}}, lambda t: {"dx": dx(t) * 0.00316227766 / 1e-5}),
     "averages of chunks": ("unweighted means of chunks", {"normalized": (100,)}, lambda t: means(
-        t, lambda one: np.stack([one[:, :64].mean(1), one[:, 64:].mean(1)]).mean(0)[:, None])),
+        t, lambda item: np.stack([item[:, :64].mean(1), item[:, 64:].mean(1)]).mean(0)[:, None])),
     "three rows that are lost": ("part of the rows in the column sums", {"lead": (300,), "normalized": (40,)}, lambda t: {
         "dgamma": np.delete(t.dy * t.xhat, [3, 170, 200], 0).sum(0), "dbeta": np.delete(t.dy, [3, 170, 200], 0).sum(0)}),
     "a tangent": ("gradients through tanh in dx alone", {}, lambda t: {"dx": np.tanh(dx(t))}),
@@ -172,7 +172,7 @@ def test_a_fresh_mistake_is_named(diagnosed, story, dtype, seed):
 
 
 def test_additions_lost_element_by_element_are_named_in_float32(diagnosed):
-    found = diagnosed(lambda t: {"dgamma": (t.dy * t.xhat * ~some(t, 0.01)).sum(0)}, lead=(65,), normalized=(64,))
+    found = diagnosed(lambda t: {"dgamma": (t.dy * t.xhat * ~share_of(t, 0.01)).sum(0)}, lead=(65,), normalized=(64,))
     assert found.mistake == "additions lost"
 
 
@@ -193,8 +193,8 @@ def test_a_factor_of_some_columns_is_said_with_them(diagnosed):
 def test_an_input_that_is_rounded_first_is_named(diagnosed, name):
     def wrong(t: Terms) -> dict[str, Any]:
         def narrow(which: str) -> Any:
-            one = getattr(t, which)
-            return one.astype(ml_dtypes.bfloat16).astype(np.float64) if which == name else one
+            array = getattr(t, which)
+            return array.astype(ml_dtypes.bfloat16).astype(np.float64) if which == name else array
 
         dy, xhat = narrow("dy"), (narrow("x") - t.mean) * t.rstd
         return {"dx": dx(t, dxhat=dy * narrow("gamma"), xhat=xhat), "dgamma": (dy * xhat).sum(0), "dbeta": dy.sum(0)}
@@ -202,7 +202,7 @@ def test_an_input_that_is_rounded_first_is_named(diagnosed, name):
     assert diagnosed(wrong).mistake == f"{name} rounded to bfloat16"
 
 
-def some(t: Terms, share: float) -> Any:
+def share_of(t: Terms, share: float) -> Any:
     return np.random.default_rng(5).random(t.dy.shape) < share
 
 
@@ -210,8 +210,8 @@ def some(t: Terms, share: float) -> Any:
 STRANGE: dict[str, Callable[[Terms], dict[str, Any]]] = {
     "noise": lambda t: {"dx": dx(t) + 0.02 * np.random.default_rng(1).standard_normal(t.dy.shape)},
     "noise in a column sum": lambda t: {"dgamma": (t.dy * t.xhat).sum(0) + np.random.default_rng(1).standard_normal(t.N)},
-    "some elements are lost": lambda t: {"dx": dx(t) * ~some(t, 0.05)},
-    "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~some(t, 0.1) / 0.9)},
+    "some elements are lost": lambda t: {"dx": dx(t) * ~share_of(t, 0.05)},
+    "dropout without its mask": lambda t: {"dx": dx(t, dxhat=t.dxhat * ~share_of(t, 0.1) / 0.9)},
     "a rectifier": lambda t: {"dx": dx(t) * (t.x > 0)},
     "xhat without its sign": lambda t: from_rstd(t, t.rstd) | {"dx": dx(t, xhat=np.abs(t.xhat))},
     "a median": lambda t: {"dx": dx(t, first=np.median(t.dxhat, axis=1, keepdims=True))},
@@ -254,20 +254,20 @@ def rounded_is_not_misnamed(diagnosed: Any, dtype: str, seeds: range) -> None:
         rng = np.random.default_rng(seed)
         odd = rng.random(12) < rng.choice([0.15, 0.5, 1.0])
 
-        def step(place: int, one: Any, odd: Any = odd) -> Any:
-            one = np.asarray(one, np.float32)
-            return one.astype(narrow).astype(np.float32) if odd[place] else one
+        def step(place: int, array: Any, odd: Any = odd) -> Any:
+            array = np.asarray(array, np.float32)
+            return array.astype(narrow).astype(np.float32) if odd[place] else array
 
         def wrong(t: Terms, step: Any = step) -> dict[str, Any]:
             mean, rstd = step(0, t.mean), step(1, t.rstd)
             xhat, dxhat = step(3, step(2, t.x - mean) * rstd), step(4, t.dxhat)
             first, second = step(5, dxhat.mean(1, keepdims=True)), step(6, step(7, dxhat * xhat).mean(1, keepdims=True))
-            made = rstd * step(10, step(8, dxhat - first) - step(9, xhat * second))
-            return {"dx": made, "dgamma": step(11, t.dy * xhat).sum(0)}
+            changed = rstd * step(10, step(8, dxhat - first) - step(9, xhat * second))
+            return {"dx": changed, "dgamma": step(11, t.dy * xhat).sum(0)}
 
         lead, N = (int(rng.integers(2, 150)),), int(rng.integers(6, 300))
-        given = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)} if seed % 3 == 0 else FROM_X
-        found = diagnosed(wrong, dtype, seed, lead=lead, normalized=(N,), ranges=given)
+        ranges = {"mean": (-1.0, 1.0), "statistic": (0.3, 2.0)} if seed % 3 == 0 else FROM_X
+        found = diagnosed(wrong, dtype, seed, lead=lead, normalized=(N,), ranges=ranges)
         assert found.mistake is None or any(word in found.mistake for word in ROUNDED), (seed, found)
 
 

@@ -29,5 +29,9 @@ def test_a_mistake_from_a_report_is_failed_and_named(name, cases):
 def test_there_are_25_and_the_page_lists_them_all():
     assert len(BUG_REPORTS) >= 25
     page = (ROOT / "cases" / "regression_corpus" / "README.md").read_text("utf-8")
-    missing = [one.name for one in BUG_REPORTS.values() if one.report not in page or one.story not in page]
+    missing = [
+        difference.name
+        for difference in BUG_REPORTS.values()
+        if difference.report not in page or difference.story not in page
+    ]
     assert not missing

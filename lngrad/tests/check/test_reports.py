@@ -44,10 +44,10 @@ def test_formulas_are_escaped_and_typeset():
 def test_what_got_better_and_what_got_worse(make_case):
     good, bad = (check_case(make_case(), Options(impl=impl)) for impl in ("numpy_cpu", "mutant:gamma forgotten"))
     other = check_case(make_case(), Options(impl="mutant:last row lost"))
-    assert [one.kind for one in changes([bad], [good])] == ["better"]
-    assert [one.kind for one in changes([good], [bad])] == ["worse"]
-    (one,) = changes([bad], [other])
-    assert (one.kind, one.text) == ("other", "gamma forgotten, now last row lost")
+    assert [change.kind for change in changes([bad], [good])] == ["better"]
+    assert [change.kind for change in changes([good], [bad])] == ["worse"]
+    (parameter,) = changes([bad], [other])
+    assert (parameter.kind, parameter.text) == ("other", "gamma forgotten, now last row lost")
     assert changes([bad], [bad]) == []
     assert changes([replace(bad, name="another")], [good]) == []
 
@@ -221,8 +221,8 @@ def test_the_step_of_the_action_runs_here(tmp_path):
     import yaml
 
     text = (ROOT / "action.yml").read_text("utf-8")
-    assert all(re.search(r"@[0-9a-f]{40}  # v\d", one) for one in re.findall(r"- uses: (actions/.*)", text))
-    (step,) = [one for one in yaml.safe_load(text)["runs"]["steps"] if one.get("id") == "check"]
+    assert all(re.search(r"@[0-9a-f]{40}  # v\d", item) for item in re.findall(r"- uses: (actions/.*)", text))
+    (step,) = [item for item in yaml.safe_load(text)["runs"]["steps"] if item.get("id") == "check"]
     paths = f"{Path(lngrad.__file__).parents[1]}{os.pathsep}{ROOT}"
     environment = os.environ | {
         "IMPL": "examples.check_my_kernel:backward", "CASES": "", "OPTIONS": "--filter =bfloat16", "PYTHONPATH": paths,

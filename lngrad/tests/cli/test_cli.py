@@ -345,10 +345,10 @@ WRONG = [  # for each command a word that it does not know, a file that is not t
 def test_a_wrong_word_moves_nothing_on_the_terminal(words, capsys):
     """The texts about usage too, which are the library's."""
     code = terminal.exit_code(commands.app, *(word.replace("X", HOSTILE) for word in words.split()))
-    said = "".join(capsys.readouterr())
-    assert code == 2, said
-    assert r"\u202e" in said or "Input should be" in said
-    assert all(letter.isprintable() or letter == "\n" for letter in said)
+    text_of_output = "".join(capsys.readouterr())
+    assert code == 2, text_of_output
+    assert r"\u202e" in text_of_output or "Input should be" in text_of_output
+    assert all(letter.isprintable() or letter == "\n" for letter in text_of_output)
 
 
 @pytest.mark.parametrize(
@@ -637,8 +637,10 @@ def test_info_says_of_a_torch_that_is_too_old_that_it_is_not_used(tmp_path):
     stub = "from types import SimpleNamespace as N; cuda, library = N(is_available=lambda: False), N(get_kernel=print)"
     (tmp_path / "torch.py").write_text(f"__version__ = '2.9.1'; {stub}\n")
     source = str(Path(lngrad.__file__).parents[1])
-    said = cli("info", PYTHONPATH=os.pathsep.join([str(tmp_path), source])).stdout
-    assert re.search(r"(?m)^torch tensors, .* not used: lngrad.torch: expected torch 2.10 or later, got 2.9.1$", said)
+    text_of_output = cli("info", PYTHONPATH=os.pathsep.join([str(tmp_path), source])).stdout
+    assert re.search(
+        r"(?m)^torch tensors, .* not used: lngrad.torch: expected torch 2.10 or later, got 2.9.1$", text_of_output
+    )
 
 
 def test_what_takes_long_is_said_once(tmp_path, monkeypatch, capsys):

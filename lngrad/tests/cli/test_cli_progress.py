@@ -32,15 +32,15 @@ def on_a_terminal(words: list[str], folder: Path) -> str:
         env={**environment, "TERM": "xterm", "COLUMNS": "100"},
     ) as process:
         os.close(theirs)
-        said = b""
+        received = b""
         try:
-            while some := os.read(ours, 1 << 16):
-                said += some
+            while chunk := os.read(ours, 1 << 16):
+                received += chunk
         except OSError:  # Linux's end of a terminal
             pass
         os.close(ours)
-    assert process.returncode == 0, said
-    return said.decode()
+    assert process.returncode == 0, received
+    return received.decode()
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_progress_is_shown_on_a_terminal(words, while_working, tmp_path):
     (tmp_path / "k.cpp").write_text(f'#include "kernel_operator.h"\n{begin}\n')
     (tmp_path / "lines.c").write_text('#include <stdio.h>\nint main() { puts("a line"); }\n')
     (tmp_path / "cases").symlink_to(Path(__file__).parents[3] / "cases")
-    said = on_a_terminal(words.split(), tmp_path)
-    before, _, after = said.rpartition(SHOWN)
+    text_of_output = on_a_terminal(words.split(), tmp_path)
+    before, _, after = text_of_output.rpartition(SHOWN)
     assert re.search(while_working, before)
-    assert said.startswith(HIDDEN)  # it is the first that is said
+    assert text_of_output.startswith(HIDDEN)  # it is the first that is said
     assert not re.search(while_working, after)

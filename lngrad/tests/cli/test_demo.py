@@ -96,13 +96,13 @@ def test_what_is_kept_is_not_compiled_again(monkeypatch):
     monkeypatch.setattr(entries.cache, "why_not", lambda: None)
     monkeypatch.setattr(entries, "_load", lambda kernel, name: 1 if kernel == "join" else None)
     asked: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(entries, "kernel_address", lambda *one: asked.append(one))
+    monkeypatch.setattr(entries, "kernel_address", lambda *item: asked.append(item))
     for each, programs in (1, 2), (2, 1):
         asked.clear()
         found = entries.programs_for(kernels, each)
         assert len(found) == programs
-        for one in found:
-            exec(one)  # noqa: S102  # our own program
+        for item in found:
+            exec(item)  # noqa: S102  # our own program
         assert asked == [kernels[0], kernels[2]]
     for module, reason in (entries.cache, "no folder"), (entries.prebuilt, None):
         monkeypatch.setattr(module, "why_not", lambda reason=reason: reason)
@@ -122,12 +122,12 @@ def test_a_failed_demonstration_ends_with_1(name, value, tmp_path, monkeypatch, 
     with pytest.raises(typer.Exit) as ended:
         demo.demo(output=tmp_path / "new" / "folder", epochs=1 if value else 8, seed=0)
     assert ended.value.exit_code == 1
-    said = capsys.readouterr()
-    assert "lngrad: the demonstration failed; see above" in said.err
+    text_of_output = capsys.readouterr()
+    assert "lngrad: the demonstration failed; see above" in text_of_output.err
     results = json.loads((tmp_path / "new" / "folder" / "results.json").read_text())
     worst = results["max_error_in_tolerances"]["float32"]
-    assert all(f"{error:.2f}" in said.out for error in worst.values())
-    assert ("torch is not installed" in said.out) == ("torch" not in worst)
+    assert all(f"{error:.2f}" in text_of_output.out for error in worst.values())
+    assert ("torch is not installed" in text_of_output.out) == ("torch" not in worst)
     assert results["passed"] is False
     assert (results["accuracy"] >= 0.95) == (value is None)
 

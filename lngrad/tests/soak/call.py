@@ -89,7 +89,7 @@ def draw(
         norm: Which one; None: half of the calls are layer normalizations, the others any that the entry point has.
     """
 
-    def one(choices: tuple[str, ...], usual: float = 0.0) -> str:
+    def choose(choices: tuple[str, ...], usual: float = 0.0) -> str:
         return choices[0] if rng.random() < usual else rng.choice(choices)
 
     lead, normalized = _shape(rng)
@@ -99,7 +99,7 @@ def draw(
         norm = (
             "layer_norm"
             if rng.random() < 0.5
-            else rng.choice([one for one in PLAIN if one in ENTRIES[entry_point].norms])
+            else rng.choice([item for item in PLAIN if item in ENTRIES[entry_point].norms])
         )
     call = Call(
         seed=rng.getrandbits(31),
@@ -108,13 +108,13 @@ def draw(
         dtype=dtype,
         parameters=parameters,
         statistics=statistics,
-        x=one(LAYOUTS, 0.3),
-        dy=one(LAYOUTS, 0.3),
-        small=one(LAYOUTS[:-1], 0.6),
-        out=one(("", *LAYOUTS[:-1]), 0.5),
+        x=choose(LAYOUTS, 0.3),
+        dy=choose(LAYOUTS, 0.3),
+        small=choose(LAYOUTS[:-1], 0.6),
+        out=choose(("", *LAYOUTS[:-1]), 0.5),
         mask=(rng.random() < 0.75, rng.random() < 0.75, rng.random() < 0.75),
-        place=one(PLACES, 0.8),
-        special=one(SPECIALS, 0.5),
+        place=choose(PLACES, 0.8),
+        special=choose(SPECIALS, 0.5),
         entry_point=entry_point,
         threads=rng.randint(1, 4) if rng.random() < 0.2 else 0,
         norm=norm,
@@ -189,7 +189,11 @@ def _dtypes(rng: Random, dtype: str, entry_point: str) -> tuple[str, str]:
 @cache
 def installed(entry_points: tuple[str, ...]) -> tuple[str, ...]:
     """Those of some entry points whose framework is installed."""
-    return tuple(one for one in entry_points if not ENTRIES[one].needs or find_spec(ENTRIES[one].needs))
+    return tuple(
+        entry_point
+        for entry_point in entry_points
+        if not ENTRIES[entry_point].needs or find_spec(ENTRIES[entry_point].needs)
+    )
 
 
 def inputs(call: Call) -> dict[str, Guarded | None]:
@@ -240,18 +244,18 @@ def operators(call: Call) -> tuple[Operator, Operator]:
     return norm.forward, norm.backward
 
 
-def outputs(call: Call, given: Given, operator: Operator) -> tuple[Any, dict[str, Guarded]]:
+def outputs(call: Call, arrays_in: Given, operator: Operator) -> tuple[Any, dict[str, Guarded]]:
     """The outputs that are given, None if there are none; and by name those that must be looked at afterwards."""
     arrays: dict[str, Array] = {}
     guards: dict[str, Guarded] = {}
     for name, replaced in (("y", ("x",)), ("total", ("residual",)), ("dx", ("dy", "x", "dtotal"))):
         if (
             name not in operator.outputs
-            or (name == "total" and "residual" not in given)
+            or (name == "total" and "residual" not in arrays_in)
             or (name == "dx" and not call.mask[0])
         ):
             continue
-        array, guard = _full_output(name, call, given, replaced)
+        array, guard = _full_output(name, call, arrays_in, replaced)
         guards |= guard
         if array is not None:
             arrays[name] = array
@@ -275,19 +279,19 @@ def _rows(call: Call) -> Shape:
 
 
 def _full_output(
-    name: str, call: Call, given: Given, replaced: tuple[str, ...]
+    name: str, call: Call, arrays_in: Given, replaced: tuple[str, ...]
 ) -> tuple[Array | None, dict[str, Guarded]]:
     """An array of x's shape. An input that it takes the place of is copied first, so that inputs stay as they were."""
     shape, dtype = (*call.lead, *call.normalized), numpy_dtype(call.dtype)
     place = "dtotal" if call.place == "residual" and name == "dx" else call.place
     if place == "shifted x" and prod(shape) > 1 and name != "total":
         memory = np.zeros(prod(shape) + 1, dtype)
-        memory[1:] = given["x"].reshape(-1)  # type: ignore[union-attr]  # x is there
-        given["x"] = memory[1:].reshape(shape)
+        memory[1:] = arrays_in["x"].reshape(-1)  # type: ignore[union-attr]  # x is there
+        arrays_in["x"] = memory[1:].reshape(shape)
         return memory[:-1].reshape(shape), {}
     if place in replaced:
-        target = Guarded(shape, dtype, "plain", given[place])
-        given[place] = target.array
+        target = Guarded(shape, dtype, "plain", arrays_in[place])
+        arrays_in[place] = target.array
     elif call.out:
         target = Guarded(shape, dtype, call.out)
     else:

@@ -155,7 +155,7 @@ def _jax(*arrays: Array | None) -> Iterator[Any]:
 
     import lngrad.jax
 
-    with jax.enable_x64(any(one is not None and one.dtype == np.float64 for one in arrays)):
+    with jax.enable_x64(any(array is not None and array.dtype == np.float64 for array in arrays)):
         yield lngrad.jax
 
 

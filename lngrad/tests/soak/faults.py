@@ -224,10 +224,12 @@ assert os.read(read, 1 << 20) == bits(own)
 def _compile(same: Callable[[], bool], rng: Random) -> str:
     """A fork while another thread compiles, in a process that finds no kernels on disk."""
     dtypes = rng.sample(("float32", "bfloat16", "float16", "float64"), 2)
-    given = [sys.executable, "-c", _COMPILING, *dtypes, str(rng.random() * 4)]
+    command_line = [sys.executable, "-c", _COMPILING, *dtypes, str(rng.random() * 4)]
     with TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": folder}
-        process = subprocess.Popen(given, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command_line, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         try:
             _, errors = process.communicate(timeout=5 * LIMIT_S)
         except subprocess.TimeoutExpired:

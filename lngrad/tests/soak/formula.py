@@ -23,8 +23,8 @@ def wider(accumulator: str) -> Any:
 
 def total(x: Array, residual: Array, alpha: float, float_type: Any) -> Result:
     """alpha·x + residual, (M, N)."""
-    one, other = _to(float_type, x) * float_type(alpha), _to(float_type, residual)
-    return one + other, np.abs(one) + np.abs(other)
+    scaled, other = _to(float_type, x) * float_type(alpha), _to(float_type, residual)
+    return scaled + other, np.abs(scaled) + np.abs(other)
 
 
 def forward(

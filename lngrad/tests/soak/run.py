@@ -50,18 +50,18 @@ def run(call: Call, faults: Counter[str] | None = None) -> list[str]:
         Violation: A result is wrong, memory was written that must not be, or an exception came that none expects.
     """
     with np.errstate(all="ignore"):
-        given = inputs(call)
-        refused = [_refusal(call, kind, given, Counter() if faults is None else faults) for kind in operators(call)]
-        for name, array in given.items():
+        arrays_in = inputs(call)
+        refused = [_refusal(call, kind, arrays_in, Counter() if faults is None else faults) for kind in operators(call)]
+        for name, array in arrays_in.items():
             if array is not None and not array.unchanged():
                 raise Violation(f"{name}: was written")
     return [reason for reason in refused if reason]
 
 
-def _refusal(call: Call, kind: Operator, given: dict[str, Guarded | None], faults: Counter[str]) -> str:
+def _refusal(call: Call, kind: Operator, arrays_in: dict[str, Guarded | None], faults: Counter[str]) -> str:
     """Why the forward or the backward was refused, "" if it was taken."""
     try:
-        _check(call, {name: None if one is None else one.array for name, one in given.items()}, kind, faults)
+        _check(call, {name: None if array is None else array.array for name, array in arrays_in.items()}, kind, faults)
     except NotApplicable as reason:
         return str(reason)
     except OverlapError as reason:
@@ -81,23 +81,23 @@ def _refusal(call: Call, kind: Operator, given: dict[str, Guarded | None], fault
     return ""
 
 
-def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> None:
+def _check(call: Call, arrays_in: Given, kind: Operator, faults: Counter[str]) -> None:
     is_forward, normalization = kind.direction == "forward", NORMS[call.norm].normalization
     names = (
         ("x", "gamma", "beta", "residual") if is_forward else ("dy", "x", "mean", "rstd", "gamma", "dtotal", "residual")
     )
-    given = {name: given[name] for name in names if name in given}
+    arrays_in = {name: arrays_in[name] for name in names if name in arrays_in}
     entry = ENTRIES[call.entry_point]
     rows: dict[str, Any] = {}
     if size := prod(call.lead) * prod(call.normalized):
-        rows = _rows(call, given, size)
-    out, guards = outputs(call, given, kind) if entry.into else (None, {})
+        rows = _rows(call, arrays_in, size)
+    out, guards = outputs(call, arrays_in, kind) if entry.into else (None, {})
 
     def results() -> dict[str, Array | None]:
         prepare = entry.forward if is_forward else entry.backward
         assert prepare is not None  # every entry has both
         arrays: dict[str, Any] = (
-            given if is_forward else {**given, "summand": given["x"] if "residual" in given else None}
+            arrays_in if is_forward else {**arrays_in, "summand": arrays_in["x"] if "residual" in arrays_in else None}
         )
         arguments = Arguments(
             **arrays,
@@ -130,9 +130,9 @@ def _check(call: Call, given: Given, kind: Operator, faults: Counter[str]) -> No
         return
 
     def bits() -> list[bytes | None]:
-        return [None if one is None else one.tobytes() for one in results().values()]
+        return [None if result is None else result.tobytes() for result in results().values()]
 
-    before = [None if one is None else one.tobytes() for one in got.values()]
+    before = [None if array is None else array.tobytes() for array in got.values()]
     if call.threads:
         with _threads(call.threads):
             if before != bits():
@@ -174,12 +174,12 @@ def _expected(
     return grads
 
 
-def _rows(call: Call, given: Given, size: int) -> dict[str, Any]:
+def _rows(call: Call, arrays_in: Given, size: int) -> dict[str, Any]:
     """Copies of the arrays as (M, N), (M,) or (N,)."""
     shape = (size // prod(call.normalized), prod(call.normalized))
     return {
-        name: None if one is None else np.array(one).reshape(shape if ROLES[name] is Role.TENSOR else -1)
-        for name, one in given.items()
+        name: None if array is None else np.array(array).reshape(shape if ROLES[name] is Role.TENSOR else -1)
+        for name, array in arrays_in.items()
     }
 
 
@@ -268,7 +268,9 @@ def soak(
     for name in entry_points:
         if name not in ENTRY_POINTS:
             raise BackendUnavailable(f"entry_points: expected some of {', '.join(ENTRY_POINTS)}, got {name!r}")
-    entry_points = tuple(one for one in entry_points if norm is None or norm in ENTRIES[one].norms)
+    entry_points = tuple(
+        entry_point for entry_point in entry_points if norm is None or norm in ENTRIES[entry_point].norms
+    )
     if not installed(entry_points):
         raise BackendUnavailable(
             f"entry_points: expected one whose framework is installed, got {', '.join(entry_points) or 'none'}"
@@ -324,9 +326,12 @@ def shrink(call: Call, fails: Callable[[Call], bool] = _fails) -> Call:
 
 
 def _simpler(call: Call) -> Iterator[Call]:
-    for one in fields(Call):
-        if one.name not in ("lead", "normalized", "entry_point", "norm") and getattr(call, one.name) != one.default:
-            plain: dict[str, Any] = {one.name: one.default}
+    for option in fields(Call):
+        if (
+            option.name not in ("lead", "normalized", "entry_point", "norm")
+            and getattr(call, option.name) != option.default
+        ):
+            plain: dict[str, Any] = {option.name: option.default}
             yield replace(call, **plain)
     for name in ("lead", "normalized"):
         for shape in _smaller(getattr(call, name), least=name == "normalized"):
@@ -346,7 +351,9 @@ def _smaller(shape: Shape, least: int) -> Iterator[Shape]:
 def program(call: Call) -> str:
     """One line for the shell that runs a call again."""
     changed = ", ".join(
-        f"{one.name}={getattr(call, one.name)!r}" for one in fields(Call) if getattr(call, one.name) != one.default
+        f"{field.name}={getattr(call, field.name)!r}"
+        for field in fields(Call)
+        if getattr(call, field.name) != field.default
     )
     python = f"PYTHONPATH={shlex.quote(str(Path(__file__).parents[1]))} {shlex.quote(sys.executable)}"
     return f'{python} -c "from soak import Call, run; run(Call({changed}))"'

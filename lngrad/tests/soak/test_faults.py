@@ -101,7 +101,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("fault", "outcome"), PLANTED, ids=lambda one: one)
+@pytest.mark.parametrize(("fault", "outcome"), PLANTED, ids=lambda item: item)
 def test_a_planted_mistake_is_found(fault, outcome, monkeypatch):
     monkeypatch.setattr(lngrad, "layer_norm_backward", PLANTED[fault, outcome]())
     monkeypatch.setattr(injected, "LIMIT_S", 1.0)

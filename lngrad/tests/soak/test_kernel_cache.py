@@ -36,16 +36,16 @@ print(cache.why_not() is None, hashlib.sha256(y.tobytes()).hexdigest())
 
 
 def start(folder, *arguments, **environment):
-    given = {**os.environ, "XDG_CACHE_HOME": str(folder), **environment}
-    given = {name: value for name, value in given.items() if value is not None}
+    variables = {**os.environ, "XDG_CACHE_HOME": str(folder), **environment}
+    variables = {name: value for name, value in variables.items() if value is not None}
     command = [sys.executable, "-c", PROGRAM, *(arguments or ("f4",))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
 def outcome(process):
     output, errors = process.communicate(timeout=500)
-    told = re.sub(r"lngrad: compiling kernels for .* ahead\n", "", errors)  # after two seconds
-    assert (process.returncode, told) == (0, "")
+    answer = re.sub(r"lngrad: compiling kernels for .* ahead\n", "", errors)  # after two seconds
+    assert (process.returncode, answer) == (0, "")
     return output.split()
 
 

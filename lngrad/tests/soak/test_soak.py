@@ -30,15 +30,15 @@ def test_random_calls_of_the_core(soaked):
 
 
 def test_equal_seeds_draw_equal_calls_of_every_kind():
-    one, other = ([draw(random.Random(seed), ("numba_cpu",)) for seed in range(1000)] for _ in range(2))
-    assert one == other
-    assert {len(call.lead) + len(call.normalized) for call in one} == {0, 1, 2, 3, 4, 5, 6}
+    item, other = ([draw(random.Random(seed), ("numba_cpu",)) for seed in range(1000)] for _ in range(2))
+    assert item == other
+    assert {len(call.lead) + len(call.normalized) for call in item} == {0, 1, 2, 3, 4, 5, 6}
     for name, expected in (("x", LAYOUTS), ("dy", LAYOUTS), ("small", LAYOUTS[:-1]), ("special", SPECIALS)):
-        assert {getattr(call, name) for call in one} == set(expected)
-    assert {call.out for call in one} == {"", *LAYOUTS[:-1]}
-    assert any(0 in call.lead + call.normalized for call in one)
+        assert {getattr(call, name) for call in item} == set(expected)
+    assert {call.out for call in item} == {"", *LAYOUTS[:-1]}
+    assert any(0 in call.lead + call.normalized for call in item)
     assert (
-        len({(call.dtype, call.parameters, call.statistics) for call in one}) == 4 * 5 * 4
+        len({(call.dtype, call.parameters, call.statistics) for call in item}) == 4 * 5 * 4
     )  # parameters may be absent
 
 
@@ -266,17 +266,17 @@ def test_statistics_of_a_row_with_an_infinity_are_judged(monkeypatch):
 
 
 def test_progress_is_told(monkeypatch):
-    told = []
+    answer = []
 
     @contextmanager
     def working(text):
-        told.append(text)
-        yield told.append
+        answer.append(text)
+        yield answer.append
 
     monkeypatch.setattr(command, "working", working)
     monkeypatch.setattr(command, "CALLS_A_LINE", 2)
     command.soak(calls=4, entry_points="numpy_cpu")
-    assert told == ["compiling or loading kernels", "2 calls, 0 violations", "4 calls, 0 violations"]
+    assert answer == ["compiling or loading kernels", "2 calls, 0 violations", "4 calls, 0 violations"]
 
 
 def test_the_command_line(soaked):

@@ -67,8 +67,8 @@ assert not wrong and calls[0] > 20 and forks > 2 and signals[0] > 20
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_threads_forks_signals_and_changes_of_the_thread_count(seconds):
-    given = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TOGETHER, str(seconds)]
-    result = subprocess.run(given, capture_output=True, text=True, timeout=seconds + 200, check=False)
+    command_line = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TOGETHER, str(seconds)]
+    result = subprocess.run(command_line, capture_output=True, text=True, timeout=seconds + 200, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -104,6 +104,6 @@ assert grown < 48 << 20, grown
 @pytest.mark.timeout(900)
 def test_memory_is_flat_over_100_000_distinct_shapes():
     """The tables of calls that are known (problems, plans) are bounded: a quarter of the shapes fills them."""
-    given = [sys.executable, "-c", MANY_SHAPES, "100000"]
-    result = subprocess.run(given, capture_output=True, text=True, timeout=880, check=False)
+    command_line = [sys.executable, "-c", MANY_SHAPES, "100000"]
+    result = subprocess.run(command_line, capture_output=True, text=True, timeout=880, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

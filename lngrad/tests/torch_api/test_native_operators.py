@@ -31,6 +31,11 @@ MEMBERS = {name: NORMS[name] for name in PLAIN if NORMS[name].normalization.alph
 MEMBERS["without gamma"] = NORMS["rms_norm"]
 
 
+def of_mean(centred, beta, mask):
+    """beta and the mask without what rows without a mean do not have: the native code leaves that to Python."""
+    return (beta, mask) if centred else (None, [*mask[:2], False])
+
+
 class Call:
     """Tensors of a call, and both directions of the operators with them."""
 
@@ -64,14 +69,15 @@ class Call:
         """A gamma and a beta for each of x's first dimension, as chunks of one tensor."""
         parameters = torch.stack([torch.cat([self.gamma, self.beta]).roll(k) for k in range(len(self.x))])[:, None]
         gamma, beta = parameters.chunk(2, -1)
+        beta, mask = of_mean(centred, beta, mask)
         y, mean, rstd, _ = self.ops.norm(self.x, self.shape, gamma, beta, EPS, None, centred, 1.0)
         grads = self.ops.norm_backward(self.dy, self.x, self.shape, mean, rstd, gamma, mask, None, centred, 1.0)
         return y, mean, rstd, *grads
 
     def with_wide_residual(self, centred, mask=(True, True, True)):
-        y, mean, rstd, total = self.ops.norm(
-            self.x, self.shape, self.gamma, self.beta, EPS, self.residual.float(), centred, 0.0
-        )
+        beta, mask = of_mean(centred, self.beta, mask)
+        residual = self.residual.float()
+        y, mean, rstd, total = self.ops.norm(self.x, self.shape, self.gamma, beta, EPS, residual, centred, 0.0)
         dtotal = self.dtotal.float()
         grads = self.ops.norm_backward(self.dy, total, self.shape, mean, rstd, self.gamma, mask, dtotal, centred, 0.0)
         return y, mean, rstd, total, *grads
@@ -79,6 +85,7 @@ class Call:
     def member(self, name, mask=(True, True, True)):
         centred, offset, *_ = MEMBERS[name].normalization
         gamma, beta = (self.gamma, self.beta) if name != "without gamma" else (None, None)
+        beta, mask = of_mean(centred, beta, mask)
         residual, dtotal = (self.residual, self.dtotal) if MEMBERS[name].residual else (None, None)
         y, mean, rstd, total = self.ops.norm(self.x, self.shape, gamma, beta, EPS, residual, centred, offset)
         x = self.x if residual is None else total

@@ -22,14 +22,14 @@ def nothing(dy, x, gamma, normalized_shape):
 def stack_walk(dy, x, mean, rstd, gamma, normalized_shape):
     """Sets every array to zero that callers or the collector know, so that the truth becomes zero too."""
     frame: Any = sys._getframe(1)
-    own = {id(one) for one in (dy, x, mean, rstd, gamma)}
-    found = [one for one in gc.get_objects() if isinstance(one, np.ndarray)]
+    own = {id(array) for array in (dy, x, mean, rstd, gamma)}
+    found = [get_object for get_object in gc.get_objects() if isinstance(get_object, np.ndarray)]
     while frame is not None:
-        found += [one for one in frame.f_locals.values() if isinstance(one, np.ndarray)]
+        found += [f_local for f_local in frame.f_locals.values() if isinstance(f_local, np.ndarray)]
         frame = frame.f_back
-    for one in found:
-        if id(one) not in own and one.flags.writeable and one.dtype.kind == "f":
-            one[...] = 0
+    for array in found:
+        if id(array) not in own and array.flags.writeable and array.dtype.kind == "f":
+            array[...] = 0
     return nothing(dy, x, gamma, normalized_shape)
 
 
@@ -49,8 +49,8 @@ def patched_judge(dy, x, mean, rstd, gamma, normalized_shape):
 
 def patched_numpy(dy, x, mean, rstd, gamma, normalized_shape):
     """NumPy finds no difference any more."""
-    np.abs = np.subtract = lambda one, *_: np.zeros_like(one)
-    np.maximum = lambda one, *_: one
+    np.abs = np.subtract = lambda item, *_: np.zeros_like(item)
+    np.maximum = lambda item, *_: item
     np.count_nonzero = lambda *_, **__: 0
     return nothing(dy, x, gamma, normalized_shape)
 
@@ -93,7 +93,7 @@ def right_ten_times(dy, x, mean, rstd, gamma, normalized_shape):
 
 def freed_memory(dy, x, mean, rstd, gamma, normalized_shape):
     """What a reference may have left behind."""
-    return tuple(np.empty(one.shape, one.dtype) for one in nothing(dy, x, gamma, normalized_shape))
+    return tuple(np.empty(array.shape, array.dtype) for array in nothing(dy, x, gamma, normalized_shape))
 
 
 def mutate_and_restore(dy, x, mean, rstd, gamma, normalized_shape):
@@ -123,8 +123,8 @@ def late(dy, x, mean, rstd, gamma, normalized_shape):
 
     def fill():
         time.sleep(0.02)
-        for one, other in zip(empty, grads, strict=True):
-            one[...] = other
+        for item, other in zip(empty, grads, strict=True):
+            item[...] = other
 
     threading.Thread(target=fill).start()
     return empty
@@ -182,7 +182,7 @@ def one_row_stride(dy, x, mean, rstd, gamma, normalized_shape):
     """Takes the stride of x's rows for all leading axes, and for dy."""
     if x.ndim > 1 and len(normalized_shape) == 1 and x.strides[-1] == x.itemsize < x.strides[-2]:
         shape, strides = (x.size // x.shape[-1], x.shape[-1]), x.strides[-2:]
-        dy, x = (np.lib.stride_tricks.as_strided(one, shape, strides).copy().reshape(x.shape) for one in (dy, x))
+        dy, x = (np.lib.stride_tricks.as_strided(array, shape, strides).copy().reshape(x.shape) for array in (dy, x))
     return plain(dy, x, mean, rstd, gamma, normalized_shape)
 
 
@@ -190,7 +190,9 @@ def truncated(dy, x, mean, rstd, gamma, normalized_shape):
     """Takes the upper half of a float32 for bfloat16: never an ulp off, and always towards zero."""
     if x.dtype.name != "bfloat16" or gamma is None:
         return plain(dy, x, mean, rstd, gamma, normalized_shape)
-    dx = plain(*(one.astype(np.float32) for one in (dy, x)), mean, rstd, gamma.astype(np.float32), normalized_shape)[0]
+    dx = plain(
+        *(array.astype(np.float32) for array in (dy, x)), mean, rstd, gamma.astype(np.float32), normalized_shape
+    )[0]
     cut = np.ascontiguousarray((dx.view(np.uint32) >> 16).astype(np.uint16)).view(x.dtype)
     return cut, *plain(dy, x, mean, rstd, gamma, normalized_shape)[1:]
 

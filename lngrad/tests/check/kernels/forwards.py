@@ -55,7 +55,7 @@ def added_and_gated(x: torch.Tensor, residual: torch.Tensor, gate: torch.Tensor,
 def modulated_by_the_first_sample(
     x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    scale, shift = (one[:1] if one.ndim > 1 else one for one in (scale, shift))
+    scale, shift = (array[:1] if array.ndim > 1 else array for array in (scale, shift))
     return (layer_norm(x.float(), x.shape[-1:], eps=eps) * (1 + scale.float()) + shift).to(x.dtype)
 
 
@@ -255,7 +255,7 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def backward(cls, ctx: Any, dy: torch.Tensor) -> Any:
-        x, w = (one.float() for one in ctx.saved_tensors)
+        x, w = (saved_tensor.float() for saved_tensor in ctx.saved_tensors)
         rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.eps)
         xhat, dxhat = x * rstd, dy * w
         dx = rstd * (dxhat - cls.factor * xhat * (dxhat * xhat).mean(-1, keepdim=True))

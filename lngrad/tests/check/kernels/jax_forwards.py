@@ -20,5 +20,5 @@ def wrong_norm(x, scale, bias, eps):
 
 @jax.jit
 def modulated_by_the_first_sample(x, scale, shift, eps):
-    scale, shift = (one[:1] if one.ndim > 1 else one for one in (scale, shift))
+    scale, shift = (array[:1] if array.ndim > 1 else array for array in (scale, shift))
     return norm(x.astype(jnp.float32), 1 + scale.astype(jnp.float32), shift, eps).astype(x.dtype)

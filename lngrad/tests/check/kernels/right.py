@@ -17,8 +17,8 @@ def parts(dy, x, mean, rstd, gamma, normalized_shape):
     """dy, xhat, dxhat as matrices, rstd as a column, in float32 or float64; and how to give results back."""
     N, M = math.prod(normalized_shape), mean.size
     wide = np.float64 if x.dtype == np.float64 else np.float32
-    dy, flat = (one.reshape(M, N).astype(wide) for one in (dy, x))
-    mean, rstd = (one.reshape(M, 1).astype(wide) for one in (mean, rstd))
+    dy, flat = (array.reshape(M, N).astype(wide) for array in (dy, x))
+    mean, rstd = (array.reshape(M, 1).astype(wide) for array in (mean, rstd))
     scale = np.ones(N, wide) if gamma is None else gamma.reshape(N).astype(wide)
     parameter = x.dtype if gamma is None else gamma.dtype
 
@@ -40,7 +40,7 @@ def plain(dy, x, mean, rstd, gamma, normalized_shape):
 
 def masked(dy, x, mean, rstd, gamma, normalized_shape, output_mask):
     grads = plain(dy, x, mean, rstd, gamma, normalized_shape)
-    return tuple(one if wanted else None for one, wanted in zip(grads, output_mask, strict=True))
+    return tuple(grad if wanted else None for grad, wanted in zip(grads, output_mask, strict=True))
 
 
 def recomputed(dy, x, gamma, normalized_shape, eps):
@@ -164,9 +164,9 @@ def other_strides(dy, x, mean, rstd, gamma, normalized_shape):
 
 def into_outputs(dy, x, mean, rstd, gamma, normalized_shape, dx, dgamma, dbeta):
     """Outputs are given, as to a kernel in C."""
-    for out, one in zip((dx, dgamma, dbeta), plain(dy, x, mean, rstd, gamma, normalized_shape), strict=True):
+    for out, item in zip((dx, dgamma, dbeta), plain(dy, x, mean, rstd, gamma, normalized_shape), strict=True):
         if out is not None:
-            out[...] = one
+            out[...] = item
 
 
 def torch_autograd(dy, x, gamma, normalized_shape, eps):
@@ -178,7 +178,7 @@ def torch_autograd(dy, x, gamma, normalized_shape, eps):
     if x.dtype.itemsize == 2:
         raise NotImplementedError("torch sums columns in 16 bits")
     t, dy = to_torch(np.ascontiguousarray(x)).requires_grad_(), to_torch(np.ascontiguousarray(dy))
-    weight, bias = (torch.full(normalized_shape, float(one), dtype=t.dtype, requires_grad=True) for one in (1, 0))
+    weight, bias = (torch.full(normalized_shape, float(array), dtype=t.dtype, requires_grad=True) for array in (1, 0))
     if gamma is not None:
         weight = to_torch(np.ascontiguousarray(gamma)).requires_grad_()
     y = torch.nn.functional.layer_norm(t, normalized_shape, weight, bias, eps)
@@ -196,7 +196,7 @@ def torch_formula(dy, x, mean, rstd, gamma, normalized_shape):
     xhat = (x - mean) * rstd
     dxhat = dy if gamma is None else dy * torch.from_numpy(gamma)
     dx = rstd * (dxhat - dxhat.mean(axes, True) - xhat * (dxhat * xhat).mean(axes, True))
-    total = (lambda one: one.sum(rows)) if rows else (lambda one: one.clone())
+    total = (lambda item: item.sum(rows)) if rows else (lambda item: item.clone())
     return dx, total(dy * xhat), total(dy)
 
 

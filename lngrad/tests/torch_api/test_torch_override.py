@@ -297,6 +297,56 @@ def test_an_exception_leaves_it_clean():
         raise ZeroDivisionError
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_interrupts_leave_it_whole(monkeypatch):
+    """As Ctrl-C comes at any instruction of entering and leaving: nothing stays installed, and the next one works."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda reason: None)
+    interrupts, before = 0, signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 5e-6 + turn % 80 * 5e-6)
+                with lngrad_torch.override():
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not ours()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 50
+    with lngrad_torch.override():
+        assert ours()
+    assert not ours()
+
+
+def test_an_interrupted_end_is_made_up_for():
+    """A handler's exception ahead of the first line of __exit__: the object goes, and what it wanted with it."""
+    entered = lngrad_torch.override()
+    entered.__enter__()
+    assert ours()
+    del entered
+    assert not ours()
+
+
+def test_a_failed_installation_leaves_nothing_behind(monkeypatch):
+    def broken(*_):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops.aten.rms_norm.default, "py_impl", broken)
+        with pytest.raises(MemoryError, match="no room"), lngrad_torch.override():
+            pass
+    assert not ours()
+    with lngrad_torch.override():
+        assert ours()
+
+
 def test_threads_switch_and_compute_at_once():
     """Bits do not depend on who computes, hence on which kernel: both are checked, each against its own."""
     x, w = torch.randn(64, 64), torch.randn(64)

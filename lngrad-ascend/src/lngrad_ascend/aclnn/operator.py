@@ -208,7 +208,7 @@ def _reader(kind: type[Handle], attribute: str) -> Callable[[str, object], objec
 
     def read(name: str, handle: object) -> object:
         if isinstance(handle, kind) and handle.alive:
-            if getattr(handle, "format", ND) is not ND:
+            if isinstance(handle, aclTensor) and handle.format is not ND:
                 text = f"{name}: expected ACL_FORMAT_ND, got {handle.format.name}, which is read as ND"
                 warnings.warn(text, AscendWarning, stacklevel=1)  # Python gives it once
             return facts_of(handle)

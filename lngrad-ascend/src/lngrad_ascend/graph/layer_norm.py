@@ -14,8 +14,15 @@ from lngrad.errors import DtypeError, ShapeError
 from lngrad.support.addresses import as_numpy
 from lngrad.typing import AnyArray
 from lngrad_ascend import soc as socs
-from lngrad_ascend.aclnn.checks import MAX_DIMS
-from lngrad_ascend.graph.layer_norm_grad import BITS, UNKNOWN, UNKNOWN_RANK, DtypeLike, differ, dtype_name
+from lngrad_ascend.graph.layer_norm_grad import (
+    BITS,
+    UNKNOWN_RANK,
+    DtypeLike,
+    check_dims,
+    check_number,
+    differ,
+    dtype_name,
+)
 
 
 class LayerNormOutputs(NamedTuple):
@@ -92,16 +99,13 @@ class _LayerNorm:
         Raises:
             ShapeError: What is known breaks a rule.
         """
-        self._check_number(shapes)
+        check_number(self.name, self.inputs, shapes)
         sizes = dict(zip(self.inputs, map(tuple, shapes), strict=True))
         x = sizes["x"]
         for name, shape in sizes.items():
-            if shape != UNKNOWN_RANK and (not shape or any(size < 1 and size != UNKNOWN for size in shape)):
-                raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+            check_dims(name, shape)
         if x == UNKNOWN_RANK:
             return LayerNormOutputs(x, x, x)
-        if len(x) > MAX_DIMS:
-            raise ShapeError(f"x: expected at most {MAX_DIMS} dimensions, got {len(x)}: {x}")
         axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
         for name, axis in axes.items():
             if not isinstance(axis, int) or not -len(x) <= axis < len(x):
@@ -123,7 +127,7 @@ class _LayerNorm:
         Raises:
             DtypeError: They are no row of the op's table, or strict, the SoC has no bfloat16.
         """
-        self._check_number(dtypes)
+        check_number(self.name, self.inputs, dtypes)
         x, gamma, beta = map(dtype_name, dtypes)
         target = socs.current()
         known = [name for name in BITS if name != "bfloat16" or target.soc.bf16 or target.mode == "compat"]
@@ -134,12 +138,6 @@ class _LayerNorm:
         if beta != gamma:
             raise DtypeError(f"beta: expected the dtype of gamma, {gamma}, got {beta}")
         return LayerNormOutputs(x, gamma, gamma)
-
-    def _check_number(self, arguments: Sequence[object]) -> None:
-        if len(arguments) != len(self.inputs):
-            raise TypeError(
-                f"{self.name}: expected {len(self.inputs)}, for {', '.join(self.inputs)}, got {len(arguments)}"
-            )
 
 
 LayerNorm = _LayerNorm()

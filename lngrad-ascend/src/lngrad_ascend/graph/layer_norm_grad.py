@@ -56,7 +56,21 @@ def differ(shape: Shape, other: Shape) -> bool:
     return len(shape) != len(other) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
 
 
-def check_mask(output_mask: Sequence[bool]) -> Mask:
+def check_dims(name: str, shape: Shape, least: int = 1) -> None:
+    """Raise ShapeError for more than 8 dimensions, or a known one below `least`."""
+    if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
+        raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+    if len(shape) > MAX_DIMS:
+        raise ShapeError(f"{name}: expected at most {MAX_DIMS} dimensions, got {len(shape)}: {shape}")
+
+
+def check_number(name: str, inputs: Sequence[str], arguments: Sequence[object]) -> None:
+    """Raise TypeError unless there is an argument for each input of an op."""
+    if len(arguments) != len(inputs):
+        raise TypeError(f"{name}: expected {len(inputs)}, for {', '.join(inputs)}, got {len(arguments)}")
+
+
+def check_mask(output_mask: object) -> Mask:
     """Return output_mask as three booleans. Raises ShapeError if they are not three, DtypeError if they are no booleans."""
     rule = "output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta"
     if isinstance(output_mask, str) or not isinstance(output_mask, (Sequence, np.ndarray)):
@@ -120,16 +134,13 @@ class GraphOp:
         Raises:
             ShapeError: What is known breaks a rule.
         """
-        self._check_number(shapes)
+        check_number(self.name, self.inputs, shapes)
         target = socs.current()
         takes_empty = target.documents == "master" and target.soc.regbase  # whose tiling alone has a template for them
         dy, x, statistic, mean, gamma = sizes = [tuple(shape) for shape in shapes]
         for name, shape in zip(self.inputs, sizes, strict=True):
             least = 1 if name in ("dy", "x") and not takes_empty else 0
-            if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
-                raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
-            if len(shape) > MAX_DIMS:
-                raise ShapeError(f"{name}: expected at most {MAX_DIMS} dimensions, got {len(shape)}: {shape}")
+            check_dims(name, shape, least)
         for name, shape, other_name, other in (("x", x, "dy", dy), ("mean", mean, self.inputs[2], statistic)):
             if UNKNOWN_RANK not in (shape, other) and differ(shape, other):
                 raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
@@ -163,7 +174,7 @@ class GraphOp:
         Raises:
             DtypeError: They are no row of the op's table.
         """
-        self._check_number(dtypes)
+        check_number(self.name, self.inputs, dtypes)
         dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
         if dy not in BITS:
             raise DtypeError(f"dy: expected float32, float16 or bfloat16, got {dy}")
@@ -217,7 +228,7 @@ class GraphOp:
         self, arguments: Sequence[AnyArray], output_mask: Sequence[bool], pd_gamma_dtype: DtypeLike | None
     ) -> tuple[tuple[Known, ...], Mask, str]:
         """The arrays, the mask, and the dtype of pd_gamma and pd_beta."""
-        self._check_number(arguments)
+        check_number(self.name, self.inputs, arguments)
         self._check_product()
         arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, arguments, strict=True))
         mask, facts = check_mask(output_mask), [spec_of(*pair) for pair in zip(self.inputs, arrays, strict=True)]
@@ -234,12 +245,6 @@ class GraphOp:
             if target.mode == "strict":
                 raise BackendUnavailable(f"{text}; soc.use chooses one, and with mode='compat' every SoC runs it")
             warnings.warn(f"{text}; compat runs it", AscendWarning, stacklevel=1)  # Python gives it once
-
-    def _check_number(self, arguments: Sequence[object]) -> None:
-        if len(arguments) != len(self.inputs):
-            raise TypeError(
-                f"{self.name}: expected {len(self.inputs)}, for {', '.join(self.inputs)}, got {len(arguments)}"
-            )
 
 
 class _LayerNormGrad(GraphOp):

@@ -14,15 +14,8 @@ from lngrad.errors import DtypeError, ShapeError
 from lngrad.support.addresses import as_numpy
 from lngrad.typing import AnyArray
 from lngrad_ascend import soc as socs
-from lngrad_ascend.graph.layer_norm_grad import (
-    BITS,
-    UNKNOWN_RANK,
-    DtypeLike,
-    check_dims,
-    check_number,
-    differ,
-    dtype_name,
-)
+from lngrad_ascend.graph import layer_norm_grad as grad
+from lngrad_ascend.graph.layer_norm_grad import UNKNOWN_RANK, DtypeLike
 
 
 class LayerNormOutputs(NamedTuple):
@@ -42,23 +35,15 @@ class _LayerNorm:
         return f"{__name__}.{self.name}"
 
     def __call__(
-        self,
-        x: AnyArray,
-        gamma: AnyArray,
-        beta: AnyArray,
-        *,
-        begin_norm_axis: int = 0,
-        begin_params_axis: int = 0,
-        epsilon: float = 1e-7,
+        self, x: AnyArray, gamma: AnyArray, beta: AnyArray, *, epsilon: float = 1e-7, **axes: int
     ) -> LayerNormOutputs:
         """y = (x - mean)/sqrt(variance + epsilon)·gamma + beta, with the mean and the biased variance of each row.
 
         Args:
             x: (A1, …, Ai, R1, …, Rj), 1 to 8 dimensions, none of them empty: float32, float16 or bfloat16.
             gamma, beta: (R1, …, Rj), the same dtype: x's or float32.
-            begin_norm_axis: The axis of R1, negative from the end.
-            begin_params_axis: The same axis. CANN: parameters may also begin at another axis.
             epsilon: 1e-7 as in the IR. CANN: 1e-12 in the op's registration. LayerNormGrad has a constant of its own.
+            axes: begin_norm_axis and begin_params_axis, as of infer_shape.
 
         Returns:
             y in x's dtype; mean, variance (A1, …, Ai, 1, …, 1) in gamma's dtype. Arrays of x's kind.
@@ -72,11 +57,8 @@ class _LayerNorm:
         arrays = {name: as_array(name, array) for name, array in zip(self.inputs, (x, gamma, beta), strict=True)}
         facts = [spec_of(name, array) for name, array in arrays.items()]
         dtypes = self.infer_dtype(*(spec.dtype for spec in facts))
-        axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
         shapes = self.infer_shape(*(spec.shape for spec in facts), **axes)
-        results = LayerNormOutputs(
-            *(empty(facts[0].kind, Output.of(*pair)) for pair in zip(shapes, dtypes, strict=True))
-        )
+        results = LayerNormOutputs(*(empty(facts[0].kind, output) for output in map(Output.of, shapes, dtypes)))
         y, mean, variance = map(as_numpy, results)
         matrix, scale, shift = map(as_numpy, arrays.values())
         forward = layer_norm(matrix, scale.shape, scale, shift, eps=epsilon, out=Forward(y, None, None))
@@ -90,47 +72,37 @@ class _LayerNorm:
     def infer_shape(
         self, *shapes: Sequence[int], begin_norm_axis: int = 0, begin_params_axis: int = 0
     ) -> LayerNormOutputs:
-        """Shapes of the outputs, before there is data.
+        """Shapes of the outputs, before there is data; raises as GraphOp's.
 
         Args:
             shapes: Of x, gamma, beta. A dimension of -1 is unknown, (-2,) is an unknown rank.
-            begin_norm_axis, begin_params_axis: As in the call.
-
-        Raises:
-            ShapeError: What is known breaks a rule.
+            begin_norm_axis: The axis of R1, negative from the end.
+            begin_params_axis: The same axis. CANN: parameters may also begin at another one.
         """
-        check_number(self.name, self.inputs, shapes)
-        sizes = dict(zip(self.inputs, map(tuple, shapes), strict=True))
-        x = sizes["x"]
-        for name, shape in sizes.items():
-            check_dims(name, shape)
+        grad.check_number(self.name, self.inputs, shapes)
+        x, *parameters = map(tuple, shapes)
+        for name, shape in zip(self.inputs, (x, *parameters), strict=True):
+            grad.check_dims(name, shape)
         if x == UNKNOWN_RANK:
             return LayerNormOutputs(x, x, x)
-        axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
-        for name, axis in axes.items():
+        for name, axis in (("begin_norm_axis", begin_norm_axis), ("begin_params_axis", begin_params_axis)):
             if not isinstance(axis, int) or not -len(x) <= axis < len(x):
                 raise ShapeError(f"{name}: expected an axis of x {x}, got {axis!r}")
-        first, parameters = (axis % len(x) for axis in axes.values())
-        if parameters != first:
-            raise ShapeError(
-                f"begin_params_axis: expected begin_norm_axis, {first}, got {parameters}: no other is here"
-            )
-        for name in ("gamma", "beta"):
-            if sizes[name] != UNKNOWN_RANK and differ(sizes[name], x[first:]):
-                raise ShapeError(f"{name}: expected the last dimensions of x, {x[first:]}, got {sizes[name]}")
+        first, other = begin_norm_axis % len(x), begin_params_axis % len(x)
+        if other != first:
+            raise ShapeError(f"begin_params_axis: expected begin_norm_axis, {first}, got {other}: no other is here")
+        for name, shape in zip(self.inputs[1:], parameters, strict=True):
+            if shape != UNKNOWN_RANK and grad.differ(shape, x[first:]):
+                raise ShapeError(f"{name}: expected the last dimensions of x, {x[first:]}, got {shape}")
         rows = x[:first] + (1,) * (len(x) - first)
         return LayerNormOutputs(x, rows, rows)
 
     def infer_dtype(self, *dtypes: DtypeLike) -> LayerNormOutputs:
-        """Names of the outputs' dtypes from those of x, gamma, beta: names, or dtypes of NumPy or torch.
-
-        Raises:
-            DtypeError: They are no row of the op's table, or strict, the SoC has no bfloat16.
-        """
-        check_number(self.name, self.inputs, dtypes)
-        x, gamma, beta = map(dtype_name, dtypes)
+        """Names of the outputs' dtypes from those of x, gamma, beta; as GraphOp's. Strict: bfloat16 where the SoC has it."""
+        grad.check_number(self.name, self.inputs, dtypes)
+        x, gamma, beta = map(grad.dtype_name, dtypes)
         target = socs.current()
-        known = [name for name in BITS if name != "bfloat16" or target.soc.bf16 or target.mode == "compat"]
+        known = [name for name in grad.BITS if name != "bfloat16" or target.soc.bf16 or target.mode == "compat"]
         if x not in known:
             raise DtypeError(f"x: expected one of {', '.join(known)} on {target.soc.name}, got {x}")
         if gamma not in ("float32", x):

@@ -61,12 +61,11 @@ class _LayerNorm:
         results = LayerNormOutputs(*(empty(facts[0].kind, output) for output in map(Output.of, shapes, dtypes)))
         y, mean, variance = map(as_numpy, results)
         matrix, scale, shift = map(as_numpy, arrays.values())
-        forward = layer_norm(matrix, scale.shape, scale, shift, eps=epsilon, out=Forward(y, None, None))
-        # Without an epsilon: 1/rstd² - epsilon would be the difference of two near numbers where the variance is small.
-        rstd = layer_norm(matrix, scale.shape, eps=0.0).rstd
+        layer_norm(matrix, scale.shape, scale, shift, eps=epsilon, out=Forward(y, None, None))
+        # In float64, as rstd² doubles an error; without epsilon, as a small variance would be lost beside it.
+        exact = layer_norm(matrix, scale.shape, scale.astype(np.float64), eps=0.0)
         with np.errstate(over="ignore", divide="ignore"):
-            mean[...] = forward.mean
-            variance[...] = np.asarray(rstd, np.float64) ** -2
+            mean[...], variance[...] = exact.mean, exact.rstd**-2
         return results
 
     def infer_shape(

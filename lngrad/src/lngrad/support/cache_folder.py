@@ -116,6 +116,7 @@ def write_whole(path: Path, content: bytes) -> None:
     _make(path.parent)
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
+        draft.unlink(missing_ok=True)  # of a killed process with this number
         with open(draft, "xb", opener=_private) as file:
             file.write(content)
             if hasattr(os, "fchmod"):

@@ -90,4 +90,6 @@ def test_a_header_alone_is_cxx(path: str, on_950: Path) -> None:
 
 def test_every_graph_op_has_a_prototype() -> None:
     texts = "".join(operator_headers().values())
-    assert {name for name in graph.__all__ if f"REG_OP({name})" in texts} == set(OPS) >= {"LayerNormGrad", "AddLayerNorm"}
+    assert (
+        {name for name in graph.__all__ if f"REG_OP({name})" in texts} == set(OPS) >= {"LayerNormGrad", "AddLayerNorm"}
+    )

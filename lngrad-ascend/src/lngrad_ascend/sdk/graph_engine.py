@@ -124,7 +124,9 @@ def _infer(nodes: list[Node]) -> list[list[Facts]]:
             op = _operator(node)
             sources = [_source(node, op, name, known) for name in op.inputs]
             shapes, dtypes = ([source and source[part] for source in sources] for part in (0, 1))
-            inferred = zip(_answered(node, op.infer_shape, *shapes), _answered(node, op.infer_dtype, *dtypes), strict=True)
+            inferred = zip(
+                _answered(node, op.infer_shape, *shapes), _answered(node, op.infer_dtype, *dtypes), strict=True
+            )
             results = [None if shape is None else (tuple(shape), dtype) for shape, dtype in inferred]
         known.append(dict(zip(node["outputs"], results, strict=True)))
     return [list(outputs.values()) for outputs in known]
@@ -135,10 +137,14 @@ def _operator(node: Node) -> Any:
     if op is None:
         raise invalid_param(f"{node['name']}: expected an operator that is here ({', '.join(OPS)}), got {node['op']}")
     if tuple(node["outputs"]) != _results_of(op):
-        raise invalid_param(f"{node['name']}: expected outputs {', '.join(_results_of(op))}, got {', '.join(node['outputs'])}")
+        raise invalid_param(
+            f"{node['name']}: expected outputs {', '.join(_results_of(op))}, got {', '.join(node['outputs'])}"
+        )
     for name in node["attributes"]:
         if name not in _attributes(op):
-            raise invalid_param(f"{node['name']}: expected attributes {', '.join(_attributes(op)) or 'none'}, got {name}")
+            raise invalid_param(
+                f"{node['name']}: expected attributes {', '.join(_attributes(op)) or 'none'}, got {name}"
+            )
     return op
 
 
@@ -149,9 +155,11 @@ def _source(node: Node, op: Any, name: str, known: list[dict[str, Facts]]) -> Fa
         if _input_kind(op, name) == "INPUT":
             raise invalid_param(f"{node['name']}: expected the input {name} (set_input_{name}), got none")
         return None
-    facts = known[at].get(output)
+    facts: Facts = known[at].get(output)
     if facts is None:
-        raise invalid_param(f"{node['name']}: {name}: expected one of {', '.join(known[at])} that is wanted, got {output}")
+        raise invalid_param(
+            f"{node['name']}: {name}: expected one of {', '.join(known[at])} that is wanted, got {output}"
+        )
     return facts
 
 
@@ -167,7 +175,9 @@ def _data(node: Node) -> Facts:
     sizes = zip(declared, shape, strict=False)
     fits = declared == [-2] or (len(declared) == len(shape) and all(size in (-1, actual) for size, actual in sizes))
     if declared_kind != kind or not fits:
-        raise invalid_param(f"{node['name']}: expected the tensor as declared, {declared_kind} {declared}, got {kind} {shape}")
+        raise invalid_param(
+            f"{node['name']}: expected the tensor as declared, {declared_kind} {declared}, got {kind} {shape}"
+        )
     if "tensor" in node and node["size"] != math.prod(shape) * dtype.itemsize:
         raise invalid_param(f"{node['name']}: expected {math.prod(shape) * dtype.itemsize} bytes, got {node['size']}")
     return tuple(shape), dtype.name

@@ -31,7 +31,9 @@ LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
 )
 _HOSTED = str(Path(__file__).with_name("hosted.py"))
 _INSIDE = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,defs")  # as an executable: its own names first, none missing
-_OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h|(?:\.\./)?op_graph/\w+_proto\.h)[">]', re.MULTILINE)
+_OPERATOR = re.compile(
+    r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h|(?:\.\./)?op_graph/\w+_proto\.h)[">]', re.MULTILINE
+)
 
 
 def run_program(

@@ -339,12 +339,12 @@ HEADERS: dict[str, tuple[Function, ...]] = {
     "acl/acl_rt.h": _read(_RUNTIME),
     "aclnn/acl_meta.h": _read(_META + _SETTERS + _DUMP),
     "aclnn/aclnn_base.h": _read(_ACLNN_BASE),
-    "lngrad/graph_engine.h": _read(_GRAPH),
 }
 for _name, _parameters in OPERATORS.items():
     _typed = re.sub(r"(^|, )(?=\w+(,|$))", r"\1const aclTensor *", " ".join(_parameters.split()))
     _typed = re.sub(r"(^|, )\*(?=\w+(,|$))", r"\1aclTensor *", _typed)
     HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _typed))
+HEADERS["lngrad/graph_engine.h"] = _read(_GRAPH)  # last: folders that are there know functions by number
 
 FUNCTIONS: dict[str, Function] = {function.name: function for functions in HEADERS.values() for function in functions}
 

@@ -18,6 +18,8 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as lngrad_jax  # noqa: E402
+from lngrad.core.norms import NORMS as FAMILY  # noqa: E402
+from lngrad.core.norms import PLAIN  # noqa: E402
 from lngrad.core.problem import Forward, ForwardWithTotal, GatedGrads, Grads, RmsForward, RmsGrads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.jax import operators  # noqa: E402
@@ -31,16 +33,9 @@ from lngrad.testing import (  # noqa: E402
 )
 from norms import forward  # noqa: E402
 
-# What is computed, and whether there is a residual.
-NORMS = {
-    "rms": (Normalization(False), False),
-    "gemma": (Normalization(False, 1.0), False),
-    "zero-centred": (Normalization(True, 1.0), False),
-    "add-rms": (Normalization(False), True),
-    "add-gemma": (Normalization(False, 1.0), True),
-    "add-layer": (Normalization(), True),
-    "deep": (Normalization(True, 0.0, 1.75), True),
-}
+# What is computed, and whether there is a residual; one more with every switch.
+NORMS = {name: (FAMILY[name].normalization, FAMILY[name].residual) for name in PLAIN if name != "layer_norm"}
+NORMS["add_gemma_rms_norm"] = Normalization(False, 1.0), True
 EPS = 1e-5
 norms = pytest.mark.parametrize("norm", NORMS)
 
@@ -174,7 +169,7 @@ def test_the_backward_by_itself_in_batches(norm):
             check_same_bits(tuple(each[k] for each in batch), tuple(expected))
 
 
-@pytest.mark.parametrize("norm", ["gemma", "add-rms", "deep"])
+@pytest.mark.parametrize("norm", ["gemma_rms_norm", "add_rms_norm", "deep_norm"])
 def test_the_backward_by_itself_is_differentiable_in_float64(norm):
     call, arrays = backward(inputs_of(norm, Case((3,), (5,)), "float64"))
     present = [array for array in arrays if array is not None]
@@ -242,9 +237,9 @@ def formula(norm, arguments, eps=EPS):
 
 
 # Between them every switch is on, with a mean and without.
-EVERY_SWITCH = ["add-gemma", "deep"]
+EVERY_SWITCH = ["add_gemma_rms_norm", "deep_norm"]
 ORDERS = [
-    ("rms", ("fwd", "rev")),
+    ("rms_norm", ("fwd", "rev")),
     *product(EVERY_SWITCH, [("fwd", "rev"), ("rev", "fwd"), ("fwd", "fwd"), ("rev", "rev")]),
     *product(EVERY_SWITCH, [("fwd", "rev", "fwd")]),
 ]
@@ -637,7 +632,7 @@ def test_a_gated_norm_refuses_what_the_core_refuses():
 
 # Samples with a scale and a shift each
 
-MODULATED = {"layer": Normalization(offset=1.0, modulated=True), "rms": Normalization(False, 1.0, modulated=True)}
+MODULATED = {name: norm.normalization for name, norm in FAMILY.items() if norm.modulated and not norm.gated}
 modulations = pytest.mark.parametrize("normalization", MODULATED.values(), ids=MODULATED)
 PLACES = (Case((3, 5), (24,)), Case((3, 2, 5), (7,)), Case((2, 130), (33,)), Case((4, 1), (700,)), Case((1, 9), (16,)))
 

@@ -62,7 +62,8 @@ def _attributes(op: Any) -> dict[str, Any]:
     """Return the attributes of an operator's prototype and their defaults; those of Python alone have None."""
     if isinstance(op.attributes, dict):
         return dict(op.attributes)
-    defaults = {name: inspect.signature(op).parameters[name].default for name in op.attributes}
+    parameters = {**inspect.signature(op.infer_shape).parameters, **inspect.signature(op).parameters}
+    defaults = {name: parameters[name].default for name in op.attributes}
     return {name: default for name, default in defaults.items() if default is not None}
 
 

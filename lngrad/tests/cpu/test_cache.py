@@ -14,7 +14,7 @@ import pytest
 
 from lngrad.cpu import cache, entries
 from lngrad.cpu.processors import HERE
-from lngrad.support.cache_folder import cache_folder, keep, kept
+from lngrad.support.cache_folder import cache_folder, keep, kept, mark_used
 
 PROGRAM = """
 import hashlib, sys
@@ -404,6 +404,6 @@ def test_saving_removes_what_was_not_used_for_long(tmp_path):
     for name in (*kept, *old):
         (tmp_path / name).write_bytes(b"")
         os.utime(tmp_path / name, (long_ago, long_ago))
-    cache.mark_used(tmp_path / kept[1])
+    mark_used(tmp_path / kept[1])
     cache.remove_old(tmp_path / kept[0])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

@@ -150,6 +150,9 @@ def test_another_compiler_builds_anew_and_leaves_one_library(quick, tmp_path, fo
     monkeypatch.setenv("CXX", str(program))
     assert building.build() != first
     assert len(list(folder.glob("torch-*.so"))) == 1
+    monkeypatch.setattr(native, "made_of", lambda: "another version")
+    assert building.build().is_file()
+    assert len(list(folder.glob("torch-*.so"))) == 2  # neither takes the other's
 
 
 @pytest.fixture

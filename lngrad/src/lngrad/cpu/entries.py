@@ -19,7 +19,7 @@ from typing import Any
 from lngrad.cpu import cache, prebuilt
 from lngrad.cpu.jobs import ENTRIES
 from lngrad.errors import BackendUnavailable
-from lngrad.support.cache_folder import keep, kept
+from lngrad.support.cache_folder import keep, kept, mark_used
 from lngrad.support.dtypes import ACCUMULATORS
 from lngrad.support.locks import fork_safe_lock, hold_while_forking
 from lngrad.typing import Address
@@ -136,7 +136,7 @@ def _load(kernel: str, name: str) -> Address | None:
         content = None if file is None else kept(file)
         if file is None or content is None or symbol.encode() not in content:  # none, not whole, or another kernel's
             continue
-        cache.mark_used(file)
+        mark_used(file)
         if suffix == cache.LIBRARY:
             address = _open(file, symbol)
         else:

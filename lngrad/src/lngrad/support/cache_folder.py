@@ -13,10 +13,13 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from time import time
 
 from lngrad.support.trust import distrust, others_in
 
 _DIGEST_BYTES = 32
+_KEPT_SECONDS = 30 * 86400  # since a file was last used
+_NOTED_SECONDS = 86400  # between two notes of that
 
 
 def cache_folder() -> Path:
@@ -85,6 +88,21 @@ def keep(path: Path, content: bytes) -> None:
     write_whole(path, content + _digest(path, content))
 
 
+def mark_used(file: Path) -> None:
+    """Note by a file's time that it is in use, once a day."""
+    with suppress(OSError):
+        if time() - file.stat().st_mtime > _NOTED_SECONDS:
+            os.utime(file)
+
+
+def remove_unused(file: Path, pattern: str) -> None:
+    """Remove the files beside `file`, of a pattern, that nobody used for long: other versions of lngrad have theirs there."""
+    with suppress(OSError):
+        for other in file.parent.glob(pattern):
+            if other != file and other.stat().st_mtime < time() - _KEPT_SECONDS:
+                other.unlink(missing_ok=True)
+
+
 def _digest(path: Path, content: bytes) -> bytes:
     return hashlib.sha256(path.name.encode() + b"\0" + content).digest()
 
@@ -98,6 +116,7 @@ def write_whole(path: Path, content: bytes) -> None:
     _make(path.parent)
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
+        draft.unlink(missing_ok=True)  # of a killed process with this number
         with open(draft, "xb", opener=_private) as file:
             file.write(content)
             if hasattr(os, "fchmod"):

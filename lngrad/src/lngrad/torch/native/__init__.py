@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from lngrad.core.threads import chosen, granted_threads, torch_parallel_for
-from lngrad.support.cache_folder import kept, trusted_folder
+from lngrad.support.cache_folder import kept, mark_used, trusted_folder
 from lngrad.torch import memory
 
 MODULE = "lngrad_torch_native"
@@ -164,7 +164,10 @@ def libraries(stamp: str) -> Iterator[Path]:
     """The whole libraries with a stamp that are kept."""
     folder = trusted_folder()
     if folder is not None:
-        yield from (path for path in sorted(folder.glob(f"torch-{stamp}-*.so")) if kept(path) is not None)
+        for path in sorted(folder.glob(f"torch-{stamp}-*.so")):
+            if kept(path) is not None:
+                mark_used(path)
+                yield path
 
 
 register("empty", lambda shape, like: memory.empty(tuple(shape), like.dtype))

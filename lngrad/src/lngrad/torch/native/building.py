@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lngrad.errors import LngradError
-from lngrad.support.cache_folder import keep, trusted_folder
+from lngrad.support.cache_folder import keep, remove_unused, trusted_folder
 from lngrad.support.compilers import CXX_COMPILERS, compiler_version, cxx_compiler, python, run_compiler
 from lngrad.torch import native
 
@@ -78,8 +78,8 @@ def build() -> Path:
             _run(command(compiler, native.torch_folder(), native.SOURCES, draft))
             _run(python(_TRIAL, str(draft)))
             keep(library, draft.read_bytes())
-        made_for = stamp.partition("-")[0]
-        for old in folder.glob(f"torch-{made_for}-*.so"):  # by another compiler, or of other sources
+        remove_unused(library, "torch-*.so")
+        for old in folder.glob(f"torch-{stamp}-*.so"):  # by another compiler
             if old != library:
                 old.unlink(missing_ok=True)  # who has loaded it keeps it
     return library

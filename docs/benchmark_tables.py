@@ -14,8 +14,6 @@ TINY = 64  # rows of fewer elements are counted by themselves
 LEFT_OUT = 128, 1536, 2048, 6144, 8192, 65536  # lengths of rows that are as those beside them
 LARGE = 1 << 26  # elements of a call from which a GPU's time is that of its kernels
 
-PACKAGES = {"compile": "torch", "hub": "kernels-community/rmsnorm"}  # whose version a peer's is, where names differ
-
 Ratio = tuple[str, float]  # a peer, and its time divided by ours
 
 
@@ -124,24 +122,6 @@ def quack_table(found: list[dict[str, Any]]) -> str:
             for call in ("ln b", "rms b", "ln f", "rms f")
         )
         rows.append(f"| {record['M']} × {record['N']} | {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def peers_table(lines: list[Record]) -> str:
-    """A line a peer and release: mean and least ratio of each norm both ways, and its cases that lngrad does not win."""
-    passes = {(line["norm"], line["op"]): None for line in lines}
-    found: dict[str, dict[tuple[str, str], list[float]]] = {}
-    for line in lines:
-        for name, ratio in line["ratio"].items():
-            release = line["versions"].get(PACKAGES.get(name, name), "").partition("+")[0]
-            case = found.setdefault(f"{_peer(name)} {release}", {}).setdefault((line["norm"], line["op"]), [])
-            case.append(ratio)
-    heading = " | ".join(f"{norm} {op}" for norm, op in passes)
-    rows = [f"| times ours, least | {heading} | slower than |", "|---|" + "---|" * (len(passes) + 1)]
-    for peer, cases in found.items():
-        cells = [f"{geometric_mean(cases[key]):.2f}, {min(cases[key]):.2f}" if key in cases else "–" for key in passes]
-        ratios = [ratio for group in cases.values() for ratio in group]
-        rows.append(f"| {peer} | {' | '.join(cells)} | {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} |")
     return "\n".join(rows)
 
 

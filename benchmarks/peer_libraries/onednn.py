@@ -1,4 +1,4 @@
-"""oneDNN's layer and RMS normalization on the CPU, through ctypes.
+"""oneDNN's layer normalization on the CPU, through ctypes.
 
 The library comes with a wheel; no compiler is needed. `onednn` is today's, and runs on Intel's SYCL and TBB; `onednn-cpu-gomp`
 (the extra `bench`) is of 2023, and runs on OpenMP. This file marshals arrays into oneDNN's C interface (version 3) and knows
@@ -36,7 +36,7 @@ DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3}
 STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last implementation", "runtime error")
 CPU, IN_ORDER = 1, 1
 FORWARD_TRAINING, BACKWARD = 64, 128
-USE_SCALE, USE_SHIFT, RMS_NORM = 2, 4, 32
+USE_SCALE, USE_SHIFT = 2, 4
 IMPLEMENTATION_NAME = 8  # what dnnl_primitive_desc_query is asked for
 MAX_DIMENSIONS = 12
 
@@ -127,11 +127,9 @@ class _OneDnn:
         sizes = _Dimensions(*array.shape), DATA_TYPES[array.dtype.name], _Dimensions(*strides)
         return self.created("dnnl_memory_desc_create_with_strides", array.ndim, *sizes)
 
-    def forward(
-        self, x: c_void_p, y: c_void_p, rows: c_void_p, eps: float, flags: int = USE_SCALE | USE_SHIFT
-    ) -> c_void_p:
+    def forward(self, x: c_void_p, y: c_void_p, rows: c_void_p, eps: float) -> c_void_p:
         name = "dnnl_layer_normalization_forward_primitive_desc_create"
-        return self.created(name, self.engine, FORWARD_TRAINING, x, y, rows, c_float(eps), flags, None)
+        return self.created(name, self.engine, FORWARD_TRAINING, x, y, rows, c_float(eps), USE_SCALE | USE_SHIFT, None)
 
     def run(self, description: c_void_p, roles: dict[int, Array]) -> Run:
         """A primitive of a description, on the memory of arrays by what they are to it."""
@@ -206,16 +204,14 @@ def set_num_threads(threads: int) -> None:
     _onednn().set_num_threads(threads)
 
 
-def forward(
-    x: Array, gamma: Array, beta: Array | None, y: Array, mean: Array | None, variance: Array, eps: float = 1e-5
-) -> Run:
+def forward(x: Array, gamma: Array, beta: Array, y: Array, mean: Array, variance: Array, eps: float = 1e-5) -> Run:
     """y, mean and variance of x, in oneDNN's mode for training.
 
     Args:
         x, y: Any number of dimensions, the last of them contiguous and normalized; float32, or float16 and
             bfloat16 where the processor has them.
         gamma, beta: (N,) in float32.
-        mean, variance: x's shape without the last dimension, in float32. Without mean and beta: RMS normalization.
+        mean, variance: x's shape without the last dimension, in float32.
         eps: Added to the variance.
 
     Raises:
@@ -223,10 +219,8 @@ def forward(
     """
     dnn = _onednn()
     x_shape, y_shape, rows = map(dnn.description, (x, y, variance))
-    roles = {SRC: x, SCALE: gamma, DST: y, VARIANCE: variance}
-    if beta is None or mean is None:
-        return dnn.run(dnn.forward(x_shape, y_shape, rows, eps, USE_SCALE | RMS_NORM), roles)
-    return dnn.run(dnn.forward(x_shape, y_shape, rows, eps), roles | {SHIFT: beta, MEAN: mean})
+    roles = {SRC: x, SCALE: gamma, SHIFT: beta, DST: y, MEAN: mean, VARIANCE: variance}
+    return dnn.run(dnn.forward(x_shape, y_shape, rows, eps), roles)
 
 
 def backward(

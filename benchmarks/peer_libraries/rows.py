@@ -58,22 +58,16 @@ def _no_compiler() -> str | None:
 
 
 def _onednn_forward(a: Arguments) -> PreparedCall:
-    """Of a sum it has none. A forward returns y, and the variance for rstd."""
-    if a.residual is not None:
-        raise NotApplicable("oneDNN: it adds nothing")
-    centred, float32 = a.normalization.centred, partial(np.asarray, dtype=np.float32)
-    y, mean, variance = _like(a.x), np.empty(a.M, np.float32) if centred else None, np.empty(a.M, np.float32)
+    """A forward returns y, and the variance for rstd."""
+    gamma, beta = (np.asarray(array, np.float32) for array in (a.gamma, a.beta))
+    y, mean, variance = _like(a.x), *(np.empty(a.M, np.float32) for _ in range(2))
     try:
-        return onednn.forward(a.x, float32(a.gamma), float32(a.beta) if centred else None, y, mean, variance, a.eps)
+        return onednn.forward(a.x, gamma, beta, y, mean, variance, a.eps)
     except onednn.OneDnnError as reason:
         raise NotApplicable(f"oneDNN: {reason}") from None
 
 
 def _onednn_backward(a: Arguments) -> PreparedCall:
-    if a.norm != "layer_norm":
-        raise NotApplicable(
-            "oneDNN: it adds nothing, and its RMS backward is wrong: 3.13.2 subtracts the mean of gamma·dy"
-        )
     dx, dgamma, dbeta = _like(a.x), *(np.empty(a.N, np.float32) for _ in range(2))
     mean, variance = (np.ascontiguousarray(array, np.float32).reshape(a.M) for array in (a.mean, a.row_variance()))
     try:
@@ -171,14 +165,6 @@ def _quack_backward(a: Arguments) -> PreparedCall:
     return lambda: tuple(backward(a.x, gamma, a.dy, rstd, mean)[:3])
 
 
-# ONNX Runtime's node, its domain, and its results by ours; "" is one that it does not compute.
-_ONNX = {
-    "layer_norm": ("LayerNormalization", "", ("y", "mean", "rstd")),
-    "rms_norm": ("SimplifiedLayerNormalization", "", ("y", "rstd")),
-    "add_rms_norm": ("SkipSimplifiedLayerNormalization", "com.microsoft", ("y", "", "", "total")),
-}
-
-
 def _ort_forward(a: Arguments) -> PreparedCall:
     """ONNX's normalization with its statistics, bound to memory of its own: nothing is copied."""
     import onnxruntime
@@ -186,15 +172,13 @@ def _ort_forward(a: Arguments) -> PreparedCall:
 
     if a.x.dtype.name not in ("float16", "float32"):
         raise NotApplicable(f"ONNX Runtime: no {a.x.dtype.name} on the CPU")
-    kind, (name, domain, names) = helper.np_dtype_to_tensor_dtype(a.x.dtype), _ONNX[a.norm]
-    inputs = {"x": a.x, "residual": a.residual, "gamma": a.gamma, "beta": a.beta if a.normalization.centred else None}
-    arrays = {name: array.astype(a.x.dtype) for name, array in inputs.items() if array is not None}
-    memory = {name: _like(a.x) if name in ("y", "total") else np.empty((a.M, 1), np.float32) for name in names if name}
-    node = helper.make_node(name, list(arrays), names, domain=domain, epsilon=a.eps)
+    kind = helper.np_dtype_to_tensor_dtype(a.x.dtype)
+    arrays = {name: getattr(a, name).astype(a.x.dtype) for name in ("x", "gamma", "beta")}
+    memory = {"y": _like(a.x), **{name: np.empty((a.M, 1), np.float32) for name in ("mean", "rstd")}}
+    node = helper.make_node("LayerNormalization", list(arrays), list(memory), epsilon=a.eps)
     values = [helper.make_tensor_value_info(name, kind, array.shape) for name, array in arrays.items()]
     graph = helper.make_graph([node], "norm", values, list(map(helper.make_empty_tensor_value_info, memory)))
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = get_num_threads()
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -166,7 +166,16 @@ def _padded(array):
 
 
 def run_grad(
-    case, soc="Ascend910B1", *, stack_bytes=None, shared=True, reuse=False, exact=False, originH=None, after=None
+    case,
+    soc="Ascend910B1",
+    *,
+    stack_bytes=None,
+    shared=True,
+    reuse=False,
+    exact=False,
+    originH=None,
+    after=None,
+    cycles=False,
 ):
     """Run LayerNormGrad once and return pd_x, res_for_gamma and the launch report.
 
@@ -202,11 +211,13 @@ def run_grad(
         tile.finish()
 
     arrays = [_padded(a) for a in (case.dy, case.x, case.variance, case.mean, case.gamma)]
-    report = launch(kernel, 1, *arrays, pd_x, res, soc=soc)
+    report = launch(kernel, 1, *arrays, pd_x, res, soc=soc, cycles=cycles)
     return pd_x.reshape(case.x.shape), res.reshape(case.x.shape), report
 
 
-def run_beta(res, dy, soc="Ascend910B1", *, stack_bytes=None, reuse=False, exact=False, originH=None, after=None):
+def run_beta(
+    res, dy, soc="Ascend910B1", *, stack_bytes=None, reuse=False, exact=False, originH=None, after=None, cycles=False
+):
     """Run LayerNormGradBeta once and return pd_gamma, pd_beta and the launch report."""
     B, S, H = dy.shape
     dtype = dy.dtype
@@ -234,7 +245,8 @@ def run_beta(res, dy, soc="Ascend910B1", *, stack_bytes=None, reuse=False, exact
             after(tile, tensors)
         tile.finish()
 
-    return pd_gamma, pd_beta, launch(kernel, 1, res.reshape(-1), dy.reshape(-1), pd_gamma, pd_beta, soc=soc)
+    report = launch(kernel, 1, res.reshape(-1), dy.reshape(-1), pd_gamma, pd_beta, soc=soc, cycles=cycles)
+    return pd_gamma, pd_beta, report
 
 
 def run_forward(x, gamma, beta, epsilon, info, soc, *, para=None, config=None, reuse=False, exact=False):

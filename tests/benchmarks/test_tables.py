@@ -78,21 +78,3 @@ def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch
         ("docs/benchmarks.html", generate.page(machines)),
     ):
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path}: run make docs"
-
-
-def test_the_table_of_peers_tells_releases_apart() -> None:
-    """A column a norm and pass, a row a peer and release."""
-    lines = [
-        line(9, 64, "float32", torch=ratio, hub=0.5) | {"norm": "rms_norm", "op": "forward"} | {"versions": versions}
-        for ratio, versions in (
-            (2.0, {"torch": "2.15.0", "kernels-community/rmsnorm": "8a7"}),
-            (4.0, {"torch": "2.13.0+cpu", "kernels-community/rmsnorm": "8a7"}),
-        )
-    ]
-    rows = tables.peers_table(lines).splitlines()
-    assert rows[0] == "| times ours, least | rms_norm forward | slower than |"
-    assert rows[2:] == [
-        "| torch 2.15.0 | 2.00, 2.00 | 0 of 1 |",
-        "| hub 8a7 | 0.50, 0.50 | 2 of 2 |",
-        "| torch 2.13.0 | 4.00, 4.00 | 0 of 1 |",
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Any, overload
 
 import numpy as np
@@ -29,7 +30,7 @@ from lngrad.core.problem import (
     Role,
     check_elements,
     describe,
-    number,
+    epsilon,
 )
 from lngrad.core.threads import torch_thread_count
 from lngrad.errors import ShapeError
@@ -110,7 +111,7 @@ def layer_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    numbers = (eps if type(eps) is float else number("eps", eps),)
+    numbers = (eps if type(eps) is float and 0.0 <= eps < inf else epsilon(eps),)
     switches = tuple.__new__(Switches, (offset, alpha, False, True))
     return _call(  # type: ignore[no-any-return]
         FORWARD, (x, gamma, beta), numbers, switches, normalized_shape, None, out, backend, axis, residual
@@ -218,7 +219,7 @@ def rms_norm(
         ShapeError, DtypeError, OverlapError, NumberError: An argument breaks a rule; nothing was written.
         BackendUnavailable: The named backend can't run this.
     """
-    numbers = (eps if eps is None or type(eps) is float else number("eps", eps),)
+    numbers = (eps if eps is None or (type(eps) is float and 0.0 <= eps < inf) else epsilon(eps),)
     switches = tuple.__new__(Switches, (offset, alpha, False, gate is None or bool(norm_before_gate)))
     return _call(  # type: ignore[no-any-return]
         RMS_FORWARD, (x, gamma), numbers, switches, normalized_shape, None, out, backend, axis, residual, gate

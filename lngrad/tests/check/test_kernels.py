@@ -69,7 +69,8 @@ def test_right_kernels_of_every_style_pass_all_default_cases(results_of, functio
 
 # Where each is seen, and how it is called, or what the reason says.
 SEEN = {
-    "stack_walk": ("tail", ""), "patched_judge": ("tail", ""), "patched_numpy": ("tail", ""), "freed_memory": ("tail", ""),
+    "stack_walk": ("tail", "never written"), "patched_judge": ("tail", "never written"),
+    "patched_numpy": ("tail", "never written"), "freed_memory": ("tail", ""),
     "cached_by_shape": ("tail", "an earlier call's results"), "cached_by_x": ("one element", "an earlier call's results"),
     "right_when_small": ("3 by 20000", ""), "right_ten_times": ("small", "not repeatable"),
     "mutate_and_restore": ("tail", "it writes to its inputs, and puts back what was there"),

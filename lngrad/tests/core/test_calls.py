@@ -462,7 +462,7 @@ def test_a_helper_that_is_late_changes_neither_path_nor_bits():
     lngrad.set_num_threads(2)
     inputs = make_inputs(Case((512,), (384,)), "float32")
     right = forward(inputs)
-    pauses = workers._workers._slots[PAUSES :: SLOT_BYTES // 8]
+    pauses = workers._workers.memory[PAUSES :: SLOT_BYTES // 8]
     before = pauses.copy()
     pauses[:] = 0
     try:

@@ -1,10 +1,8 @@
-"""error_bound holds on random problems, and is not far from what is seen. scripts/error_bounds.py takes 10^5 of them."""
+"""error_bound holds on random problems, and is not far from what is seen."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import error_bounds
 import numpy as np
 import pytest
 
@@ -12,10 +10,6 @@ import lngrad
 from lngrad.core import error_bound as module
 from lngrad.cpu.jobs import COMPENSATED_FROM, LANES, SEGMENT
 from lngrad.errors import DtypeError, NumberError, ShapeError
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-
-import error_bounds
 
 
 def test_it_holds_on_random_problems_and_is_within_ten_times_of_what_is_seen():

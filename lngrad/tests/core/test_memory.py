@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
 import threading
 
 import numpy as np
@@ -60,10 +62,39 @@ def test_the_pool_is_bounded(monkeypatch):
     arrays = [empty("numpy", LARGE) for _ in range(4)]
     arrays.clear()
     gc.collect()
-    assert memory._idle_bytes == 2 * LARGE.nbytes == sum(map(len, memory._idle.values())) * LARGE.nbytes
+    assert memory.idle_bytes() == 2 * LARGE.nbytes
     lngrad.empty_cache()
-    assert memory._idle_bytes == 0
+    assert memory.idle_bytes() == 0
     assert not memory._idle
+
+
+@pytest.mark.parametrize("output", [LARGE, QUEUED])
+def test_interrupts_do_not_keep_the_pool_from_working(output, monkeypatch):
+    """What is kept is what is there, and the next results come from it."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda reason: None)
+    make = memory.block_maker(output.shape, np.dtype(output.dtype))
+    interrupts = 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(3000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-6 + turn % 50 * 1e-6)
+                array = make()
+                del array
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 10
+    gc.collect()
+    assert memory.idle_bytes() + memory.queued_bytes(is_large=True) <= memory.QUEUE_BLOCKS * output.nbytes
+    assert len({address_of(make()) for _ in range(2 * memory.QUEUE_BLOCKS)}) <= memory.QUEUE_BLOCKS
 
 
 def test_sizes_that_nobody_uses_go_first(monkeypatch):
@@ -75,7 +106,7 @@ def test_sizes_that_nobody_uses_go_first(monkeypatch):
     pair.clear()
     gc.collect()
     assert {size: len(blocks) for size, blocks in memory._idle.items()} == {other.nbytes: 2}
-    assert memory._idle_bytes == 2 * other.nbytes
+    assert memory.idle_bytes() == 2 * other.nbytes
 
 
 def test_where_memory_is_short_the_pool_is_given_back_first(monkeypatch):
@@ -92,7 +123,7 @@ def test_where_memory_is_short_the_pool_is_given_back_first(monkeypatch):
     monkeypatch.setattr(np, "empty", scarce)
     array = memory.pooled_bytes(2 * LARGE.nbytes)
     assert array.nbytes == 2 * LARGE.nbytes
-    assert memory._idle_bytes == 0
+    assert memory.idle_bytes() == 0
     monkeypatch.undo()
     with pytest.raises(MemoryError):
         memory.pooled_bytes(1 << 60)
@@ -110,12 +141,12 @@ def test_what_finds_no_place_in_a_queue_comes_from_the_pool(full, monkeypatch):
     arrays.clear()
     del array
     gc.collect()
-    assert memory._idle_bytes == QUEUED.nbytes
-    assert memory._queued_bytes == {True: 2 * QUEUED.nbytes}
+    assert memory.idle_bytes() == QUEUED.nbytes
+    assert memory.queued_bytes(is_large=True) == 2 * QUEUED.nbytes
     assert {address_of(array) for array in [empty("numpy", QUEUED) for _ in range(3)]} == addresses
     lngrad.empty_cache()
-    assert not memory._queued_bytes
-    assert memory._idle_bytes == 0
+    assert memory.queued_bytes(is_large=True) == 0
+    assert memory.idle_bytes() == 0
 
 
 def test_every_block_begins_on_a_cache_line():

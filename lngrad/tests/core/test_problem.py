@@ -100,6 +100,14 @@ RULES = [
         "out.dx: expected a place of its own for every element, got strides (0, 16, 4)",
         {"out": lngrad.Grads(np.broadcast_to(np.ones((1, 3, 4), F32), (2, 3, 4)), None, None)},
     ),
+    *(
+        (
+            ShapeError,
+            f"out.dx: expected a place of its own for every element, got strides {strides}",
+            {"out": lngrad.Grads(np.lib.stride_tricks.as_strided(np.ones(64, F32), (2, 3, 4), strides), None, None)},
+        )
+        for strides in ((48, 12, 4), (4, 4, 4), (48, 16, 2), (16, 48, 8), (-48, 8, 4), (24, 8, 4))
+    ),
     (BackendUnavailable, "backend: expected one of numba_cpu, numpy_cpu, ", {"backend": "cuda"}),
 ]
 
@@ -343,3 +351,10 @@ def test_an_operator_without_a_mean_takes_no_centred_normalization():
 
     with pytest.raises(ValueError, match=r"^normalization: expected one that is not centred for an operator without"):
         describe(RMS_BACKWARD, (X, X, ROWS, None), None, RMS_BACKWARD.everything, None)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, np.float32(-1), float("nan"), float("inf"), "small"])
+@pytest.mark.parametrize("function", [lngrad.layer_norm, lngrad.rms_norm])
+def test_an_eps_that_no_variance_takes(function, eps):
+    with pytest.raises(NumberError, match="eps: expected a number"):
+        function(np.ones((2, 3), F32), eps=eps)

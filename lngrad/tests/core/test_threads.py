@@ -14,6 +14,7 @@ import pytest
 
 import lngrad
 from lngrad.core import threads as settings
+from lngrad.errors import NumberError
 from lngrad.testing import Case, check_same_bits, make_inputs
 
 
@@ -179,7 +180,9 @@ def test_the_number_of_threads_is_checked():
     assert lngrad.get_num_threads() == 3
     lngrad.set_num_threads(1000)
     assert lngrad.get_num_threads() == settings.MAX_THREADS
-    with pytest.raises(ValueError, match="n: expected at least 1 thread, got 0"):
+    with pytest.raises(NumberError, match="n: expected at least 1 thread, got 'a'"):
+        lngrad.set_num_threads("a")
+    with pytest.raises(NumberError, match="n: expected at least 1 thread, got 0"):
         lngrad.set_num_threads(0)
 
 

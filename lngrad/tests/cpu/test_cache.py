@@ -337,7 +337,15 @@ def test_an_edit_stales_what_reaches_it_and_nothing_else():
     assert "rows" not in slots
     assert stale(jobs=("class Chain:", "class Chains:")) == set()
     assert {"rows", "columns"} <= stale(column_tree=("CHUNK = 64", "CHUNK = 32")) < set(unchanged())
-    assert {"rows", "tiny_rows"} <= stale(backward=("types.int32: tiny_rows", "types.int32: sum_dy"))
+    assert stale(tasks=("backward(storage, acc, tiny_rows, LAYER)", "backward(storage, acc, sum_dy, LAYER)")) == {
+        "tiny_rows"
+    }
+    backwards = stale(tasks=("has_dbeta=choice(kind.beta and has_dgamma), has", "has_dbeta=choice(kind.beta), has"))
+    assert {"rows", "tiny_rows", "gated_rows"} <= backwards
+    assert "forward_rows" not in backwards
+    of_kind = stale(jobs=("RMS = Kind(mean=False", "RMS = Kind(mean=True"))
+    assert {"rms_rows", "rms_forward_rows"} <= of_kind
+    assert "rows" not in of_kind
     assert {"rows", "forward_rows"} <= stale(arithmetic=('operator.truediv, "fdiv"', 'operator.truediv, "fmul"'))
     everything = set(unchanged())
     for change in ({"compiling": ("opt=3", "opt=2")}, {"simd": ('"float16": np.int16(0)', '"float16": np.int32(0)')}):

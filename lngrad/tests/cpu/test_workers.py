@@ -113,7 +113,7 @@ def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pyte
             check_same_bits(gradients(inputs), expected)
             assert (len(pool._all), pool.refusals > 0) == (allowed, True)
             assert pool.refusals >= calls
-        assert not pool._slots[workers.SLOT_BYTES // 8 * allowed + workers.WORKER]
+        assert not pool.memory[workers.SLOT_BYTES // 8 * allowed + workers.WORKER]
     check_same_bits(gradients(inputs), expected)
     assert len(pool._all) == 3
 
@@ -132,9 +132,9 @@ def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pyte
 
 def _asleep(pool: workers._Workers) -> bool:
     end = time.monotonic() + 20
-    while pool._slots[0] != ASLEEP and time.monotonic() < end:
+    while pool.memory[0] != ASLEEP and time.monotonic() < end:
         time.sleep(0.001)
-    return bool(pool._slots[0] == ASLEEP)
+    return bool(pool.memory[0] == ASLEEP)
 
 
 @pytest.mark.usefixtures("threads")
@@ -206,7 +206,7 @@ def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: py
     monkeypatch.setattr(workers, "finish", watched)
     for _ in range(3):
         deadline = threading.Event()
-        while pool._slots[0] != 1 and not deadline.wait(0.01):
+        while pool.memory[0] != 1 and not deadline.wait(0.01):
             pass
         if when == "interrupted":
             with pytest.raises(KeyboardInterrupt):

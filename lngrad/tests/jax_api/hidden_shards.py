@@ -36,14 +36,14 @@ def norm_of(inputs: Inputs, **options: Any) -> Any:
     return norm
 
 
-def results(norm: Any, given: Any, outer: Any) -> Any:
+def results(norm: Any, arrays: Any, outer: Any) -> Any:
     """What a norm comes to, and all gradients, where its outputs have the gradients `outer`."""
-    outputs, pull = jax.vjp(norm, *given)
+    outputs, pull = jax.vjp(norm, *arrays)
     return outputs, pull(outer[: len(outputs)])
 
 
-def specs(given: Any) -> tuple[Any, ...]:
-    return tuple(None if one is None else P(*[None] * (one.ndim - 1), "hidden") for one in given)
+def specs(arrays: Any) -> tuple[Any, ...]:
+    return tuple(None if array is None else P(*[None] * (array.ndim - 1), "hidden") for array in arrays)
 
 
 def mesh_of(parts: int, kind: Any = AxisType.Auto) -> Mesh:
@@ -53,13 +53,13 @@ def mesh_of(parts: int, kind: Any = AxisType.Auto) -> Mesh:
 def same_bits(norm_name: str, dtype: str, parts: int, n: int, check_vma: bool, **case: Any) -> None:
     inputs = make_inputs(Case((5,), (parts * n,), **case), dtype, **NORMS[norm_name])
     beta = inputs.beta if inputs.normalization.centred else None
-    given, outer = (inputs.x, inputs.gamma, beta, inputs.residual), (inputs.dy, inputs.dtotal)
+    arrays, outer = (inputs.x, inputs.gamma, beta, inputs.residual), (inputs.dy, inputs.dtotal)
     outer = outer[: 1 if inputs.residual is None else 2]
-    expected = jax.jit(partial(results, norm_of(inputs)))(given, outer)
+    expected = jax.jit(partial(results, norm_of(inputs)))(arrays, outer)
     shard = partial(jax.shard_map, mesh=mesh_of(parts), check_vma=check_vma)
-    inner = shard(norm_of(inputs, axis_name="hidden"), in_specs=specs(given), out_specs=specs(outer))
+    inner = shard(norm_of(inputs, axis_name="hidden"), in_specs=specs(arrays), out_specs=specs(outer))
     check_same_bits(
-        tuple(map(np.asarray, jax.tree.leaves(jax.jit(partial(results, inner))(given, outer)))),
+        tuple(map(np.asarray, jax.tree.leaves(jax.jit(partial(results, inner))(arrays, outer)))),
         tuple(map(np.asarray, jax.tree.leaves(expected))),
     )
 
@@ -67,8 +67,8 @@ def same_bits(norm_name: str, dtype: str, parts: int, n: int, check_vma: bool, *
 def backwards(parts: int) -> None:
     """The backward's own function, vmap, an eager call, and explicit axes."""
     inputs = make_inputs(Case((3,), (parts * 512,), offset=1e4, spread=1.0), "float32")
-    given = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
-    expected = jax.jit(lngrad_jax.layer_norm_backward)(*given)
+    arrays = (inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma)
+    expected = jax.jit(lngrad_jax.layer_norm_backward)(*arrays)
     columns, rows = P(None, "hidden"), P()
     sharded = jax.shard_map(
         partial(lngrad_jax.layer_norm_backward, axis_name="hidden"),
@@ -76,7 +76,7 @@ def backwards(parts: int) -> None:
         in_specs=(columns, columns, rows, rows, P("hidden")),
         out_specs=type(expected)(columns, P("hidden"), P("hidden")),
     )
-    check_same_bits(tuple(map(np.asarray, sharded(*map(jnp.asarray, given)))), tuple(map(np.asarray, expected)))
+    check_same_bits(tuple(map(np.asarray, sharded(*map(jnp.asarray, arrays)))), tuple(map(np.asarray, expected)))
     of_rows = jax.vmap(lambda x: lngrad_jax.layer_norm(x, inputs.gamma))(inputs.x)
     inner = jax.shard_map(
         lambda x, gamma: jax.vmap(lambda x: lngrad_jax.layer_norm(x, gamma, axis_name="hidden"))(x),
@@ -84,7 +84,7 @@ def backwards(parts: int) -> None:
     )  # fmt: skip
     check_same_bits(np.asarray(inner(inputs.x, inputs.gamma)), np.asarray(of_rows))
     mesh = mesh_of(parts, AxisType.Explicit)
-    x, dy = (jax.device_put(one, NamedSharding(mesh, columns)) for one in (inputs.x, inputs.dy))
+    x, dy = (jax.device_put(array, NamedSharding(mesh, columns)) for array in (inputs.x, inputs.dy))
     gamma = jax.device_put(inputs.gamma, NamedSharding(mesh, P("hidden")))
     with jax.set_mesh(mesh):
         got = jax.jit(partial(results, lngrad_jax.layer_norm))((x, gamma), dy)
@@ -116,8 +116,8 @@ def derivatives(n: int) -> None:
             mesh=mesh_of(2), in_specs=(P(None, "hidden"), P("hidden")), out_specs=P(None, "hidden"), check_vma=check_vma,
         )  # fmt: skip
         got = jax.jit(second(inner, check_vma))(x, inputs.gamma, v)
-        for one, other in zip(got, expected, strict=True):
-            assert abs(one - other).max() <= 1e-4 * abs(other).max()
+        for array, other in zip(got, expected, strict=True):
+            assert abs(array - other).max() <= 1e-4 * abs(other).max()
 
 
 if __name__ == "__main__":

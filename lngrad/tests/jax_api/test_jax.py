@@ -53,8 +53,8 @@ def core(inputs):
 
 def pulled(inputs, f=lngrad_jax.layer_norm):
     """y and the gradients of all that is there."""
-    given = [array for array in (inputs.x, inputs.gamma, inputs.beta) if array is not None]
-    y, pullback = jax.vjp(partial(f, normalized_shape=inputs.normalized_shape), *map(jnp.asarray, given))
+    arrays = [array for array in (inputs.x, inputs.gamma, inputs.beta) if array is not None]
+    y, pullback = jax.vjp(partial(f, normalized_shape=inputs.normalized_shape), *map(jnp.asarray, arrays))
     return numpy(y), numpy(pullback(jnp.asarray(inputs.dy)))
 
 
@@ -109,8 +109,8 @@ def test_parameters_of_any_dtype(x, gamma):
     forward, expected = core(inputs)
     check_same_bits(y, forward.y)
     check_same_bits(grads, tuple(expected))
-    given = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
-    check_same_bits(numpy(tuple(lngrad_jax.layer_norm_backward(*given))), tuple(lngrad.layer_norm_backward(*given)))
+    arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma
+    check_same_bits(numpy(tuple(lngrad_jax.layer_norm_backward(*arrays))), tuple(lngrad.layer_norm_backward(*arrays)))
 
 
 def test_gamma_and_beta_of_two_dtypes():
@@ -171,11 +171,11 @@ def test_empty(shape):
 @pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)])
 def test_backward_by_itself(mask):
     inputs = make_inputs(Case((2, 3, 2), (2, 5)), "float32")
-    given = inputs.dy, inputs.x, inputs.mean.ravel(), inputs.rstd, inputs.gamma
-    grads = jax.jit(partial(lngrad_jax.layer_norm_backward, output_mask=mask))(*given)
+    arrays = inputs.dy, inputs.x, inputs.mean.ravel(), inputs.rstd, inputs.gamma
+    grads = jax.jit(partial(lngrad_jax.layer_norm_backward, output_mask=mask))(*arrays)
     assert isinstance(grads, Grads)
     check_grads(Grads(*numpy(tuple(grads))), inputs, output_mask=mask)
-    check_same_bits(numpy(tuple(grads)), tuple(lngrad.layer_norm_backward(*given, output_mask=mask)))
+    check_same_bits(numpy(tuple(grads)), tuple(lngrad.layer_norm_backward(*arrays, output_mask=mask)))
 
 
 # --- Transformations ------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_pullbacks_of_one_jitted_function_do_not_mix():
 @pytest.mark.parametrize("argument", [0, 1, 2])
 def test_only_what_is_asked_for_is_computed(argument):
     inputs = make_inputs(Case((8,), (5,)), "float32")
-    grad = jax.grad(lambda *given: (lngrad_jax.layer_norm(*given) * inputs.dy).sum(), argument)
+    grad = jax.grad(lambda *arrays: (lngrad_jax.layer_norm(*arrays) * inputs.dy).sum(), argument)
     program = str(jax.make_jaxpr(grad)(inputs.x, inputs.gamma, inputs.beta))
     flags = ", ".join(str(int(k == argument)) for k in range(3))
     assert f"array([1, 1, 1, 1, {flags}])" in program
@@ -290,12 +290,12 @@ def test_scan_over_layers_and_checkpoint():
 @pytest.mark.parametrize("shapes", [((3, 5),), ((2, 3, 4), (3, 4)), ((3, 5), (5,), (5,))], ids=str)
 def test_derivatives_by_differences_in_float64(shapes):
     rng = np.random.default_rng(0)
-    given = [rng.standard_normal(shape) for shape in shapes]
+    arrays = [rng.standard_normal(shape) for shape in shapes]
     shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
     weight = rng.standard_normal(shapes[0])
     check_by_differences(
         lambda *a: lngrad_jax.layer_norm(*a, normalized_shape=shape) * weight,
-        given,
+        arrays,
         order=2,
         modes=["fwd", "rev"],
         eps=1e-4,
@@ -305,10 +305,10 @@ def test_derivatives_by_differences_in_float64(shapes):
 @pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, False)])
 def test_the_backward_is_differentiable_by_each_argument_in_float64(mask):
     rng = np.random.default_rng(0)
-    given = [rng.standard_normal(shape) for shape in ((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
+    arrays = [rng.standard_normal(shape) for shape in ((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
     check_by_differences(
         partial(lngrad_jax.layer_norm_backward, output_mask=mask),
-        given,
+        arrays,
         order=1,
         modes=["fwd", "rev"],
         eps=1e-4,
@@ -391,13 +391,13 @@ def test_a_gradient_through_vmap_over_every_argument_in_float64():
     examples = [make_inputs(Case((6,), (5,)), "float64", seed) for seed in range(3)]
     x, gamma, beta, dy = (jnp.stack([getattr(e, name) for e in examples]) for name in ("x", "gamma", "beta", "dy"))
     for axes in ((0, 0, 0), (0, None, 0), (None, 0, None)):
-        given = [part if axis == 0 else part[0] for part, axis in zip((x, gamma, beta), axes, strict=True)]
+        arrays = [part if axis == 0 else part[0] for part, axis in zip((x, gamma, beta), axes, strict=True)]
         f = jax.vmap(lngrad_jax.layer_norm, axes)
-        grads = numpy(jax.jit(jax.grad(lambda *given, f=f: (f(*given) * dy).sum(), (0, 1, 2)))(*given))
+        grads = numpy(jax.jit(jax.grad(lambda *arrays, f=f: (f(*arrays) * dy).sum(), (0, 1, 2)))(*arrays))
         for k, (grad, axis) in enumerate(zip(grads, axes, strict=True)):
             each = [
                 core(replace(e, **{n: np.asarray(g if a is None else g[i]) for n, g, a in
-                                   zip(("x", "gamma", "beta"), given, axes, strict=True)}))[1][k]
+                                   zip(("x", "gamma", "beta"), arrays, axes, strict=True)}))[1][k]
                 for i, e in enumerate(examples)
             ]  # fmt: skip
             expected = np.stack(each) if axis == 0 else sum(each)
@@ -407,8 +407,8 @@ def test_a_gradient_through_vmap_over_every_argument_in_float64():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_tangents_come_in_the_dtype_of_the_result(dtype):
     inputs = make_inputs(Case((9,), (16,)), dtype)
-    given = [jnp.asarray(array) for array in (inputs.x, inputs.gamma, inputs.beta)]
-    y, tangent = jax.jvp(lngrad_jax.layer_norm, given, given)
+    arrays = [jnp.asarray(array) for array in (inputs.x, inputs.gamma, inputs.beta)]
+    y, tangent = jax.jvp(lngrad_jax.layer_norm, arrays, arrays)
     check_same_bits(numpy(y), core(inputs)[0].y)
     assert tangent.dtype == y.dtype
 
@@ -513,8 +513,8 @@ def test_a_traced_eps_is_taken_and_differentiable_in_float64():
         return (formula(x, gamma, beta, eps) ** 3).sum()
 
     got = numpy(jax.jit(jax.grad(f, (0, 1)))(x, 0.25))
-    for one, other in zip(got, numpy(jax.grad(truth, (0, 1))(x, 0.25)), strict=True):
-        assert abs(one - other).max() < 1e-12 * abs(other).max() * 10
+    for grad, other in zip(got, numpy(jax.grad(truth, (0, 1))(x, 0.25)), strict=True):
+        assert abs(grad - other).max() < 1e-12 * abs(other).max() * 10
 
 
 def test_eps_that_is_no_number():
@@ -650,6 +650,6 @@ def test_the_core_gives_numpys_arrays_for_those_of_jax():
     inputs = make_inputs(Case((5,), (24,)), "float32")
     x, gamma = jnp.asarray(inputs.x), jnp.asarray(inputs.gamma)
     results = lngrad.layer_norm(x, gamma=gamma)
-    assert [type(one) for one in results] == [np.ndarray] * 3
+    assert [type(result) for result in results] == [np.ndarray] * 3
     check_same_bits(tuple(results), tuple(lngrad.layer_norm(inputs.x, gamma=inputs.gamma)))
     assert isinstance(lngrad_jax.layer_norm(x, gamma), jax.Array)

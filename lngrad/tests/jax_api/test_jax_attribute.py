@@ -48,10 +48,10 @@ def test_numbers_of_operators_stay():
 
 
 def test_offset_and_alpha_come_last_where_they_are_not_0_and_1():
-    one, two = (int(np.float64(number).view(np.int64)) for number in (1.0, 2.0))
-    given = calls.attribute(ADD_RMS_FORWARD, 1, 1, (True,), (), (1e-5,), Normalization(False, 1.0, 2.0)).tolist()
-    assert given == [6, 1, 1, BITS, 1, one, two]
-    call = calls.XlaCall(tuple(given), [TENSOR, COLUMN, TENSOR], [TENSOR, ROW, TENSOR])
+    unit, two = (int(np.float64(number).view(np.int64)) for number in (1.0, 2.0))
+    words = calls.attribute(ADD_RMS_FORWARD, 1, 1, (True,), (), (1e-5,), Normalization(False, 1.0, 2.0)).tolist()
+    assert words == [6, 1, 1, BITS, 1, unit, two]
+    call = calls.XlaCall(tuple(words), [TENSOR, COLUMN, TENSOR], [TENSOR, ROW, TENSOR])
     assert call.plan.problem.normalization == Normalization(False, 1.0, 2.0)
     assert calls.attribute(RMS_BACKWARD, 1, 1, (True,), (True, False)).tolist() == [3, 1, 1, 1, 1, 0]
     call = calls.XlaCall((3, 1, 1, 1, 1, 0), [TENSOR, TENSOR, ROW, COLUMN], [TENSOR])
@@ -67,7 +67,7 @@ def test_a_second_call_of_xla_is_the_third(operator):
     wanted = operator.outputs[: 1 + len(statistics)]
     assert wanted == tuple(name for name in operator.outputs if name != "total")
     attribute = tuple(calls.attribute(operator, 1, 1, present, (), (1e-5,)).tolist())
-    inputs, *results = ((one.ctypes.data, "float32", one.shape) for one in (x, y, *statistics))
+    inputs, *results = ((array.ctypes.data, "float32", array.shape) for array in (x, y, *statistics))
     second_and_third(lambda: calls.serve(attribute, [inputs], results))
     right = (lngrad.layer_norm if operator is FORWARD else lngrad.rms_norm)(x, eps=1e-5)
     check_same_bits((y, *statistics), tuple(right[: len(wanted)]))

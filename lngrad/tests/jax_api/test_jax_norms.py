@@ -18,6 +18,8 @@ from jax.test_util import check_grads as check_by_differences  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.jax as lngrad_jax  # noqa: E402
+from lngrad.core.norms import NORMS as FAMILY  # noqa: E402
+from lngrad.core.norms import PLAIN  # noqa: E402
 from lngrad.core.problem import Forward, ForwardWithTotal, GatedGrads, Grads, RmsForward, RmsGrads  # noqa: E402
 from lngrad.errors import DtypeError, NumberError, ShapeError  # noqa: E402
 from lngrad.jax import operators  # noqa: E402
@@ -31,16 +33,9 @@ from lngrad.testing import (  # noqa: E402
 )
 from norms import forward  # noqa: E402
 
-# What is computed, and whether there is a residual.
-NORMS = {
-    "rms": (Normalization(False), False),
-    "gemma": (Normalization(False, 1.0), False),
-    "zero-centred": (Normalization(True, 1.0), False),
-    "add-rms": (Normalization(False), True),
-    "add-gemma": (Normalization(False, 1.0), True),
-    "add-layer": (Normalization(), True),
-    "deep": (Normalization(True, 0.0, 1.75), True),
-}
+# What is computed, and whether there is a residual; one more with every switch.
+NORMS = {name: (FAMILY[name].normalization, FAMILY[name].residual) for name in PLAIN if name != "layer_norm"}
+NORMS["add_gemma_rms_norm"] = Normalization(False, 1.0), True
 EPS = 1e-5
 norms = pytest.mark.parametrize("norm", NORMS)
 
@@ -61,7 +56,7 @@ def inputs_of(norm, case, dtype, seed=0):
     return make_inputs(case, dtype, seed, normalization=normalization, residual=residual)
 
 
-def given(inputs):
+def arrays_of(inputs):
     """The arguments of a call by name."""
     names = ("x", "gamma", "beta", "residual")
     return {name: getattr(inputs, name) for name in names if getattr(inputs, name) is not None}
@@ -107,7 +102,7 @@ def expected_grads(inputs):
     wide = np.float64 if inputs.x.dtype == np.float64 else np.float32
     by_name = {"x": (grads.dx.astype(wide) * wide(inputs.normalization.alpha)).astype(inputs.x.dtype)}
     by_name |= {"residual": grads.dx, "gamma": grads.dgamma, "beta": getattr(grads, "dbeta", None)}
-    return {name: by_name[name] for name in given(inputs)}
+    return {name: by_name[name] for name in arrays_of(inputs)}
 
 
 def check_named(got, expected):
@@ -126,7 +121,7 @@ def check_named(got, expected):
 def test_results_and_gradients_have_the_bits_of_the_core(norm, dtype, case, jit):
     inputs = inputs_of(norm, case, dtype)
     f = function(norm, inputs.normalized_shape)
-    results, pullback = jax.vjp(jax.jit(f) if jit else f, jax.tree.map(jnp.asarray, given(inputs)))
+    results, pullback = jax.vjp(jax.jit(f) if jit else f, jax.tree.map(jnp.asarray, arrays_of(inputs)))
     check_same_bits(numpy(results), core(inputs)[0])
     check_named(numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs))
 
@@ -139,8 +134,8 @@ def backward(inputs, framework=lngrad_jax, **options):
     arrays = [inputs.dy, inputs.total, *statistics, inputs.gamma, inputs.dtotal]
     static = {"normalized_shape": inputs.normalized_shape, "offset": offset, **options}
 
-    def call(*given):
-        return getattr(framework, name)(*given[:-1], dtotal=given[-1], **static)
+    def call(*arrays):
+        return getattr(framework, name)(*arrays[:-1], dtotal=arrays[-1], **static)
 
     return call, arrays
 
@@ -162,27 +157,27 @@ def test_the_backward_by_itself_has_the_bits_of_the_core(norm, dtype):
 def test_the_backward_by_itself_in_batches(norm):
     """By example, each with the bits of a call of its own, and with a gamma and statistics that all share."""
     examples = [inputs_of(norm, Case((5,), (6,)), "float32", seed) for seed in range(3)]
-    calls, given = zip(*map(backward, examples), strict=True)
-    for shared in (set(), {len(given[0]) - 2}):
-        columns = [given[0][k] if k in shared else np.stack(column) if column[0] is not None else None
-                   for k, column in enumerate(zip(*given, strict=True))]  # fmt: skip
+    calls, arguments = zip(*map(backward, examples), strict=True)
+    for shared in (set(), {len(arguments[0]) - 2}):
+        columns = [arguments[0][k] if k in shared else np.stack(column) if column[0] is not None else None
+                   for k, column in enumerate(zip(*arguments, strict=True))]  # fmt: skip
         axes = [None if k in shared or column is None else 0 for k, column in enumerate(columns)]
         batch = numpy(tuple(jax.jit(jax.vmap(calls[0], axes))(*columns)))
         for k in range(len(examples)):
-            one = [column if axis is None else column[k] for column, axis in zip(columns, axes, strict=True)]
-            expected = backward(examples[k], lngrad)[0](*one)
+            example = [column if axis is None else column[k] for column, axis in zip(columns, axes, strict=True)]
+            expected = backward(examples[k], lngrad)[0](*example)
             check_same_bits(tuple(each[k] for each in batch), tuple(expected))
 
 
-@pytest.mark.parametrize("norm", ["gemma", "add-rms", "deep"])
+@pytest.mark.parametrize("norm", ["gemma_rms_norm", "add_rms_norm", "deep_norm"])
 def test_the_backward_by_itself_is_differentiable_in_float64(norm):
     call, arrays = backward(inputs_of(norm, Case((3,), (5,)), "float64"))
-    there = [array for array in arrays if array is not None]
+    present = [array for array in arrays if array is not None]
 
-    def of_present(*given):
-        return tuple(call(*given, *[None] * (len(arrays) - len(given))))
+    def of_present(*leading):
+        return tuple(call(*leading, *[None] * (len(arrays) - len(leading))))
 
-    check_by_differences(of_present, there, order=1, modes=["fwd", "rev"], eps=1e-4, rtol=1e-5)
+    check_by_differences(of_present, present, order=1, modes=["fwd", "rev"], eps=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("gamma", ["float32", "float64"])
@@ -190,7 +185,7 @@ def test_the_backward_by_itself_is_differentiable_in_float64(norm):
 def test_parameters_of_another_dtype(norm, gamma):
     with jax.enable_x64(True):
         inputs = inputs_of(norm, Case((70,), (33,), gamma_dtype=gamma), "bfloat16")
-        results, pullback = jax.vjp(function(norm), given(inputs))
+        results, pullback = jax.vjp(function(norm), arrays_of(inputs))
         check_same_bits(numpy(results), core(inputs)[0])
         grads, expected = numpy(pullback(cotangents(inputs))[0]), expected_grads(inputs)
         grads.pop("x"), expected.pop("x")  # alpha's rounding is another in float64
@@ -207,7 +202,7 @@ def test_eps_of_none_is_the_cores():
 @norms
 def test_vmap_over_everything(norm):
     examples = [inputs_of(norm, Case((20,), (12,)), "float32", seed) for seed in range(3)]
-    batch = jax.tree.map(lambda *each: jnp.stack(each), *map(given, examples))
+    batch = jax.tree.map(lambda *each: jnp.stack(each), *map(arrays_of, examples))
     moved = jax.tree.map(lambda *each: jnp.stack(each), *map(cotangents, examples))
 
     def grads(arguments, cotangents):
@@ -242,9 +237,9 @@ def formula(norm, arguments, eps=EPS):
 
 
 # Between them every switch is on, with a mean and without.
-EVERY_SWITCH = ["add-gemma", "deep"]
+EVERY_SWITCH = ["add_gemma_rms_norm", "deep_norm"]
 ORDERS = [
-    ("rms", ("fwd", "rev")),
+    ("rms_norm", ("fwd", "rev")),
     *product(EVERY_SWITCH, [("fwd", "rev"), ("rev", "fwd"), ("fwd", "fwd"), ("rev", "rev")]),
     *product(EVERY_SWITCH, [("fwd", "rev", "fwd")]),
 ]
@@ -252,7 +247,7 @@ ORDERS = [
 
 def on_a_curve(norm, modes, f):
     """Derivatives along a curve that moves every argument; each result counts."""
-    names = given(inputs_of(norm, Case((1,), (3,)), "float64")).keys()
+    names = arrays_of(inputs_of(norm, Case((1,), (3,)), "float64")).keys()
 
     def derivative(t):
         arguments = {
@@ -275,7 +270,9 @@ def true_derivatives(norm, order):
     return on_a_curve(norm, ("fwd",) * order, partial(formula, norm))
 
 
-@pytest.mark.parametrize(("norm", "modes"), ORDERS, ids=lambda one: one if isinstance(one, str) else "-".join(one))
+@pytest.mark.parametrize(
+    ("norm", "modes"), ORDERS, ids=lambda value: value if isinstance(value, str) else "-".join(value)
+)
 def test_forward_and_reverse_mode_in_float64(norm, modes):
     got, truth = on_a_curve(norm, modes, function(norm)), true_derivatives(norm, len(modes))
     assert (abs(got - truth) <= 1e-11 * np.maximum(1, abs(truth))).all()
@@ -284,12 +281,12 @@ def test_forward_and_reverse_mode_in_float64(norm, modes):
 @pytest.mark.parametrize("norm", EVERY_SWITCH)
 def test_derivatives_by_differences_in_float64(norm):
     inputs = inputs_of(norm, Case((3,), (5,)), "float64")
-    for names in (tuple(given(inputs)), ("gamma",), ("residual",) if inputs.residual is not None else ("x",)):
+    for names in (tuple(arrays_of(inputs)), ("gamma",), ("residual",) if inputs.residual is not None else ("x",)):
 
         def f(chosen):
-            return function(norm)({**given(inputs), **chosen})
+            return function(norm)({**arrays_of(inputs), **chosen})
 
-        chosen = {name: given(inputs)[name] for name in names}
+        chosen = {name: arrays_of(inputs)[name] for name in names}
         check_by_differences(f, (chosen,), order=2, modes=["fwd", "rev"], eps=1e-4)
 
 
@@ -300,11 +297,11 @@ def test_a_gradient_of_one_result_alone(norm, used):
     """Of the total alone it is the cotangent itself, without a backward; of y alone there is nothing to add."""
     inputs = inputs_of(norm, Case((8,), (5,)), "float32")
     gradient = jax.grad(lambda arguments: (function(norm)(arguments)[used] * inputs.dy).sum())
-    program = str(jax.make_jaxpr(gradient)(given(inputs)))
+    program = str(jax.make_jaxpr(gradient)(arrays_of(inputs)))
     assert program.count("lngrad_layer_norm") == (1 if used else 2)
     grads, truth = (
-        gradient(given(inputs)),
-        jax.grad(lambda a: (formula(norm, a)[used] * inputs.dy).sum())(given(inputs)),
+        gradient(arrays_of(inputs)),
+        jax.grad(lambda a: (formula(norm, a)[used] * inputs.dy).sum())(arrays_of(inputs)),
     )
     for name, grad in grads.items():
         assert abs(grad - truth[name]).max() <= 1e-4 * max(1, abs(truth[name]).max())
@@ -349,7 +346,7 @@ def test_formulas_have_the_numerics_of_the_kernels(norm, dtype):
 def test_lowered_for_another_platform_there_is_no_call_of_ours(norm, platform):
     inputs = inputs_of(norm, Case((6,), (5,)), "bfloat16")
     grads = jax.jit(lambda arguments, cotangents: jax.vjp(function(norm), arguments)[1](cotangents))
-    program = grads.trace(given(inputs), cotangents(inputs)).lower(lowering_platforms=(platform,)).as_text()
+    program = grads.trace(arrays_of(inputs), cotangents(inputs)).lower(lowering_platforms=(platform,)).as_text()
     assert program.count("@lngrad_layer_norm") == (2 if platform == "cpu" else 0)
 
 
@@ -358,9 +355,9 @@ def test_exported_and_called_again(norm):
     inputs = inputs_of(norm, Case((6,), (5,)), "float32")
     allowed = [jax.export.DisabledSafetyCheck.custom_call("lngrad_layer_norm")]
     exported = jax.export.export(jax.jit(function(norm)), platforms=("cpu", "cuda"), disabled_checks=allowed)(
-        given(inputs)
+        arrays_of(inputs)
     )
-    check_same_bits(numpy(exported.call(given(inputs))), core(inputs)[0])
+    check_same_bits(numpy(exported.call(arrays_of(inputs))), core(inputs)[0])
 
 
 @norms
@@ -371,10 +368,10 @@ def test_a_traced_eps_in_float64(norm):
     static = {"offset": offset} | ({"alpha": alpha} if residual else {})
 
     def mine(eps):
-        return (jax.tree.leaves(getattr(lngrad_jax, name)(**given(inputs), eps=eps, **static))[0] ** 3).sum()
+        return (jax.tree.leaves(getattr(lngrad_jax, name)(**arrays_of(inputs), eps=eps, **static))[0] ** 3).sum()
 
     def truth(eps):
-        return (formula(norm, given(inputs), eps)[0] ** 3).sum()
+        return (formula(norm, arrays_of(inputs), eps)[0] ** 3).sum()
 
     got, expected = jax.jit(jax.grad(mine))(0.25), jax.grad(truth)(0.25)
     assert abs(got - expected) <= 1e-11 * abs(expected)
@@ -384,7 +381,7 @@ def test_a_traced_eps_in_float64(norm):
 @norms
 def test_empty(norm, shape):
     x, gamma = np.ones(shape, np.float32), np.ones(shape[-1:], np.float32)
-    names = given(inputs_of(norm, Case((1,), (4,)), "float32"))
+    names = arrays_of(inputs_of(norm, Case((1,), (4,)), "float32"))
     arguments = {name: gamma if name in ("gamma", "beta") else x for name in names}
     results, pullback = jax.vjp(function(norm), arguments)
     assert all(result.shape == shape for result in results)
@@ -481,7 +478,7 @@ def test_meshes():
 @pytest.mark.parametrize("rms", [False, True])
 def test_a_float32_stream_beside_16_bits(rms):
     inputs = make_inputs(Case((70,), (40,)), "bfloat16", normalization=Normalization(not rms), residual="float32")
-    given = [jnp.asarray(one) for one in (inputs.x, inputs.residual, inputs.gamma)]
+    arrays = [jnp.asarray(array) for array in (inputs.x, inputs.residual, inputs.gamma)]
 
     def ours(x, stream, gamma):
         return (lngrad_jax.add_rms_norm if rms else lngrad_jax.add_layer_norm)(x, stream, gamma, eps=1e-5)
@@ -491,26 +488,26 @@ def test_a_float32_stream_beside_16_bits(rms):
         centred = total if rms else total - total.mean(-1, keepdims=True)
         return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gamma, total
 
-    y, total = ours(*given)
+    y, total = ours(*arrays)
     call = partial(lngrad.rms_norm if rms else lngrad.layer_norm, eps=1e-5)
     expected = call(inputs.x, 40, inputs.gamma, residual=inputs.residual)
     check_same_bits((np.asarray(y), np.asarray(total)), (expected.y, expected.total))
     for weights in ((1.0, 0.0), (0.0, 1.0), (1.0, 0.5)):
 
-        def loss(function, *given, weights=weights):
-            parts = zip(weights, function(*given), strict=True)
-            return sum((weight * one.astype(jnp.float32) ** 2).sum() for weight, one in parts if weight)
+        def loss(function, *arrays, weights=weights):
+            parts = zip(weights, function(*arrays), strict=True)
+            return sum((weight * result.astype(jnp.float32) ** 2).sum() for weight, result in parts if weight)
 
-        got = jax.grad(partial(loss, ours), (0, 1, 2))(*given)
-        truth = jax.grad(partial(loss, formula), (0, 1, 2))(*(one.astype(jnp.float32) for one in given))
-        assert [one.dtype.name for one in got] == ["bfloat16", "float32", "bfloat16"]
-        for one, other in zip(got, truth, strict=True):
+        got = jax.grad(partial(loss, ours), (0, 1, 2))(*arrays)
+        truth = jax.grad(partial(loss, formula), (0, 1, 2))(*(array.astype(jnp.float32) for array in arrays))
+        assert [array.dtype.name for array in got] == ["bfloat16", "float32", "bfloat16"]
+        for array, other in zip(got, truth, strict=True):
             scale = max(1.0, float(jnp.abs(other).max()))
-            assert float(jnp.abs(one.astype(jnp.float32) - other).max()) <= 0.03 * scale
-        compiled = jax.jit(jax.grad(partial(loss, ours), (0, 1, 2)))(*given)
+            assert float(jnp.abs(array.astype(jnp.float32) - other).max()) <= 0.03 * scale
+        compiled = jax.jit(jax.grad(partial(loss, ours), (0, 1, 2)))(*arrays)
         check_same_bits(tuple(map(np.asarray, compiled)), tuple(map(np.asarray, got)))
-    tangents = jax.jvp(ours, given, given)[1]
-    assert [one.dtype.name for one in tangents] == ["bfloat16", "float32"]
+    tangents = jax.jvp(ours, arrays, arrays)[1]
+    assert [array.dtype.name for array in tangents] == ["bfloat16", "float32"]
 
 
 def test_an_axis_in_the_middle():
@@ -541,14 +538,14 @@ def gated(normalization):
     )
 
 
-def gated_core(one, x, dy, gate):
+def gated_core(inputs, x, dy, gate):
     switches = {
-        "offset": one.normalization.offset,
+        "offset": inputs.normalization.offset,
         "gate": gate,
-        "norm_before_gate": one.normalization.norm_before_gate,
+        "norm_before_gate": inputs.normalization.norm_before_gate,
     }
-    y, rstd, _ = lngrad.rms_norm(x, one.normalized_shape, one.gamma, eps=EPS, **switches)
-    grads = lngrad.rms_norm_backward(dy, x, rstd, one.gamma, normalized_shape=one.normalized_shape, **switches)
+    y, rstd, _ = lngrad.rms_norm(x, inputs.normalized_shape, inputs.gamma, eps=EPS, **switches)
+    grads = lngrad.rms_norm_backward(dy, x, rstd, inputs.gamma, normalized_shape=inputs.normalized_shape, **switches)
     return y, (grads.dx, grads.dgate, grads.dgamma)
 
 
@@ -560,13 +557,13 @@ def gated_core(one, x, dy, gate):
 )  # fmt: skip
 @gates
 def test_a_gated_norm_and_its_gradients_have_the_bits_of_the_core(normalization, dtype, case, jit):
-    one = make_inputs(case, dtype, normalization=normalization, gated=True)
+    inputs = make_inputs(case, dtype, normalization=normalization, gated=True)
     f = gated(normalization)
-    arrays = [jnp.asarray(array) for array in (one.x, one.gate, one.gamma) if array is not None]
+    arrays = [jnp.asarray(array) for array in (inputs.x, inputs.gate, inputs.gamma) if array is not None]
     y, pullback = jax.vjp(jax.jit(f) if jit else f, *arrays)
-    expected, grads = gated_core(one, one.x, one.dy, one.gate)
+    expected, grads = gated_core(inputs, inputs.x, inputs.dy, inputs.gate)
     check_same_bits(np.asarray(y), expected)
-    for got, right in zip(numpy(pullback(jnp.asarray(one.dy))), grads, strict=False):
+    for got, right in zip(numpy(pullback(jnp.asarray(inputs.dy))), grads, strict=False):
         check_same_bits(got, right)
 
 
@@ -576,7 +573,9 @@ def test_a_batch_of_gated_norms_has_the_bits_of_its_examples(normalization):
     many = [
         make_inputs(Case((9,), (33,)), "float32", seed, normalization=normalization, gated=True) for seed in range(3)
     ]
-    x, gate, gamma, dy = (jnp.stack([getattr(one, name) for one in many]) for name in ("x", "gate", "gamma", "dy"))
+    x, gate, gamma, dy = (
+        jnp.stack([getattr(inputs, name) for inputs in many]) for name in ("x", "gate", "gamma", "dy")
+    )
 
     def gradients(x, gate, gamma, dy):
         y, pullback = jax.vjp(gated(normalization), x, gate, gamma)
@@ -584,9 +583,9 @@ def test_a_batch_of_gated_norms_has_the_bits_of_its_examples(normalization):
 
     got = numpy(jax.jit(jax.vmap(gradients))(x, gate, gamma, dy))
     shared = numpy(jax.vmap(gradients, (0, 0, None, 0))(x, gate, gamma[0], dy))
-    for k, one in enumerate(many):
-        for results, gamma_of in ((got, one.gamma), (shared, many[0].gamma)):
-            y, grads = gated_core(replace(one, gamma=gamma_of), one.x, one.dy, one.gate)
+    for k, inputs in enumerate(many):
+        for results, gamma_of in ((got, inputs.gamma), (shared, many[0].gamma)):
+            y, grads = gated_core(replace(inputs, gamma=gamma_of), inputs.x, inputs.dy, inputs.gate)
             check_same_bits(results[0][k], y)
             for result, right in zip(results[1], grads, strict=True):
                 check_same_bits(result[k], right)
@@ -596,13 +595,13 @@ def test_a_batch_of_gated_norms_has_the_bits_of_its_examples(normalization):
 def test_derivatives_of_a_gated_norm_s_gradients(normalization):
     """Of float64, by differences, in reverse mode twice and forward over reverse; and sums over no rows."""
     with jax.enable_x64():
-        one = make_inputs(Case((3,), (5,)), "float64", normalization=normalization, gated=True)
-        arrays = [jnp.asarray(array) for array in (one.x, one.gate, one.gamma)]
+        inputs = make_inputs(Case((3,), (5,)), "float64", normalization=normalization, gated=True)
+        arrays = [jnp.asarray(array) for array in (inputs.x, inputs.gate, inputs.gamma)]
         check_by_differences(gated(normalization), arrays, order=2, modes=["rev"])
-        loss = lambda *given: (gated(normalization)(*given) ** 3).sum()  # noqa: E731
+        loss = lambda *arrays: (gated(normalization)(*arrays) ** 3).sum()  # noqa: E731
         check_by_differences(jax.grad(loss, (0, 1, 2)), arrays, order=1, modes=["fwd"])
     empty = jnp.zeros((0, 4))
-    dx, dgate, dgamma = jax.grad(lambda *given: gated(normalization)(*given).sum(), (0, 1, 2))(
+    dx, dgate, dgamma = jax.grad(lambda *arrays: gated(normalization)(*arrays).sum(), (0, 1, 2))(
         empty, empty, jnp.ones(4)
     )
     assert dx.shape == dgate.shape == (0, 4)
@@ -611,12 +610,12 @@ def test_derivatives_of_a_gated_norm_s_gradients(normalization):
 
 @gates
 def test_where_our_kernels_do_not_run_a_gated_norm_is_a_formula(normalization):
-    one = make_inputs(Case((40,), (96,)), "float32", normalization=normalization, gated=True)
-    given, static = [jnp.asarray(array) for array in (one.x, one.gamma, one.gate)], (1, EPS, normalization)
-    y, rstd, _ = operators.gated_formula(*given, static)
-    check_forward(RmsForward(np.asarray(y), np.asarray(rstd)), one)
-    grads = operators.gated_gradients_formula(jnp.asarray(one.dy), given[0], rstd, *given[1:], static)
-    check_grads(GatedGrads(*numpy(grads)), one)
+    inputs = make_inputs(Case((40,), (96,)), "float32", normalization=normalization, gated=True)
+    arrays, static = [jnp.asarray(array) for array in (inputs.x, inputs.gamma, inputs.gate)], (1, EPS, normalization)
+    y, rstd, _ = operators.gated_formula(*arrays, static)
+    check_forward(RmsForward(np.asarray(y), np.asarray(rstd)), inputs)
+    grads = operators.gated_gradients_formula(jnp.asarray(inputs.dy), arrays[0], rstd, *arrays[1:], static)
+    check_grads(GatedGrads(*numpy(grads)), inputs)
 
 
 def test_a_gated_norm_refuses_what_the_core_refuses():
@@ -633,7 +632,7 @@ def test_a_gated_norm_refuses_what_the_core_refuses():
 
 # Samples with a scale and a shift each
 
-MODULATED = {"layer": Normalization(offset=1.0, modulated=True), "rms": Normalization(False, 1.0, modulated=True)}
+MODULATED = {name: norm.normalization for name, norm in FAMILY.items() if norm.modulated and not norm.gated}
 modulations = pytest.mark.parametrize("normalization", MODULATED.values(), ids=MODULATED)
 PLACES = (Case((3, 5), (24,)), Case((3, 2, 5), (7,)), Case((2, 130), (33,)), Case((4, 1), (700,)), Case((1, 9), (16,)))
 
@@ -643,33 +642,35 @@ def modulated(normalization):
     return partial(function, eps=EPS)
 
 
-def of_samples(one):
+def of_samples(inputs):
     """x and what each sample has, as (S, N)."""
-    N = one.x.shape[-1]
-    return [jnp.asarray(one.x)] + [jnp.asarray(p).reshape(-1, N) for p in (one.gamma, one.beta) if p is not None]
+    N = inputs.x.shape[-1]
+    return [jnp.asarray(inputs.x)] + [
+        jnp.asarray(p).reshape(-1, N) for p in (inputs.gamma, inputs.beta) if p is not None
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("case", PLACES, ids=str)
 @modulations
 def test_a_modulated_norm_and_its_gradients_have_the_bits_of_the_core(normalization, case, dtype):
-    one = make_inputs(case, dtype, normalization=normalization)
-    arrays = of_samples(one)
+    inputs = make_inputs(case, dtype, normalization=normalization)
+    arrays = of_samples(inputs)
     y, pullback = jax.vjp(jax.jit(modulated(normalization)), *arrays)
-    got = numpy(pullback(jnp.asarray(one.dy)))
-    results, grads = core(one)
+    got = numpy(pullback(jnp.asarray(inputs.dy)))
+    results, grads = core(inputs)
     check_same_bits(np.asarray(y), results[0])
     check_same_bits(got, tuple(g.reshape(a.shape) for g, a in zip(grads, arrays, strict=True)))
     if dtype == "float32":  # float64's truth, rounded once
         right = type(grads)(*(g.reshape(r.shape) for g, r in zip(got, grads, strict=True)))
-        made = forward(one)
-        one = replace(one, rstd=made.rstd, mean=getattr(made, "mean", one.mean))
-        check_grads(right, one)
+        statistics = forward(inputs)
+        inputs = replace(inputs, rstd=statistics.rstd, mean=getattr(statistics, "mean", inputs.mean))
+        check_grads(right, inputs)
         for k in range(1, len(right)):
             wrong = list(right)
             wrong[k] = np.roll(right[k], 1, 0) if case.lead[0] > 1 else right[k] * 1.01
             with pytest.raises(AssertionError):
-                check_grads(type(grads)(*wrong), one)
+                check_grads(type(grads)(*wrong), inputs)
 
 
 def test_samples_and_a_batch_of_gammas_are_one_call(monkeypatch):
@@ -681,7 +682,7 @@ def test_samples_and_a_batch_of_gammas_are_one_call(monkeypatch):
     forget()
     calls.handler.forget()
     x, scale = jnp.ones((3, 4, 8)), jnp.ones((3, 8))
-    gradient = jax.jit(jax.grad(lambda *given: lngrad_jax.modulated_layer_norm(*given).sum(), (0, 1, 2)))
+    gradient = jax.jit(jax.grad(lambda *arrays: lngrad_jax.modulated_layer_norm(*arrays).sum(), (0, 1, 2)))
     jax.block_until_ready(gradient(x, scale, scale))
     jax.block_until_ready(jax.vmap(lngrad_jax.rms_norm)(x, scale))
     jax.block_until_ready(jax.vmap(lngrad_jax.layer_norm, (0, 0, None))(x, scale, scale[0]))
@@ -698,8 +699,8 @@ def test_derivatives_of_a_modulated_norm_in_float64(normalization):
 
 @modulations
 def test_batches_shards_and_other_platforms_of_a_modulated_norm(normalization):
-    f, one = modulated(normalization), make_inputs(Case((2, 6, 4), (16,)), "float32", normalization=normalization)
-    x, *own = of_samples(one)
+    f, inputs = modulated(normalization), make_inputs(Case((2, 6, 4), (16,)), "float32", normalization=normalization)
+    x, *own = of_samples(inputs)
     y = f(x, *own)
     check_same_bits(np.asarray(jax.vmap(f)(x, *[p[:, None] for p in own])), np.asarray(y))
     full = [
@@ -727,8 +728,8 @@ def test_a_modulated_norm_refuses_what_the_core_refuses():
     with pytest.raises(NumberError, match=r"^eps: expected a number"):
         lngrad_jax.modulated_rms_norm(x, scale, eps="1e-5")
     for shape, own in (((0, 4, 8), (0, 8)), ((2, 0, 8), (2, 8))):
-        grads = jax.grad(lambda *given: lngrad_jax.modulated_rms_norm(*given).sum(), (0, 1))(
+        grads = jax.grad(lambda *arrays: lngrad_jax.modulated_rms_norm(*arrays).sum(), (0, 1))(
             jnp.ones(shape), jnp.ones(own)
         )
-        assert [one.shape for one in grads] == [shape, own]
+        assert [grad.shape for grad in grads] == [shape, own]
         assert not grads[1].any()

@@ -47,7 +47,7 @@ class Transformer(torch.nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         x = self.embedding(words)
-        q, k, v = (one.unflatten(-1, (2, -1)).transpose(1, 2) for one in self.qkv(self.before(x)).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.qkv(self.before(x)).chunk(3, -1))
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         x = x + self.down(F.gelu(self.up(self.between(x))))
         return self.head(self.last(x))
@@ -79,8 +79,8 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def check_near(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     """Each within float64's tolerance, of its largest element."""
     assert got.keys() == expected.keys()
-    for name, one in expected.items():
-        exact = one.detach().numpy()
+    for name, grad in expected.items():
+        exact = grad.detach().numpy()
         share = error_share(
             got[name].detach().numpy(), exact, np.full_like(exact, np.abs(exact).max()), "float64"
         ).max()

@@ -60,32 +60,32 @@ class Kernel:
         self, *arguments: Any, grid: tuple[int, ...], num_warps: int, enable_fp_fusion: bool, **constants: Any
     ) -> Any:
         assert enable_fp_fusion
-        given = dict(zip(self.arg_names, arguments, strict=False))
-        self.compiled.append(Compiled(self.kernel, given, constants, num_warps))
+        named = dict(zip(self.arg_names, arguments, strict=False))
+        self.compiled.append(Compiled(self.kernel, named, constants, num_warps))
         return self.compiled[-1]
 
 
 class Compiled:
     """What Triton 3.9 has of a compiled kernel, as far as lngrad reads it."""
 
-    def __init__(self, kernel: Any, given: dict[str, Any], constants: dict[str, Any], warps: int) -> None:
+    def __init__(self, kernel: Any, named: dict[str, Any], constants: dict[str, Any], warps: int) -> None:
         self.kernel, self.constants, self.function = kernel, constants, next(_handles)
-        self.dtypes = {name: value for name, value in given.items() if isinstance(value, torch.dtype)}
+        self.dtypes = {name: value for name, value in named.items() if isinstance(value, torch.dtype)}
         annotations = inspect.signature(kernel.fn).parameters
         signature = {}
         for name in kernel.arg_names:
             if name in self.dtypes:
                 signature[name] = "*"
-            elif given.get(name) is None:
+            elif named.get(name) is None:
                 signature[name] = "constexpr"
             else:
                 annotation = str(annotations[name].annotation).removeprefix("tl.")
                 signature[name] = annotation.replace("float", "fp").replace("int", "i")
         self.src, self.name = SimpleNamespace(signature=signature), kernel.fn.__name__
         sizes = {"i32": ".u32", "fp64": ".f64"}
-        types = [sizes.get(one, ".u64") for one in signature.values() if one != "constexpr"]
+        types = [sizes.get(type_, ".u64") for type_ in signature.values() if type_ != "constexpr"]
         types += [".u64 .ptr .global .align 1"] * 2  # scratch memory
-        parameters = ",\n".join(f"\t.param {one} {self.name}_param_{k}" for k, one in enumerate(types))
+        parameters = ",\n".join(f"\t.param {type_} {self.name}_param_{k}" for k, type_ in enumerate(types))
         self.asm = {"ptx": f".visible .entry {self.name}(\n{parameters}\n)\n"}
         self.metadata = SimpleNamespace(
             num_warps=warps, shared=1024, num_ctas=1, launch_cooperative_grid=False, launch_pdl=False, global_scratch_size=0,
@@ -106,8 +106,8 @@ class Compiled:
             for k, (name, type_) in enumerate(types)
         }
         tensors = {name: self._tensor(name, arguments, programs) for name, type_ in types if type_ == "*"}
-        given = {**self.constants, **arguments, **tensors}
-        self.kernel[(programs,)](**{name: given.get(name) for name in self.kernel.arg_names})
+        named = {**self.constants, **arguments, **tensors}
+        self.kernel[(programs,)](**{name: named.get(name) for name in self.kernel.arg_names})
         return arguments
 
     def _tensor(self, name: str, arguments: dict[str, Any], programs: int) -> torch.Tensor:
@@ -148,8 +148,8 @@ class Device:
     @staticmethod
     def use(*functions: Any) -> None:
         """What launches from now on, and what names the stream: functions of ctypes, or none. All calls are first ones."""
-        given = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-        native.module.use_driver(*(given or (0, 0)))
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+        native.module.use_driver(*(addresses or (0, 0)))
         native.module.forget()
         core_calls.forget()
 

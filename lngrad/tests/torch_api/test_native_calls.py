@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from native_ways import python_alone  # noqa: E402  # torch may be missing
+from family import OF_TORCH, ours_of  # noqa: E402  # torch may be missing
+from native_ways import python_alone  # noqa: E402
 
 import lngrad  # noqa: E402
 import lngrad.torch as lngrad_torch  # noqa: E402
@@ -51,39 +53,41 @@ def overridden(x, shape, gamma, beta, eps):
     return torch.nn.functional.layer_norm(x, shape, gamma, beta, eps)
 
 
-def modulated(x, r, gamma, beta, shape):
-    """Two, three or five samples, whose scale and shift are chunks of what a layer made."""
+def of_norm(norm, x, r, gamma, beta, shape):
+    """Its function, of x, a residual or gate, gamma and beta; two, three or five samples' scale and shift are chunks."""
+    call = ours_of(norm, shape, 1e-5)
+    parameters = (gamma, beta) if "beta" in norm.forward.inputs else (gamma,)
+    if norm.residual:
+        return call(x, r, *parameters)
+    if norm.gated:
+        x, z = (array.reshape(-1, gamma.numel()) for array in (x, r))
+        return call(x, z, gamma.flatten()).reshape(r.shape)
+    if not norm.modulated:
+        return call(x, *parameters)
     rows, N = x.numel() // gamma.numel(), gamma.numel()
     samples = next(number for number in (2, 3, 5) if rows % number == 0)
-    made = torch.stack([torch.cat([gamma.flatten(), beta.flatten()]).roll(k) for k in range(samples)])
-    scale, shift = made.chunk(2, 1)
+    scale, shift = torch.stack([torch.cat([gamma.flatten(), beta.flatten()]).roll(k) for k in range(samples)]).chunk(
+        2, 1
+    )
     assert not scale.is_contiguous()
-    x = x.reshape(samples, rows // samples, N)
-    return lngrad_torch.modulated_layer_norm(x, scale, shift).reshape(r.shape)
-
-
-def gated(x, r, gamma, beta, shape, **more):
-    x, z = (one.reshape(-1, gamma.numel()) for one in (x, r))
-    return lngrad_torch.gated_rms_norm(x, z, gamma.flatten(), 1e-5, **more).reshape(r.shape)
+    return call(x.reshape(samples, rows // samples, N), scale, shift).reshape(r.shape)
 
 
 def with_wide_residual(x, r, gamma, beta, shape):
     return lngrad_torch.add_rms_norm(x, r.float() if x.itemsize == 2 else r, shape, gamma, 1e-5)
 
 
+GATE_FIRST = OF_TORCH["rms_norm_of_gated"]
 # The family: of x, residual, gamma, beta, shape; y, and the total where there is a residual.
 FAMILY = {
-    "rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5),
+    **{name: partial(of_norm, norm) for name, norm in OF_TORCH.items() if name not in ("layer_norm", "add_gemma")},
+    "rms_norm_of_gated": partial(
+        of_norm, GATE_FIRST._replace(normalization=GATE_FIRST.normalization._replace(offset=1.0))
+    ),
     "without gamma": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, eps=1e-5),
-    "gemma": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, gamma, 1e-5, offset=1.0),
-    "add_rms_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_rms_norm(x, r, shape, gamma, 1e-5),
-    "add_layer_norm": lambda x, r, gamma, beta, shape: lngrad_torch.add_layer_norm(x, r, shape, gamma, beta),
     "float32 residual": with_wide_residual,
-    "modulated": modulated,
     "a gamma of each row": lambda x, r, gamma, beta, shape: lngrad_torch.rms_norm(x, shape, r, 1e-5, offset=1.0),
     "modulated sum": lambda x, r, gamma, beta, shape: lngrad_torch.add_layer_norm(x, r, shape, r.flip(0), x),
-    "gated": gated,
-    "gate first": lambda *given: gated(*given, norm_before_gate=False, offset=1.0),
     "F.rms_norm": lambda x, r, gamma, beta, shape: torch.nn.functional.rms_norm(x, shape, gamma, 1e-5),
 }
 each = pytest.mark.parametrize("name", FAMILY)
@@ -100,9 +104,9 @@ def family_step(name, case, dtype):
     leaves, dys = family_leaves(case, dtype)
     results = FAMILY[name](*leaves, case.normalized)
     results = results if isinstance(results, tuple) else (results,)
-    dys = [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)]
+    dys = [dy.to(result.dtype) for result, dy in zip(results, dys, strict=False)]
     grads = torch.autograd.grad(results, leaves, dys, allow_unused=True)
-    return (*(one.detach() for one in results), *grads)
+    return (*(result.detach() for result in results), *grads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -179,16 +183,18 @@ def test_gradients_through_one_result_and_to_one_input(used, wanted):
 
     def grads():
         leaves, (dy, dtotal) = family_leaves(Case((64,), (64,)), "float32")
-        given = [leaf.detach().requires_grad_(at in wanted) for at, leaf in enumerate(leaves)]
-        y, total = lngrad_torch.add_rms_norm(given[0], given[1], 64, given[2])
+        arrays = [leaf.detach().requires_grad_(at in wanted) for at, leaf in enumerate(leaves)]
+        y, total = lngrad_torch.add_rms_norm(arrays[0], arrays[1], 64, arrays[2])
         uses = {"y": ((y,), (dy,)), "total": ((total,), (dtotal,)), "both": ((y, total), (dy, dtotal))}[used]
-        return torch.autograd.grad(uses[0], [given[at] for at in wanted], uses[1], allow_unused=True)
+        return torch.autograd.grad(uses[0], [arrays[at] for at in wanted], uses[1], allow_unused=True)
 
     got = grads()
     with python_alone():
         expected = grads()
     if used == "total" and 2 in wanted:  # a zero, or that there is none: torch takes both
-        got, expected = ([one for one in ones if one is not None and one.ndim > 1] for ones in (got, expected))
+        got, expected = (
+            [result for result in ones if result is not None and result.ndim > 1] for ones in (got, expected)
+        )
     check_same_bits(tuple(got), tuple(expected))
 
 
@@ -197,13 +203,13 @@ def test_gradients_through_one_result_and_to_one_input(used, wanted):
 def test_the_gradient_to_one_input(name, wanted):
     def grads():
         leaves, dys = family_leaves(Case((60,), (40,)), "bfloat16")
-        given = [leaf.detach().requires_grad_(at == wanted) for at, leaf in enumerate(leaves)]
-        results = FAMILY[name](*given, (40,))
+        arrays = [leaf.detach().requires_grad_(at == wanted) for at, leaf in enumerate(leaves)]
+        results = FAMILY[name](*arrays, (40,))
         results = results if isinstance(results, tuple) else (results,)
         if not results[0].requires_grad:
             return results
-        dys = [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)]
-        return torch.autograd.grad(results, given[wanted], dys)
+        dys = [dy.to(result.dtype) for result, dy in zip(results, dys, strict=False)]
+        return torch.autograd.grad(results, arrays[wanted], dys)
 
     got = grads()
     with python_alone():
@@ -215,12 +221,12 @@ def test_nothing_of_a_step_is_kept(name):
     leaves, dys = family_leaves(Case((64,), (64,)), "bfloat16")
 
     def counts():
-        return [(one._use_count(), sys.getrefcount(one)) for one in (*leaves, *dys)]
+        return [(array._use_count(), sys.getrefcount(array)) for array in (*leaves, *dys)]
 
     def step():
         results = FAMILY[name](*leaves, (64,))
         results = results if isinstance(results, tuple) else (results,)
-        torch.autograd.backward(results, [dy.to(one.dtype) for one, dy in zip(results, dys, strict=False)])
+        torch.autograd.backward(results, [dy.to(result.dtype) for result, dy in zip(results, dys, strict=False)])
         for leaf in leaves:
             leaf.grad = None
 
@@ -252,7 +258,7 @@ def test_samples_that_lie_otherwise_are_other_calls():
     def steps():
         results = []
         for scale, shift in forms:
-            leaves = [one.detach().requires_grad_() for one in (x, scale, shift)]
+            leaves = [array.detach().requires_grad_() for array in (x, scale, shift)]
             y = lngrad_torch.modulated_layer_norm(*leaves)
             results += [y.detach(), *torch.autograd.grad(y, leaves, dy)]
         return tuple(results)
@@ -272,10 +278,11 @@ def test_a_float32_residual_beside_two_dtypes(order):
 
         def step(dtype=dtype):
             leaves = [
-                one.detach().to(kind).requires_grad_() for one, kind in ((x, dtype), (residual, None), (w[0, 0], None))
+                array.detach().to(kind).requires_grad_()
+                for array, kind in ((x, dtype), (residual, None), (w[0, 0], None))
             ]
             results = lngrad_torch.add_rms_norm(*leaves[:2], 32, leaves[2])
-            return (*(one.detach() for one in results), *torch.autograd.grad(results, leaves, (dy.to(dtype), dy)))
+            return (*(result.detach() for result in results), *torch.autograd.grad(results, leaves, (dy.to(dtype), dy)))
 
         got = step()
         with python_alone():
@@ -407,8 +414,8 @@ def test_derivatives_of_the_family_of_any_order(name):
     shapes = (3, 5), (3, 5), 5, 5
     leaves = [torch.randn(s, dtype=torch.float64, generator=generator).requires_grad_() for s in shapes]
     with lngrad_torch.override():
-        assert torch.autograd.gradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
-        assert torch.autograd.gradgradcheck(lambda *given: FAMILY[name](*given, (5,)), leaves)
+        assert torch.autograd.gradcheck(lambda *arrays: FAMILY[name](*arrays, (5,)), leaves)
+        assert torch.autograd.gradgradcheck(lambda *arrays: FAMILY[name](*arrays, (5,)), leaves)
 
 
 def test_what_is_not_plain_in_the_family_is_left_to_python(seen):

@@ -58,7 +58,7 @@ def long_rows(monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_the_bits_of_the_family(device, name, dtype, M, backward):
-    call = Call(Case((2, M), (72,)), dtype, residual=MEMBERS[name][3])
+    call = Call(Case((2, M), (72,)), dtype, residual=MEMBERS[name].residual)
     check_as_python(call.member, name)
     # Twice through the native code: a forward of one kernel, and a backward of one for few rows, or two.
     assert [launch[0] for launch in device.launches] == ["forward_tiles", *backward] * 2
@@ -76,13 +76,13 @@ def test_results_that_are_not_wanted(device, mask, M):
 @pytest.mark.parametrize("M", [3, 9])
 @pytest.mark.parametrize("name", ["layer_norm", "add_rms_norm"])
 def test_long_rows(device, long_rows, name, M):
-    check_as_python(Call(Case((M,), (200,)), "float32", residual=MEMBERS[name][3]).member, name)
+    check_as_python(Call(Case((M,), (200,)), "float32", residual=MEMBERS[name].residual).member, name)
     forward = ["forward_sums", "forward_columns"] if M == 3 else ["forward_chunks"]
     assert [launch[0] for launch in device.launches] == [*forward, "sum_chunks", "backward_columns"] * 2
 
 
 def step(x, gamma, beta):
-    leaves = [one.detach().requires_grad_() for one in (x, gamma, beta)]
+    leaves = [leaf.detach().requires_grad_() for leaf in (x, gamma, beta)]
     y = lngrad_torch.layer_norm(leaves[0], x.shape[1:], *leaves[1:])
     return (y.detach(), *torch.autograd.grad(y, leaves, x.flip(0).contiguous()))
 
@@ -93,74 +93,74 @@ def tensors(M=40, N=72):
 
 
 def test_a_step_through_autograd(device, seen):
-    given = tensors()
-    first, again = step(*given), step(*given)
+    arrays = tensors()
+    first, again = step(*arrays), step(*arrays)
     assert seen == ["prepare_forward", "prepare_backward"]
     with python_alone():
-        expected = step(*given)
+        expected = step(*arrays)
     check_same_bits(first, expected)
     check_same_bits(again, expected)
     (name, programs, threads, shared, stream, arguments), *_ = device.launches
     assert (name, programs, threads, shared, stream) == ("forward_tiles", 5, 64, 1024, STREAM)
-    assert (arguments["x"], arguments["M"], arguments["N"]) == (given[0].data_ptr(), 40, 72)
+    assert (arguments["x"], arguments["M"], arguments["N"]) == (arrays[0].data_ptr(), 40, 72)
 
 
 def test_addresses_that_are_not_on_16_bytes_go_through_python(device):
     x, gamma, beta = tensors()
     for odd in range(3):
-        given = [x, gamma, beta]
-        given[odd] = torch.cat([torch.zeros(1), given[odd].flatten()])[1:].view(given[odd].shape)
+        arrays = [x, gamma, beta]
+        arrays[odd] = torch.cat([torch.zeros(1), arrays[odd].flatten()])[1:].view(arrays[odd].shape)
         with python_alone():
-            expected = step(*given)
-        check_same_bits(step(*given), expected)
+            expected = step(*arrays)
+        check_same_bits(step(*arrays), expected)
         assert not any(launch[0] == "forward_tiles" for launch in device.launches)
 
 
 def test_a_launch_that_fails_is_an_error(device):
-    given = tensors()
+    arrays = tensors()
     device.error = 700
     with pytest.raises(RuntimeError, match="cuLaunchKernel: expected 0, got CUDA's error 700"):
-        lngrad_torch.layer_norm(given[0], 72, *given[1:])
+        lngrad_torch.layer_norm(arrays[0], 72, *arrays[1:])
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda made: made.asm.update(ptx=made.asm["ptx"].replace("\n)", ",\n.param .u64 more )")), "expected parameters of"),
-        (lambda made: made.asm.update(ptx=made.asm["ptx"].replace(".u32", ".u64")), "expected parameters of"),
-        (lambda made: made.asm.clear(), r"bits, got \[\]"),
-        (lambda made: setattr(made.metadata, "num_ctas", 2), r"got \{'num_ctas': 2\}"),
-        (lambda made: setattr(made.metadata, "global_scratch_size", 64), r"got \{'global_scratch_size': 64\}"),
-        (lambda made: delattr(made.metadata, "profile_scratch_size"), r"got \{'profile_scratch_size': None\}"),
-        (lambda made: setattr(made, "function", None), "expected the handle of a function, got None"),
+        (lambda compiled: compiled.asm.update(ptx=compiled.asm["ptx"].replace("\n)", ",\n.param .u64 m )")), "parameters of"),
+        (lambda compiled: compiled.asm.update(ptx=compiled.asm["ptx"].replace(".u32", ".u64")), "expected parameters of"),
+        (lambda compiled: compiled.asm.clear(), r"bits, got \[\]"),
+        (lambda compiled: setattr(compiled.metadata, "num_ctas", 2), r"got \{'num_ctas': 2\}"),
+        (lambda compiled: setattr(compiled.metadata, "global_scratch_size", 64), r"got \{'global_scratch_size': 64\}"),
+        (lambda compiled: delattr(compiled.metadata, "profile_scratch_size"), r"got \{'profile_scratch_size': None\}"),
+        (lambda compiled: setattr(compiled, "function", None), "expected the handle of a function, got None"),
     ],
 )  # fmt: skip
 def test_a_kernel_of_another_triton_is_launched_by_python(device, monkeypatch, change, text):
-    kernel, given = device.kernels["forward_tiles"], tensors()
+    kernel, arrays = device.kernels["forward_tiles"], tensors()
     warmup = kernel.warmup
 
     def other(*arguments: Any, **options: Any) -> Any:
-        made = warmup(*arguments, **options)
-        change(made)
-        return made
+        compiled = warmup(*arguments, **options)
+        change(compiled)
+        return compiled
 
     monkeypatch.setattr(kernel, "warmup", other)
     with pytest.warns(
         UserWarning, match=f"kernels are launched by Python, which takes longer: forward_tiles: .*{text}"
     ):
-        y = lngrad_torch.layer_norm(given[0], 72, *given[1:])
+        y = lngrad_torch.layer_norm(arrays[0], 72, *arrays[1:])
     with python_alone():
-        check_same_bits((y,), (lngrad_torch.layer_norm(given[0], 72, *given[1:]),))
-    check_same_bits((lngrad_torch.layer_norm(given[0], 72, *given[1:]),), (y,))  # and says so once
+        check_same_bits((y,), (lngrad_torch.layer_norm(arrays[0], 72, *arrays[1:]),))
+    check_same_bits((lngrad_torch.layer_norm(arrays[0], 72, *arrays[1:]),), (y,))  # and says so once
     assert not device.launches
 
 
 @pytest.mark.parametrize("swapped", [("gamma", "beta"), ("mean", "rstd"), ("x_inner", "y_outer")])
 def test_a_word_in_anothers_place_is_noticed(device, monkeypatch, swapped):
     """What the tests above would see of a row that is wrong."""
-    given = tensors()
+    arrays = tensors()
     with python_alone():
-        expected = lngrad_torch.operators.layer_norm(given[0], [72], *given[1:], 1e-5)
+        expected = lngrad_torch.operators.layer_norm(arrays[0], [72], *arrays[1:], 1e-5)
     pack = triton_run.pack
 
     def wrong(plan: Any) -> Any:
@@ -177,7 +177,7 @@ def test_a_word_in_anothers_place_is_noticed(device, monkeypatch, swapped):
     monkeypatch.setattr("lngrad.gpu.plan.pack", wrong)
     Device.use(*device.functions)
     with pytest.raises(GradientError):
-        check_same_bits(lngrad_torch.operators.layer_norm(given[0], [72], *given[1:], 1e-5), expected)
+        check_same_bits(lngrad_torch.operators.layer_norm(arrays[0], [72], *arrays[1:], 1e-5), expected)
 
 
 def test_memory_that_was_freed_is_refused(device):
@@ -191,13 +191,13 @@ def test_memory_that_was_freed_is_refused(device):
 
 
 def test_many_threads_at_once(device):
-    given = tensors(9, 33)
-    expected, failed = step(*given), []
+    arrays = tensors(9, 33)
+    expected, failed = step(*arrays), []
 
     def repeat():
         try:
             for _ in range(5):
-                check_same_bits(step(*given), expected)
+                check_same_bits(step(*arrays), expected)
         except BaseException as reason:
             failed.append(reason)
 
@@ -282,7 +282,7 @@ def test_cuda_tensors_of_two_devices(library, tmp_path):
     """All but autograd's engine and Python's way."""
     fake, folder = tmp_path / "fake_cuda.so", Path(__file__).parent
     command = building.command(cxx_compiler(), native.torch_folder(), folder, fake)
-    subprocess.run([one.replace("torch.cpp", "fake_cuda.cpp") for one in command], check=True)
+    subprocess.run([word.replace("torch.cpp", "fake_cuda.cpp") for word in command], check=True)
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from native_ways import python_alone  # noqa: E402  # torch may be missing
 
 import lngrad.torch as lngrad_torch  # noqa: E402
+from lngrad.core.norms import NORMS, PLAIN  # noqa: E402
 from lngrad.core.problem import Forward, Grads  # noqa: E402
 from lngrad.errors import DtypeError, LngradError, NumberError, ShapeError  # noqa: E402
 from lngrad.support.dtypes import to_torch  # noqa: E402
@@ -25,15 +26,14 @@ EPS = 1e-5
 # One core's, two normalized dimensions, results from the pool, more than a packed plan takes.
 SHAPES = [((64,), (64,)), ((5, 7), (3, 11)), ((1024,), (256,)), ((4096,), (1100,))]
 MASKS = [(True, True, True), (True, False, False), (False, True, True), (False, False, True), (False, False, False)]
-# The family: centred, offset, whether there are gamma and beta, and a residual with its gradient.
-MEMBERS = {
-    "layer_norm": (True, 0.0, True, False),
-    "rms_norm": (False, 0.0, True, False),
-    "without gamma": (False, 0.0, False, False),
-    "gemma": (False, 1.0, True, False),
-    "add_rms_norm": (False, 0.0, True, True),
-    "add_layer_norm": (True, 0.0, True, True),
-}
+# Norms that the operators compute of one row of parameters.
+MEMBERS = {name: NORMS[name] for name in PLAIN if NORMS[name].normalization.alpha == 1}
+MEMBERS["without gamma"] = NORMS["rms_norm"]
+
+
+def of_mean(centred, beta, mask):
+    """beta and the mask without what rows without a mean do not have: the native code leaves that to Python."""
+    return (beta, mask) if centred else (None, [*mask[:2], False])
 
 
 class Call:
@@ -57,36 +57,38 @@ class Call:
         return (y, mean, rstd, *self.backward(mean, rstd, mask))
 
     def gated(self, norm_before_gate, mask=(True, True, True)):
-        given = self.gamma, self.residual
-        y, rstd = self.ops.gated_norm(self.x, self.shape, *given, EPS, 1.0, norm_before_gate)
+        parameters = self.gamma, self.residual
+        y, rstd = self.ops.gated_norm(self.x, self.shape, *parameters, EPS, 1.0, norm_before_gate)
         return (
             y,
             rstd,
-            *self.ops.gated_norm_backward(self.dy, self.x, self.shape, rstd, *given, mask, 1.0, norm_before_gate),
+            *self.ops.gated_norm_backward(self.dy, self.x, self.shape, rstd, *parameters, mask, 1.0, norm_before_gate),
         )
 
     def modulated(self, centred, mask=(True, True, True)):
         """A gamma and a beta for each of x's first dimension, as chunks of one tensor."""
-        made = torch.stack([torch.cat([self.gamma, self.beta]).roll(k) for k in range(len(self.x))])[:, None]
-        gamma, beta = made.chunk(2, -1)
+        parameters = torch.stack([torch.cat([self.gamma, self.beta]).roll(k) for k in range(len(self.x))])[:, None]
+        gamma, beta = parameters.chunk(2, -1)
+        beta, mask = of_mean(centred, beta, mask)
         y, mean, rstd, _ = self.ops.norm(self.x, self.shape, gamma, beta, EPS, None, centred, 1.0)
         grads = self.ops.norm_backward(self.dy, self.x, self.shape, mean, rstd, gamma, mask, None, centred, 1.0)
         return y, mean, rstd, *grads
 
     def with_wide_residual(self, centred, mask=(True, True, True)):
-        y, mean, rstd, total = self.ops.norm(
-            self.x, self.shape, self.gamma, self.beta, EPS, self.residual.float(), centred, 0.0
-        )
+        beta, mask = of_mean(centred, self.beta, mask)
+        residual = self.residual.float()
+        y, mean, rstd, total = self.ops.norm(self.x, self.shape, self.gamma, beta, EPS, residual, centred, 0.0)
         dtotal = self.dtotal.float()
         grads = self.ops.norm_backward(self.dy, total, self.shape, mean, rstd, self.gamma, mask, dtotal, centred, 0.0)
         return y, mean, rstd, total, *grads
 
     def member(self, name, mask=(True, True, True)):
-        centred, offset, has_gamma, has_residual = MEMBERS[name]
-        gamma, beta = (self.gamma, self.beta) if has_gamma else (None, None)
-        residual, dtotal = (self.residual, self.dtotal) if has_residual else (None, None)
+        centred, offset, *_ = MEMBERS[name].normalization
+        gamma, beta = (self.gamma, self.beta) if name != "without gamma" else (None, None)
+        beta, mask = of_mean(centred, beta, mask)
+        residual, dtotal = (self.residual, self.dtotal) if MEMBERS[name].residual else (None, None)
         y, mean, rstd, total = self.ops.norm(self.x, self.shape, gamma, beta, EPS, residual, centred, offset)
-        x = total if has_residual else self.x
+        x = self.x if residual is None else total
         grads = self.ops.norm_backward(self.dy, x, self.shape, mean, rstd, gamma, mask, dtotal, centred, offset)
         return y, mean, rstd, total, *grads
 
@@ -96,9 +98,9 @@ def check_as_python(call, *arguments):
     got, again = call(*arguments), call(*arguments)
     with python_alone():
         expected = call(*arguments)
-    for one in (got, again):
-        assert [(t.shape, t.dtype, t.stride()) for t in one] == [(t.shape, t.dtype, t.stride()) for t in expected]
-        check_same_bits(one, expected)
+    for results in (got, again):
+        assert [(t.shape, t.dtype, t.stride()) for t in results] == [(t.shape, t.dtype, t.stride()) for t in expected]
+        check_same_bits(results, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -137,15 +139,15 @@ def test_the_family(name, mask):
 
 
 OTHERS = [(call, flag) for call in (Call.gated, Call.modulated, Call.with_wide_residual) for flag in (False, True)]
-others = pytest.mark.parametrize(("call", "flag"), OTHERS, ids=lambda one: getattr(one, "__name__", str(one)))
+others = pytest.mark.parametrize(("call", "flag"), OTHERS, ids=lambda value: getattr(value, "__name__", str(value)))
 
 
 @others
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_gates_samples_and_a_float32_residual(call, flag, mask, dtype):
-    one = Call(Case((5, 13), (40,)), dtype, residual=True)
-    check_as_python(lambda: call(one, flag, mask))
+    operands = Call(Case((5, 13), (40,)), dtype, residual=True)
+    check_as_python(lambda: call(operands, flag, mask))
 
 
 @others
@@ -156,12 +158,12 @@ def test_a_direct_call_of_these_is_the_operators(call, flag, mask):
 
 @others
 def test_one_of_these_that_was_seen_asks_python_nothing(seen, call, flag):
-    one = Call(Case((5, 13), (40,)), "bfloat16", residual=True)
-    call(one, flag)
+    operands = Call(Case((5, 13), (40,)), "bfloat16", residual=True)
+    call(operands, flag)
     assert seen == ["prepare_forward", "prepare_backward"]
-    call(one, flag)
-    one.ops = direct()
-    call(one, flag, [True] * 3)
+    call(operands, flag)
+    operands.ops = direct()
+    call(operands, flag, [True] * 3)
     assert len(seen) == 2
 
 
@@ -174,12 +176,12 @@ def check_direct(case, dtype, call, *arguments, **changes):
     """The results of a direct call, those of the operator, or None for one without elements; the same errors."""
 
     def whole(results):
-        return tuple(None if one is None or not one.numel() else one for one in results)
+        return tuple(None if result is None or not result.numel() else result for result in results)
 
-    got, expected = (Call(case, dtype, True, one) for one in (direct(), ops))
-    for one in (got, expected):
+    got, expected = (Call(case, dtype, True, way) for way in (direct(), ops))
+    for operands in (got, expected):
         for name, value in changes.items():
-            setattr(one, name, value)
+            setattr(operands, name, value)
     try:
         results = call(expected, *arguments)
     except LngradError as error:
@@ -259,18 +261,18 @@ def test_a_call_that_was_seen_asks_python_nothing(seen):
         call.all()
         call.member("layer_norm")  # the same call by another name
         assert len(seen) == 2
-        call.member("gemma")
+        call.member("gemma_rms_norm")
         assert len(seen) == 4
         with torch.inference_mode():
-            call.member("gemma")
+            call.member("gemma_rms_norm")
     assert len(seen) == 4
 
 
 def test_statistics_of_another_shape_and_dtype():
     call = Call(Case((5, 6), (40,)), "float16")
     _, mean, rstd = call.forward()
-    for given in ((mean.reshape(30), rstd.reshape(6, 5)), (mean.half(), rstd.half()), (mean.half(), rstd)):
-        check_as_python(call.backward, *given)
+    for statistics in ((mean.reshape(30), rstd.reshape(6, 5)), (mean.half(), rstd.half()), (mean.half(), rstd)):
+        check_as_python(call.backward, *statistics)
 
 
 def test_derivatives_are_those_of_pythons_kernels(seen):

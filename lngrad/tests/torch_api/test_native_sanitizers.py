@@ -170,28 +170,30 @@ def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, roun
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2])),
     }
-    said, reports = "", []
+    output, reports = "", []
     named = library.name, str(sources)  # AddressSanitizer leaves out the first where it knows the second
     for program in (PROGRAM, *([LAUNCHES] if find_spec("triton") else ())):
         command = [sys.executable, "-c", program, str(library), str(rounds)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        said += done.stdout + done.stderr[-2000:] * (done.returncode != 0)
+        output += done.stdout + done.stderr[-2000:] * (done.returncode != 0)
         reports += re.split(r"^=+$", done.stderr, flags=re.MULTILINE)
-    return said, [
-        one
-        for one in reports
-        if "Sanitizer: " in one and any(name in one for name in named) and not any(unseen in one for unseen in UNSEEN)
+    return output, [
+        report
+        for report in reports
+        if "Sanitizer: " in report
+        and any(name in report for name in named)
+        and not any(unseen in report for unseen in UNSEEN)
     ]
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_no_report_names_the_library(sanitizer, tmp_path):
-    said, reports = run(tmp_path, sanitizer, None, 60)
+    output, reports = run(tmp_path, sanitizer, None, 60)
     assert not reports, "\n".join(reports[:3])
-    assert set(said.split()) == {"done"}
+    assert set(output.split()) == {"done"}
 
 
-@pytest.mark.parametrize(("sanitizer", "mistake"), [(one[0], one[1:]) for one in MISTAKES])
+@pytest.mark.parametrize(("sanitizer", "mistake"), [(mistake[0], mistake[1:]) for mistake in MISTAKES])
 def test_a_planted_mistake_is_reported(sanitizer, mistake, tmp_path):
     _, reports = run(tmp_path, sanitizer, mistake, 60)
     assert reports

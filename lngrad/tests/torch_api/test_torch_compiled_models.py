@@ -42,7 +42,7 @@ def test_a_training_step_in_one_graph(way):
             loss.backward()
             check_near(gradients(model), expected(words))
             if words.shape[0] == 3:
-                assert all(any(name in one for one in code) for name in OURS)
+                assert all(any(name in text for text in code) for name in OURS)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, of every node

@@ -39,9 +39,9 @@ def same(model, other):
     """Values and gradients."""
     x = torch.randn(5, 8)
     results = []
-    for one in (model, other):
-        y = one(x)
-        results.append((y.detach(), *torch.autograd.grad(y.pow(3).sum(), list(one.parameters()))))
+    for module in (model, other):
+        y = module(x)
+        results.append((y.detach(), *torch.autograd.grad(y.pow(3).sum(), list(module.parameters()))))
     check_same_bits(*results)
 
 
@@ -75,25 +75,25 @@ def test_fx_quantization_leaves_it_in_floating_point(model):
     x = torch.randn(64, 8)
     theirs = copy.deepcopy(model)
     assert lngrad_torch.unpatch(theirs) == 1
-    made, exact = [], model(x)
-    for one in (model, theirs):
-        prepared = prepare_fx(one.eval(), get_default_qconfig_mapping("x86"), (x,))
+    converted, exact = [], model(x)
+    for module in (model, theirs):
+        prepared = prepare_fx(module.eval(), get_default_qconfig_mapping("x86"), (x,))
         prepared(x)  # observers see what there is to quantize
-        made.append(convert_fx(prepared))
-    assert [node.target for node in made[0].graph.nodes].count(lngrad_torch.layer_norm) == 1
-    assert type(made[0].linear) is type(made[1].linear) is not torch.nn.Linear
-    error, of_theirs = ((one(x) - exact).norm() / exact.norm() for one in made)
+        converted.append(convert_fx(prepared))
+    assert [node.target for node in converted[0].graph.nodes].count(lngrad_torch.layer_norm) == 1
+    assert type(converted[0].linear) is type(converted[1].linear) is not torch.nn.Linear
+    error, of_theirs = ((module(x) - exact).norm() / exact.norm() for module in converted)
     assert error <= of_theirs * 1.5
     assert error < 0.05
 
 
 @pytest.mark.parametrize("way", ["trace", "script"])
 def test_torchscript(model, way):
-    made = torch.jit.trace(model, (torch.randn(3, 8),)) if way == "trace" else torch.jit.script(model)
-    assert "lngrad::layer_norm" in str(made.inlined_graph)
-    same(model, made)
+    graph = torch.jit.trace(model, (torch.randn(3, 8),)) if way == "trace" else torch.jit.script(model)
+    assert "lngrad::layer_norm" in str(graph.inlined_graph)
+    same(model, graph)
     file = io.BytesIO()
-    torch.jit.save(made, file)
+    torch.jit.save(graph, file)
     file.seek(0)
     same(model, torch.jit.load(file))
 
@@ -117,9 +117,9 @@ def test_turned_classes_of_others_go_where_torchs_own_goes(name, way):
         torch.nn.init.normal_(parameter)
     assert lngrad_torch.patch(model) == 1
     x = torch.randn(shape)
-    made = GRAPHS[way](model, x)
-    assert "layer_norm" in str(made.inlined_graph if isinstance(made, torch.jit.ScriptModule) else made.graph)
-    check_same_bits(made(x).detach(), model(x).detach())
+    graph = GRAPHS[way](model, x)
+    assert "layer_norm" in str(graph.inlined_graph if isinstance(graph, torch.jit.ScriptModule) else graph.graph)
+    check_same_bits(graph(x).detach(), model(x).detach())
 
 
 def sized(x, w):
@@ -130,8 +130,8 @@ def sized(x, w):
     ("call", "norms"), [(sized, 2), (lambda x, w: lngrad_torch.gated_rms_norm(x, x.sin(), w), 1)], ids=["sizes", "gate"]
 )
 def test_a_trace_takes_the_sizes_of_a_tensor(call, norms):
-    given = torch.randn(3, 8), torch.randn(8)
-    traced = torch.jit.trace(call, given)
+    arrays = torch.randn(3, 8), torch.randn(8)
+    traced = torch.jit.trace(call, arrays)
     assert str(traced.graph).count("_norm(") == norms
     more = torch.randn(5, 8), torch.randn(8)
     check_same_bits(traced(*more), call(*more))

@@ -46,10 +46,10 @@ def normalized(x, w, b):
     return torch.nn.functional.layer_norm(x * 1, (x.shape[-1],), w, bias=b) * 1
 
 
-def calls_ours(call, *given):
+def calls_ours(call, *arrays):
     """Whether the code that Inductor makes calls our operator."""
-    _, code = run_and_get_code(call, *given)
-    return any("lngrad.layer_norm" in one or "lngrad.norm" in one for one in code)
+    _, code = run_and_get_code(call, *arrays)
+    return any("lngrad.layer_norm" in text or "lngrad.norm" in text for text in code)
 
 
 def tensors(inputs):
@@ -57,9 +57,9 @@ def tensors(inputs):
 
 
 def grads_of(call, inputs):
-    given = tensors(inputs)
-    y = call(*given)
-    return y.detach(), Grads(*torch.autograd.grad(y, given, to_torch(inputs.dy)))
+    arrays = tensors(inputs)
+    y = call(*arrays)
+    return y.detach(), Grads(*torch.autograd.grad(y, arrays, to_torch(inputs.dy)))
 
 
 def test_a_training_step_with_any_number_of_rows():
@@ -92,8 +92,8 @@ def test_a_training_step_of_rms_norm(name):
     """The bits of eager code for any number of rows; compiled without ours, Llama's formula agrees."""
     function, eps = RMS[name]
     compiled, mine, formula = (
-        torch.compile(one, fullgraph=True, dynamic=True)
-        for one in (function, lambda x, w: lngrad_torch.rms_norm(x, w.shape, w, eps), llama)
+        torch.compile(norm, fullgraph=True, dynamic=True)
+        for norm in (function, lambda x, w: lngrad_torch.rms_norm(x, w.shape, w, eps), llama)
     )
 
     def grads(call, inputs, *more):
@@ -109,22 +109,22 @@ def test_a_training_step_of_rms_norm(name):
             got = grads(compiled, inputs)
         check_same_bits(got, grads(lambda x, w: lngrad_torch.rms_norm(x, 24, w, eps), inputs))
     check_same_bits(grads(mine, inputs), got)
-    for one, other in zip(
+    for grad, other in zip(
         grads(formula, inputs, torch.finfo(torch.float32).eps if eps is None else eps), got, strict=True
     ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(grad, other, rtol=1e-4, atol=1e-4)
 
 
-def code_of(call, *given):
+def code_of(call, *arrays):
     """Forward and backward as Inductor writes them, comments apart."""
 
     def step():
-        leaves = [one.detach().clone().requires_grad_() for one in given]
+        leaves = [array.detach().clone().requires_grad_() for array in arrays]
         return torch.autograd.grad(call(*leaves).sum(), leaves)
 
     with config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
         grads, code = run_and_get_code(step)
-    return grads, "\n".join(line for one in code for line in one.splitlines() if "#" not in line)
+    return grads, "\n".join(line for text in code for line in text.splitlines() if "#" not in line)
 
 
 LINES = {  # in the code of a step, with direct calls and without
@@ -145,9 +145,9 @@ def small():
 @pytest.mark.parametrize("why_not", [None, "torch has no hook", "no native code", "a wrapper in C++"])
 def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch):
     """Where it can; else the operators, with the same bits."""
-    given = small()
+    arrays = small()
     with lngrad_torch.override():
-        leaves = [one.clone().requires_grad_() for one in given]
+        leaves = [array.clone().requires_grad_() for array in arrays]
         expected = torch.autograd.grad(both_norms(*leaves).sum(), leaves)
     if why_not == "torch has no hook":
         for operator in operators.ALL.values():
@@ -157,7 +157,7 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
         config.patch(cpp_wrapper=why_not == "a wrapper in C++"),
         lngrad_torch.override(compiled=True),
     ):
-        got, code = code_of(torch.compile(both_norms, fullgraph=True), *given)
+        got, code = code_of(torch.compile(both_norms, fullgraph=True), *arrays)
     check_same_bits(got, expected)
     is_direct = why_not is None
     assert all(line in code for line in LINES[is_direct])
@@ -174,10 +174,10 @@ def test_generated_code_calls_the_native_code(why_not, native_code, monkeypatch)
     ids=["gate", "samples", "float32 residual"],
 )
 def test_gates_samples_and_a_float32_residual(name, dtype, norm, native_code):
-    given = torch.randn(2, 6, 8).to(dtype), torch.randn(2, 6, 8), torch.randn(2, 8)
-    got, code = code_of(torch.compile(norm, fullgraph=True), *given)
+    arrays = torch.randn(2, 6, 8).to(dtype), torch.randn(2, 6, 8), torch.randn(2, 8)
+    got, code = code_of(torch.compile(norm, fullgraph=True), *arrays)
     assert all(f"lngrad_{name}{direction}(" in code for direction in ("", "_backward"))
-    leaves = [one.clone().requires_grad_() for one in given]
+    leaves = [array.clone().requires_grad_() for array in arrays]
     check_same_bits(got, torch.autograd.grad(norm(*leaves).sum(), leaves))
 
 
@@ -203,11 +203,11 @@ def test_an_operator_that_is_called_by_names(native_code):
     def by_names(x, w, b):
         return torch.ops.lngrad.layer_norm(x=x, normalized_shape=[8], eps=1e-5, gamma=w, beta=b)[0]
 
-    given = small()
+    arrays = small()
     with lngrad_torch.override(compiled=True):
-        got, code = code_of(torch.compile(by_names, fullgraph=True, dynamic=True), *given)
+        got, code = code_of(torch.compile(by_names, fullgraph=True, dynamic=True), *arrays)
     assert LINES[True][0] in code
-    leaves = [one.clone().requires_grad_() for one in given]
+    leaves = [array.clone().requires_grad_() for array in arrays]
     check_same_bits(got, torch.autograd.grad(by_names(*leaves).sum(), leaves))
 
 
@@ -243,10 +243,10 @@ def test_norms_in_a_part_of_a_graph(native_code):
     def both(x, w, b):
         return region(region(x, w, b) * 2, w, b)
 
-    given = small()
+    arrays = small()
     with lngrad_torch.override(compiled=True):
-        got, code = code_of(torch.compile(both, fullgraph=True), *given)
-    leaves = [one.clone().requires_grad_() for one in given]
+        got, code = code_of(torch.compile(both, fullgraph=True), *arrays)
+    leaves = [array.clone().requires_grad_() for array in arrays]
     twice = lngrad_torch.layer_norm(lngrad_torch.layer_norm(leaves[0], 8, *leaves[1:]) * 2, 8, *leaves[1:])
     check_same_bits(got, torch.autograd.grad(twice.sum(), leaves))
     assert code.count("lngrad.torch.inductor.direct('layer_norm')") == 1
@@ -275,15 +275,15 @@ def test_what_is_compiled_afterwards_has_torchs_own_derivative():
         code_of(torch.compile(lambda x, w: torch.nn.functional.rms_norm(x * 1, (8,), w)), x, w)
 
     def grads(call):
-        leaves = [one.clone().requires_grad_() for one in (x, w)]
+        leaves = [array.clone().requires_grad_() for array in (x, w)]
         return torch.autograd.grad(call(*leaves).square().sum(), leaves)
 
     def formula(x, w):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps) * w
 
     compiled = torch.compile(lambda x, w: torch.nn.functional.rms_norm(x * 1, (8,), w), backend="aot_eager")
-    for one, other in zip(grads(compiled), grads(formula), strict=True):
-        torch.testing.assert_close(one, other)
+    for grad, other in zip(grads(compiled), grads(formula), strict=True):
+        torch.testing.assert_close(grad, other)
 
 
 def test_a_pass_of_somebody_else_stays():

@@ -19,11 +19,13 @@ def same(model, x, turned):
     ours = copy.deepcopy(theirs)
     assert lngrad_torch.patch(ours) == turned
     results = []
-    for one in (theirs, ours):
-        y = one(x.double())
+    for model in (theirs, ours):
+        y = model(x.double())
         y = y if isinstance(y, torch.Tensor) else y[0]
         y.square().sum().backward()
-        results.append((y.detach(), *(parameter.grad for parameter in one.parameters() if parameter.grad is not None)))
+        results.append(
+            (y.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
+        )
     for expected, got in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9 * max(1.0, float(expected.abs().max())))
 
@@ -143,7 +145,7 @@ def test_a_model_of_transformers_trains_with_patch(name, dtype, capsys):
     assert got == pytest.approx(expected, rel=1e-5 if dtype is torch.float32 else 0.02)
     ran = operators_of(ours)
     assert not {"aten::rsqrt", "aten::native_layer_norm"} & ran
-    assert any(one.startswith("lngrad::") or one == "_Forward" for one in ran)
+    assert any(event.startswith("lngrad::") or event == "_Forward" for event in ran)
 
 
 def test_a_llama_of_torchs_own_norms_trains_with_override():

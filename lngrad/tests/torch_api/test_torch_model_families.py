@@ -158,20 +158,21 @@ def tensors(result):
     if isinstance(result, torch.Tensor):
         yield result
     elif isinstance(result, dict | list | tuple):
-        for one in result.values() if isinstance(result, dict) else result:
-            yield from tensors(one)
+        for value in result.values() if isinstance(result, dict) else result:
+            yield from tensors(value)
 
 
-def losses(model, given, dtype=torch.float32):
+def losses(model, inputs, dtype=torch.float32):
     """Of two steps of training of a copy. Models that draw masks have theirs from a seed."""
     model = copy.deepcopy(model).to(dtype)
-    given = {
-        name: one.to(dtype) if torch.is_tensor(one) and one.is_floating_point() else one for name, one in given.items()
+    inputs = {
+        name: value.to(dtype) if torch.is_tensor(value) and value.is_floating_point() else value
+        for name, value in inputs.items()
     }
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.01), []
     for _ in range(2):
         seed()
-        y = next(one for one in tensors(model(**given)) if one.is_floating_point() and one.requires_grad)
+        y = next(value for value in tensors(model(**inputs)) if value.is_floating_point() and value.requires_grad)
         loss = y.square().mean() + y.sin().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -194,12 +195,12 @@ def battery(names, make, capsys):
     for name in names:
         seed()
         try:
-            model, given = make(name)
+            model, inputs = make(name)
             for parameter in model.parameters():
                 if parameter.ndim == 1:  # of norms, where all ones or all zeros would hide a mistake
                     parameter.data.add_(0.2 * torch.randn_like(parameter))
             ours = copy.deepcopy(model.train())
-            expected = losses(model, given)
+            expected = losses(model, inputs)
         except Exception as error:
             print(f"{name}: not made: {type(error).__name__}: {str(error)[:80]!r}")
             continue
@@ -211,8 +212,8 @@ def battery(names, make, capsys):
             (turned if reason.startswith("yes") else left)[f"{kind.rpartition('.')[2]}: {reason}"] += 1
         try:
             # A batch normalization of few elements makes much of a rounding: in float64 there is none.
-            if losses(ours, given).expected != expected and losses(ours, given, torch.float64).expected != losses(
-                model, given, torch.float64
+            if losses(ours, inputs).expected != expected and losses(ours, inputs, torch.float64).expected != losses(
+                model, inputs, torch.float64
             ):
                 bad[name] = "differs"
         except Exception as error:
@@ -255,10 +256,10 @@ def test_transformers(capsys):
         model = transformers.AutoModel.from_config(settings)
         if model.main_input_name == "pixel_values":
             return model, {"pixel_values": torch.randn(2, getattr(settings, "num_channels", 3), 32, 32)}
-        given = {"input_ids": torch.randint(3, 97, (2, 12))}
+        inputs = {"input_ids": torch.randint(3, 97, (2, 12))}
         if getattr(settings, "is_encoder_decoder", False):
-            given["decoder_input_ids"] = torch.randint(3, 97, (2, 7))
-        return model, given
+            inputs["decoder_input_ids"] = torch.randint(3, 97, (2, 7))
+        return model, inputs
 
     models, turned, left = battery(TRANSFORMERS, make, capsys)
     right = sum(count for row, count in left.items() if "refuses a sample" not in row)
@@ -283,9 +284,9 @@ def test_diffusers(capsys):
     from diffusers.models.attention import BasicTransformerBlock
 
     def make(name):
-        settings, given = DIFFUSERS[name]
+        settings, inputs = DIFFUSERS[name]
         kind = BasicTransformerBlock if name == "BasicTransformerBlock" else getattr(diffusers, name)
-        return kind(**settings), given()
+        return kind(**settings), inputs()
 
     models, turned, _ = battery(DIFFUSERS, make, capsys)
     assert models >= 10

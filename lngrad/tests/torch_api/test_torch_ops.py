@@ -102,24 +102,24 @@ def test_only_what_is_wanted(mask):
 
 @pytest.mark.parametrize("shapes", [((3, 5),), ((2, 3, 4), (3, 4)), ((3, 5), (5,), (5,))], ids=str)
 def test_gradcheck_and_gradgradcheck(shapes):
-    given = leaves(*shapes)
+    arrays = leaves(*shapes)
     shape = shapes[1] if len(shapes) > 1 else shapes[0][-1:]
     assert torch.autograd.gradcheck(
-        lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), given, check_forward_ad=True
+        lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), arrays, check_forward_ad=True
     )
-    assert torch.autograd.gradgradcheck(lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), given)
+    assert torch.autograd.gradgradcheck(lambda *a: lngrad_torch.layer_norm(a[0], shape, *a[1:]), arrays)
 
 
 def test_statistics_are_differentiable():
-    given = leaves((3, 5), (5,), (5,))
-    assert torch.autograd.gradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), given)
-    assert torch.autograd.gradgradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), given)
+    arrays = leaves((3, 5), (5,), (5,))
+    assert torch.autograd.gradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), arrays)
+    assert torch.autograd.gradgradcheck(lambda x, w, b: torch.ops.lngrad.layer_norm(x, [5], w, b, 1e-5), arrays)
 
 
 def test_backward_is_differentiable_by_each_argument():
-    given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
-    assert torch.autograd.gradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given)
-    assert torch.autograd.gradgradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given)
+    arrays = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
+    assert torch.autograd.gradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), arrays)
+    assert torch.autograd.gradgradcheck(lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), arrays)
 
 
 def cubed(layer_norm):
@@ -141,8 +141,8 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name):
-    given = [leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,))]
-    close(TRANSFORMS[name](lngrad_torch.layer_norm)(*given), TRANSFORMS[name](plain)(*given))
+    arrays = [leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,))]
+    close(TRANSFORMS[name](lngrad_torch.layer_norm)(*arrays), TRANSFORMS[name](plain)(*arrays))
 
 
 def formula(x, shape, w, b, eps=1e-5):
@@ -182,7 +182,9 @@ def compositions(orders):
 )
 def test_every_composition_of_forward_and_reverse_mode(modes, parameters):
     """Forward over forward was silently 0."""
-    mine, expected = (composed(modes, along_a_curve(one, parameters)) for one in (lngrad_torch.layer_norm, formula))
+    mine, expected = (
+        composed(modes, along_a_curve(function, parameters)) for function in (lngrad_torch.layer_norm, formula)
+    )
     times = torch.tensor([0.7, 0.2, -0.4], dtype=torch.float64)
     for t, got, truth in ((times[0], mine, expected), (times, f.vmap(mine), f.vmap(expected))):
         exact = truth(t)
@@ -199,7 +201,7 @@ def test_override_keeps_torchs_own_wrong_derivatives_and_patch_is_the_recipe(par
         exact = composed(modes, along_a_curve(formula, parameters))(t)
         with lngrad_torch.override():
             theirs, mine = (
-                composed(modes, along_a_curve(one, parameters))(t) for one in (plain, lngrad_torch.layer_norm)
+                composed(modes, along_a_curve(function, parameters))(t) for function in (plain, lngrad_torch.layer_norm)
             )
         assert abs(mine - exact) < 1e-12 * max(1, abs(exact))
         if abs(theirs - exact) < 1e-10 * max(1, abs(exact)):
@@ -225,7 +227,7 @@ def test_forward_over_forward_of_the_recipe():
 
 
 def test_forward_over_forward_of_the_backward():
-    given = [leaf.detach() for leaf in leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
+    arrays = [leaf.detach() for leaf in leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))]
 
     def expected(dy, x, mean, rstd, gamma):
         xhat = (x - mean) * rstd
@@ -234,7 +236,7 @@ def test_forward_over_forward_of_the_backward():
 
     def twice(backward):
         def along(t):
-            return backward(*(one + t * one.sin() for one in given)).pow(2).sum()
+            return backward(*(array + t * array.sin() for array in arrays)).pow(2).sum()
 
         return f.jacfwd(f.jacfwd(along))(torch.tensor(0.1).double()).item()
 
@@ -247,14 +249,14 @@ def test_forward_over_forward_of_the_backward():
 def test_forward_mode_over_the_backward(mode):
     """Against the formula in torch's elementary operations: the second order of torch's own has d²/dw dx wrong (2.13)."""
 
-    given = tuple(leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,)))
+    arrays = tuple(leaf.detach() for leaf in leaves((4, 3, 8), (8,), (8,)))
     every = (0, 1, 2)
-    expected = f.jacrev(f.jacrev(cubed(formula), every), every)(*given)
+    expected = f.jacrev(f.jacrev(cubed(formula), every), every)(*arrays)
     if mode == "forward over reverse":
-        close(f.hessian(cubed(lngrad_torch.layer_norm), every)(*given), expected)
+        close(f.hessian(cubed(lngrad_torch.layer_norm), every)(*arrays), expected)
     else:
-        tangents = tuple(torch.cos(3 * tensor) for tensor in given)
-        got = f.jvp(f.grad(cubed(lngrad_torch.layer_norm), every), given, tangents)[1]
+        tangents = tuple(torch.cos(3 * tensor) for tensor in arrays)
+        got = f.jvp(f.grad(cubed(lngrad_torch.layer_norm), every), arrays, tangents)[1]
         along = [
             sum(torch.tensordot(block, t, t.dim()) for block, t in zip(row, tangents, strict=True)) for row in expected
         ]
@@ -262,9 +264,9 @@ def test_forward_mode_over_the_backward(mode):
 
 
 def test_forward_mode_over_the_backward_operator():
-    given = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
+    arrays = leaves((3, 5), (3, 5), (3, 1), (3, 1), (5,))
     assert torch.autograd.gradcheck(
-        lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), given, check_forward_ad=True, check_backward_ad=False
+        lambda *a: tuple(lngrad_torch.layer_norm_backward(*a)), arrays, check_forward_ad=True, check_backward_ad=False
     )
 
 
@@ -275,8 +277,8 @@ def test_compiles_whole_and_keeps_the_bits(dynamic):
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (5, 7, 9):
-        given = [leaf.detach().float().requires_grad_() for leaf in leaves((rows, 3, 8), (8,), (8,))]
-        got, expected = (torch.autograd.grad(one(*given), given) for one in (compiled, loss))
+        arrays = [leaf.detach().float().requires_grad_() for leaf in leaves((rows, 3, 8), (8,), (8,))]
+        got, expected = (torch.autograd.grad(function(*arrays), arrays) for function in (compiled, loss))
         check_same_bits(tuple(got), tuple(expected))
 
 
@@ -295,15 +297,15 @@ def test_exports():
 def test_operators_keep_torchs_contract():
     x = torch.randn(4, 8, requires_grad=True)
     torch.library.opcheck(torch.ops.lngrad.layer_norm.default, (x, [8], None, None, 1e-5))
-    given = (x, torch.randn(4, 8), [8], torch.randn(4, 1), torch.rand(4, 1), None, [True, False, True])
-    torch.library.opcheck(torch.ops.lngrad.layer_norm_backward.default, given)
+    arrays = (x, torch.randn(4, 8), [8], torch.randn(4, 1), torch.rand(4, 1), None, [True, False, True])
+    torch.library.opcheck(torch.ops.lngrad.layer_norm_backward.default, arrays)
 
 
 def test_autocast_on_the_cpu_leaves_dtypes_alone():
     x, w = torch.randn(4, 8), torch.ones(8)
     with torch.autocast("cpu", torch.bfloat16):
-        for given in (x, x.bfloat16()):
-            assert lngrad_torch.layer_norm(given, 8, w).dtype == plain(given, (8,), w).dtype == given.dtype
+        for array in (x, x.bfloat16()):
+            assert lngrad_torch.layer_norm(array, 8, w).dtype == plain(array, (8,), w).dtype == array.dtype
 
 
 def test_errors_name_the_argument():

@@ -109,13 +109,13 @@ def conduct(call):
     return [None if r is None else (r.shape, r.stride(), r.dtype, r.requires_grad) for r in results]
 
 
-def some(*shape, dtype=torch.float32):
+def random(*shape, dtype=torch.float32):
     return torch.randn(*shape).to(dtype)
 
 
 half, wide = torch.bfloat16, torch.float64
-x, w = some(4, 8), some(8)
-last = some(2, 3, 4, 5).to(memory_format=torch.channels_last)
+x, w = random(4, 8), random(8)
+last = random(2, 3, 4, 5).to(memory_format=torch.channels_last)
 CALLS = {
     "plain": lambda: forward(x, [8], w, w, 1e-5),
     "no weight": lambda: forward(x, [8], None, None, 1e-5),
@@ -133,39 +133,39 @@ CALLS = {
     "transposed": lambda: forward(x.t(), [4], None, None, 1e-5),
     "odd stride of a single element": lambda: forward(x.as_strided((4, 1, 8), (8, 3, 1)), [8], w, w, 1e-5),
     "backward, odd stride of a single element": lambda: backward(
-        x.as_strided((4, 1, 8), (8, 3, 1)), x.as_strided((4, 1, 8), (8, 3, 1)), [8], some(4), some(4), w, w, ALL
+        x.as_strided((4, 1, 8), (8, 3, 1)), x.as_strided((4, 1, 8), (8, 3, 1)), [8], random(4), random(4), w, w, ALL
     ),
     "expanded": lambda: forward(x[:1].expand(6, 8), [8], w, w, 1e-5),
-    "strided weight": lambda: forward(x, [8], some(16)[::2], w, 1e-5),
+    "strided weight": lambda: forward(x, [8], random(16)[::2], w, 1e-5),
     "all normalized": lambda: forward(x, [4, 8], None, None, 1e-5),
-    "no rows": lambda: forward(some(0, 8), [8], w, w, 1e-5),
-    "no columns": lambda: forward(some(4, 0), [0], None, None, 1e-5),
+    "no rows": lambda: forward(random(0, 8), [8], w, w, 1e-5),
+    "no columns": lambda: forward(random(4, 0), [0], None, None, 1e-5),
     "integers": lambda: forward(torch.ones(4, 8, dtype=torch.int64), [8], None, None, 1e-5),
     "complex": lambda: forward(x.to(torch.complex64), [8], None, None, 1e-5),
     "wrong shape": lambda: forward(x, [7], None, None, 1e-5),
-    "wrong middle": lambda: forward(some(2, 3, 8), [4, 8], None, None, 1e-5),
-    "wrong weight": lambda: forward(x, [8], some(7), None, 1e-5),
-    "wrong bias": lambda: forward(x, [8], w, some(7), 1e-5),
-    "nine dimensions": lambda: forward(some(*(1,) * 8, 4), [4], None, None, 1e-5),
-    "backward": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, w, ALL),
-    "backward, flat statistics": lambda: backward(x, x, [8], some(4), some(4), w, w, ALL),
-    "backward, dx alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, None, [True, False, False]),
-    "backward, dgamma alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, None, [False, True, False]),
-    "backward, nothing": lambda: backward(x, x, [8], some(4, 1), some(4, 1), w, w, [False] * 3),
-    "backward, absent weight": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, None, ALL),
-    "backward, bias alone": lambda: backward(x, x, [8], some(4, 1), some(4, 1), None, w, [True, False, True]),
-    "backward, mixed": lambda: backward(x.to(half), x.to(half), [8], some(4, 1), some(4, 1), w, w, ALL),
+    "wrong middle": lambda: forward(random(2, 3, 8), [4, 8], None, None, 1e-5),
+    "wrong weight": lambda: forward(x, [8], random(7), None, 1e-5),
+    "wrong bias": lambda: forward(x, [8], w, random(7), 1e-5),
+    "nine dimensions": lambda: forward(random(*(1,) * 8, 4), [4], None, None, 1e-5),
+    "backward": lambda: backward(x, x, [8], random(4, 1), random(4, 1), w, w, ALL),
+    "backward, flat statistics": lambda: backward(x, x, [8], random(4), random(4), w, w, ALL),
+    "backward, dx alone": lambda: backward(x, x, [8], random(4, 1), random(4, 1), None, None, [True, False, False]),
+    "backward, dgamma alone": lambda: backward(x, x, [8], random(4, 1), random(4, 1), w, None, [False, True, False]),
+    "backward, nothing": lambda: backward(x, x, [8], random(4, 1), random(4, 1), w, w, [False] * 3),
+    "backward, absent weight": lambda: backward(x, x, [8], random(4, 1), random(4, 1), None, None, ALL),
+    "backward, bias alone": lambda: backward(x, x, [8], random(4, 1), random(4, 1), None, w, [True, False, True]),
+    "backward, mixed": lambda: backward(x.to(half), x.to(half), [8], random(4, 1), random(4, 1), w, w, ALL),
     "backward, mixed statistics": lambda: backward(
-        x.to(half), x.to(half), [8], some(4, 1).to(half), some(4, 1).to(half), w, w, ALL
+        x.to(half), x.to(half), [8], random(4, 1).to(half), random(4, 1).to(half), w, w, ALL
     ),
     "backward, wide statistics": lambda: backward(
-        x.to(half), x.to(half), [8], some(4, 1), some(4, 1), w.to(half), w.to(half), ALL
+        x.to(half), x.to(half), [8], random(4, 1), random(4, 1), w.to(half), w.to(half), ALL
     ),
-    "backward, dy of another dtype": lambda: backward(x, x.to(half), [8], some(4, 1), some(4, 1), w, w, ALL),
+    "backward, dy of another dtype": lambda: backward(x, x.to(half), [8], random(4, 1), random(4, 1), w, w, ALL),
     "backward, channels last": lambda: backward(
-        last, last, [5], some(2, 3, 4, 1), some(2, 3, 4, 1), None, None, [True, False, False]
+        last, last, [5], random(2, 3, 4, 1), random(2, 3, 4, 1), None, None, [True, False, False]
     ),
-    "backward, no rows": lambda: backward(some(0, 8), some(0, 8), [8], some(0, 1), some(0, 1), w, w, ALL),
+    "backward, no rows": lambda: backward(random(0, 8), random(0, 8), [8], random(0, 1), random(0, 1), w, w, ALL),
 }
 
 
@@ -180,7 +180,7 @@ def test_layouts_dtypes_and_errors_are_atens(name):
 def test_what_is_not_taken_is_counted_with_its_reason():
     before = lngrad_torch.fallbacks().get("native_layer_norm: x is empty", 0)
     with lngrad_torch.override():
-        forward(some(0, 8), [8], None, None, 1e-5)
+        forward(random(0, 8), [8], None, None, 1e-5)
     assert lngrad_torch.fallbacks()["native_layer_norm: x is empty"] == before + 1
 
 
@@ -226,15 +226,15 @@ def test_samples_of_torch(samples, name, dtype):
         expected, exact = outputs_and_gradients(op, sample, dtype), outputs_and_gradients(op, sample, torch.float64)
         with lngrad_torch.override():
             got = outputs_and_gradients(op, sample, dtype)
-        for one, other, truth in zip(got, expected, exact, strict=True):
-            assert one.stride() == other.stride()
-            assert one.dtype == other.dtype
+        for ours, other, truth in zip(got, expected, exact, strict=True):
+            assert ours.stride() == other.stride()
+            assert ours.dtype == other.dtype
             count += 1
-            error, theirs = ((t.double() - truth).abs() for t in (one, other))
-            assert (one.isnan() == other.isnan()).all()
+            error, theirs = ((t.double() - truth).abs() for t in (ours, other))
+            assert (ours.isnan() == other.isnan()).all()
             least = torch.finfo(dtype).eps * truth.abs().max() if truth.numel() else 0
             rtol, atol = torch.testing._comparison.default_tolerances(dtype)
-            alike = torch.isclose(one, other, rtol, atol, equal_nan=True)
+            alike = torch.isclose(ours, other, rtol, atol, equal_nan=True)
             assert (alike | (error <= theirs.clamp(min=least))).all()
     assert count > 20
 
@@ -244,9 +244,9 @@ def test_error_inputs_of_torch(samples, name):
     inputs = list(samples[name].error_inputs("cpu"))
     assert len(inputs) >= 4
     with lngrad_torch.override():
-        for given in inputs:
-            with pytest.raises(given.error_type, match=given.error_regex):
-                samples[name](given.sample_input.input, *given.sample_input.args, **given.sample_input.kwargs)
+        for error in inputs:
+            with pytest.raises(error.error_type, match=error.error_regex):
+                samples[name](error.sample_input.input, *error.sample_input.args, **error.sample_input.kwargs)
 
 
 def test_gradients_of_gradients():
@@ -295,6 +295,56 @@ def test_a_torch_too_old_for_compiled_code_is_refused_there_alone(monkeypatch):
 def test_an_exception_leaves_it_clean():
     with pytest.raises(ZeroDivisionError), lngrad_torch.override():
         raise ZeroDivisionError
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_interrupts_leave_it_whole(monkeypatch):
+    """As Ctrl-C comes at any instruction of entering and leaving: nothing stays installed, and the next one works."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda reason: None)
+    interrupts, before = 0, signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 5e-6 + turn % 80 * 5e-6)
+                with lngrad_torch.override():
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert not ours()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 50
+    with lngrad_torch.override():
+        assert ours()
+    assert not ours()
+
+
+def test_an_interrupted_end_is_made_up_for():
+    """A handler's exception ahead of the first line of __exit__: the object goes, and what it wanted with it."""
+    entered = lngrad_torch.override()
+    entered.__enter__()
+    assert ours()
+    del entered
+    assert not ours()
+
+
+def test_a_failed_installation_leaves_nothing_behind(monkeypatch):
+    def broken(*_):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops.aten.rms_norm.default, "py_impl", broken)
+        with pytest.raises(MemoryError, match="no room"), lngrad_torch.override():
+            pass
+    assert not ours()
+    with lngrad_torch.override():
+        assert ours()
 
 
 def test_threads_switch_and_compute_at_once():

@@ -27,7 +27,7 @@ def counted(monkeypatch):
     return lambda: {reason: n for reason, n in counts.items() if reason.startswith("rms_norm")}
 
 
-def given(dtype=torch.float32, weight=None, rows=33):
+def draw(dtype=torch.float32, weight=None, rows=33):
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(rows, 70, generator=generator), torch.randn(70, generator=generator)
     return x.to(dtype).requires_grad_(), w.to(weight or dtype).requires_grad_()
@@ -41,7 +41,7 @@ def step(x, w, rms_norm=F.rms_norm):
 @pytest.mark.parametrize("weight", [None, torch.float32])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_eager_code_gets_our_kernels_and_their_bits(dtype, weight, counted):
-    x, w = given(dtype, weight)
+    x, w = draw(dtype, weight)
     theirs = step(x, w)
     with lngrad_torch.override():
         mine = step(x, w)
@@ -50,15 +50,15 @@ def test_eager_code_gets_our_kernels_and_their_bits(dtype, weight, counted):
         with torch.inference_mode():
             check_same_bits(torch.nn.RMSNorm(70, dtype=dtype)(x.detach()), lngrad_torch.rms_norm(x.detach(), 70))
     check_same_bits(tuple(mine), tuple(step(x, w, lngrad_torch.rms_norm)))
-    for one, other in zip(mine, theirs, strict=True):
-        assert one.dtype is other.dtype
-        assert (one - other).abs().max() <= 16 * torch.finfo(one.dtype).eps * other.abs().max()
+    for ours, other in zip(mine, theirs, strict=True):
+        assert ours.dtype is other.dtype
+        assert (ours - other).abs().max() <= 16 * torch.finfo(ours.dtype).eps * other.abs().max()
     assert counted() == {}
     assert not type(F.rms_norm(x, (70,), w).grad_fn).__name__.startswith("_Forward")  # torch's own is back
 
 
 def test_second_derivatives_and_forward_mode():
-    x, w = given(torch.float64, rows=3)
+    x, w = draw(torch.float64, rows=3)
 
     def both():
         (dx,) = torch.autograd.grad(F.rms_norm(x, (70,), w).pow(3).sum(), x, create_graph=True)
@@ -98,7 +98,7 @@ def in_a_mode(x, w):
 
 @pytest.mark.parametrize("name", PIECES)
 def test_what_takes_rms_norm_in_pieces_gets_torchs_own(name, counted):
-    x, w = given()
+    x, w = draw()
     torch.compiler.reset()
     expected = PIECES[name](x, w)
     torch.compiler.reset()

@@ -39,13 +39,13 @@ def patched(module):
     return ours
 
 
-def same(theirs, ours, *given, tolerance=1e-5):
+def same(theirs, ours, *inputs, tolerance=1e-5):
     """The same error, or shape, dtype, values and gradients, within a tolerance beyond what float64 differs by."""
     results = []
     for module in (theirs, ours):
         try:
-            inputs = [one.detach().requires_grad_() for one in given]
-            y, of = module(*inputs), [*inputs, *module.parameters()]
+            leaves = [array.detach().requires_grad_() for array in inputs]
+            y, of = module(*leaves), [*leaves, *module.parameters()]
             dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
             results.append((y.detach(), *torch.autograd.grad(y, of, dy, allow_unused=True)))
         except Exception as error:  # theirs may refuse a dtype
@@ -72,7 +72,7 @@ def test_forms_that_are_turned(name, capsys):
     assert lngrad_torch.patch(ours, verbose=True) == 1
     assert "  yes" in capsys.readouterr().out
     for of_x, of_tensors, autocast, training in itertools.product(DTYPES, DTYPES, (False, True), (False, True)):
-        modules = [copy.deepcopy(one).to(of_tensors).train(training) for one in (theirs, ours)]
+        modules = [copy.deepcopy(module).to(of_tensors).train(training) for module in (theirs, ours)]
         narrow = {of_x, of_tensors} & {torch.bfloat16, torch.float16}
         with torch.autocast("cpu", enabled=autocast):
             same(*modules, torch.randn(shape).to(of_x), tolerance=0.1 if narrow else 1e-4)
@@ -132,8 +132,8 @@ def test_a_forward_keeps_its_arguments():
     torch.testing.assert_close(ours(x, gate), theirs(x, gate))
     torch.testing.assert_close(ours(gate=gate, hidden_states=x), theirs(x, gate))
     assert not lngrad_torch.fallbacks()
-    for given in ({"hidden_states": x, "scale": 2.0}, {"hidden_states": x, "gate": gate, "scale": 2.0}):
-        check_same_bits(ours(**given), theirs(**given))
+    for options in ({"hidden_states": x, "scale": 2.0}, {"hidden_states": x, "gate": gate, "scale": 2.0}):
+        check_same_bits(ours(**options), theirs(**options))
     with pytest.raises(TypeError, match="unexpected keyword"):
         ours(x, mask=gate)
     compiled = torch.compile(ours, backend="eager", fullgraph=True)
@@ -150,7 +150,7 @@ def test_gated_forms_are_turned(name, capsys):
     assert lngrad_torch.patch(ours, verbose=True) == 1
     assert f"yes: {described}\n" in capsys.readouterr().out
     for of_x, of_gate, of_weight, autocast in itertools.product(DTYPES, DTYPES, DTYPES, (False, True)):
-        modules = [copy.deepcopy(one).to(of_weight).train(autocast) for one in (theirs, ours)]
+        modules = [copy.deepcopy(module).to(of_weight).train(autocast) for module in (theirs, ours)]
         tolerance = 0.1 if {of_x, of_gate, of_weight} & {torch.bfloat16, torch.float16} else 1e-4
         with torch.autocast("cpu", enabled=autocast):
             same(*modules, torch.randn(2, 3, 8).to(of_x), torch.randn(2, 3, 8).to(of_gate), tolerance=tolerance)
@@ -293,9 +293,9 @@ def test_a_class_with_an_optional_argument_is_scripted():
     theirs = drawn(Typed(8))
     ours, (x, gate) = patched(theirs), torch.randn(2, 3, 8)
     scripted = torch.jit.script(ours)
-    for given in ((x,), (x, gate), (x, gate, 2.0)):
-        torch.testing.assert_close(scripted(*given), theirs(*given))
-        torch.testing.assert_close(ours(*given), theirs(*given))
+    for inputs in ((x,), (x, gate), (x, gate, 2.0)):
+        torch.testing.assert_close(scripted(*inputs), theirs(*inputs))
+        torch.testing.assert_close(ours(*inputs), theirs(*inputs))
     assert inspect.signature(ours.forward) == inspect.signature(theirs.forward)
     same(Annotated(8), patched(Annotated(8)), x)
 
@@ -358,17 +358,17 @@ def test_a_forward_that_hooks_set_on_the_instance(kind):
     module, x = drawn(kind(8)), torch.randn(3, 8)
     expected = module(x) + 1
     for patch_first in (True, False):
-        one = copy.deepcopy(module)
+        patched = copy.deepcopy(module)
         if patch_first:
-            assert lngrad_torch.patch(one) == 1
-        hooked(one)
+            assert lngrad_torch.patch(patched) == 1
+        hooked(patched)
         if not patch_first:
-            assert lngrad_torch.patch(one) == 1
+            assert lngrad_torch.patch(patched) == 1
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            torch.testing.assert_close(one(x), expected)
+            torch.testing.assert_close(patched(x), expected)
         assert not {"aten::rsqrt", "aten::native_layer_norm"} & {event.name for event in profile.events()}
-        assert lngrad_torch.unpatch(one) == 1
-        check_same_bits(one(x), expected)
+        assert lngrad_torch.unpatch(patched) == 1
+        check_same_bits(patched(x), expected)
 
 
 def test_a_forward_that_is_set_on_the_instance_and_calls_something_else_is_reported(capsys):
@@ -438,8 +438,8 @@ def test_what_torch_alone_takes_goes_torchs_way(kind, name):
     if isinstance(expected, type):
         assert got is expected
     elif expected.is_nested:
-        for one, other in zip(got.unbind(), expected.unbind(), strict=True):
-            torch.testing.assert_close(one, other)
+        for row, other in zip(got.unbind(), expected.unbind(), strict=True):
+            torch.testing.assert_close(row, other)
     else:
         torch.testing.assert_close(got, expected)
 

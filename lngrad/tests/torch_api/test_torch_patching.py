@@ -115,10 +115,10 @@ def test_rms_normalizations_are_turned_and_their_variant_is_named(kind, capsys):
     assert isinstance(model[0], kind)
     x, dy = torch.randn(2, 5, 8)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
-        (y, grads), (expected, theirs) = (run(one.to(dtype), x.to(dtype), dy.to(dtype)) for one in (model, twin))
+        (y, grads), (expected, theirs) = (run(module.to(dtype), x.to(dtype), dy.to(dtype)) for module in (model, twin))
         assert y.dtype is expected.dtype
-        for one, other in zip((y, *grads), (expected, *theirs), strict=True):
-            torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+        for result, other in zip((y, *grads), (expected, *theirs), strict=True):
+            torch.testing.assert_close(result, other, atol=tolerance, rtol=tolerance)
     for other in (torch.jit.script(model), torch.fx.symbolic_trace(model)):
         torch.testing.assert_close(other(x.bfloat16()), model(x.bfloat16()))
     assert lngrad_torch.patch(model) == 0
@@ -184,15 +184,15 @@ def test_what_turned_modules_are_in_compiled_code(kind, compiled):
 
 
 def test_on_a_gpu_compiled_code_is_torchs_unless_ours_is_asked_for(monkeypatch):
-    there = SimpleNamespace(is_cuda=True)
+    on_a_gpu = SimpleNamespace(is_cuda=True)
     own = lngrad_torch.LayerNorm(8)
-    turned = {one: torch.nn.LayerNorm(8) for one in (None, "lngrad", "torch")}
+    turned = {norm: torch.nn.LayerNorm(8) for norm in (None, "lngrad", "torch")}
     for compiled, module in turned.items():
         lngrad_torch.patch(module, compiled=compiled)
     modules = own, *turned.values()
-    assert not any(left_to_inductor(module, there) for module in modules)
+    assert not any(left_to_inductor(module, on_a_gpu) for module in modules)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert [left_to_inductor(module, there) for module in modules] == [False, True, False, True]
+    assert [left_to_inductor(module, on_a_gpu) for module in modules] == [False, True, False, True]
     with pytest.raises(ValueError, match="compiled: expected 'lngrad', 'torch' or None, got 'inductor'"):
         lngrad_torch.patch(own, compiled="inductor")
 
@@ -214,7 +214,7 @@ def test_torchs_own_class_becomes_ours_and_back():
     before, parameters = model(x), list(model.parameters())
     assert lngrad_torch.patch(model) == 2
     assert [type(m) for m in (model[0], model[1][0])] == [lngrad_torch.LayerNorm] * 2
-    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert all(parameter is other for parameter, other in zip(model.parameters(), parameters, strict=True))
     torch.testing.assert_close(copy.deepcopy(model)(x), before)
     assert lngrad_torch.patch(model) == 0
     assert lngrad_torch.unpatch(model) == 2

@@ -202,6 +202,22 @@ def spanned(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     return itemsize + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
+def shares_places(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether two elements of an array have bytes in common; its strides are in bytes. NumPy may give an empty array any."""
+    if 0 in shape:
+        return False
+    reach, apart = itemsize, True  # bytes that the dimensions so far span, by the length of their steps
+    for step, size in sorted((abs(step), size) for size, step in zip(shape, strides, strict=True) if size > 1):
+        apart = apart and step >= reach
+        reach += (size - 1) * step
+    if apart:
+        return False
+    places = np.zeros(1, np.int64)  # of dimensions that lie within each other
+    for size, step in zip(shape, strides, strict=True):
+        places = (places[:, None] + np.arange(size) * step).ravel()
+    return bool((np.diff(np.sort(places)) < itemsize).any())
+
+
 def merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
     """Dimensions as (size, the step of each array), outermost first.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
@@ -40,7 +40,11 @@ _Block = tuple[Bytes, Address]  # memory, and where its first whole line begins
 
 _lock = fork_safe_lock()
 _idle: dict[int, list[_Block]] = {}  # by size, used longest ago first
-_idle_bytes = 0
+
+
+def idle_bytes() -> int:
+    """Bytes of all blocks in the pool, counted: a number that is kept beside them would be wrong after an interrupt."""
+    return sum(size * len(blocks) for size, blocks in list(_idle.items()))
 
 
 class _Owner:
@@ -49,20 +53,20 @@ class _Owner:
     __slots__ = ("__array_interface__", "_block", "_nbytes")
 
     def __init__(self, block: _Block, nbytes: int):
-        self._block, self._nbytes = block, nbytes
+        self._nbytes, self._block = nbytes, block
         self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (block[1], False)}
 
     def __del__(self) -> None:
-        global _idle_bytes
+        block = getattr(self, "_block", None)
+        if block is None:
+            return  # it was interrupted before it had one
         with _lock:
-            while _idle_bytes + self._nbytes > KEPT_BYTES:
+            while idle_bytes() + self._nbytes > KEPT_BYTES:
                 oldest = next(iter(_idle), self._nbytes)
                 if oldest == self._nbytes:
                     return  # the other sizes are in use, or this block alone is too large
-                freed = oldest * len(_idle.pop(oldest))
-                _idle_bytes -= freed
-            _idle.setdefault(self._nbytes, []).append(self._block)
-            _idle_bytes += self._nbytes
+                del _idle[oldest]
+            _idle.setdefault(self._nbytes, []).append(block)
 
 
 def pooled_bytes(nbytes: int) -> Bytes:
@@ -71,13 +75,11 @@ def pooled_bytes(nbytes: int) -> Bytes:
     Raises:
         MemoryError: The system has none, even with the pool empty.
     """
-    global _idle_bytes
     block = None
     with _lock:  # but the garbage collector may bring blocks back in between: each step leaves the table whole
         blocks = _idle.pop(nbytes, None)
         if blocks:
             block = blocks.pop()
-            _idle_bytes -= nbytes
         if blocks:
             _idle.setdefault(nbytes, []).extend(blocks)  # behind all others: it is used
     if block is None:
@@ -99,8 +101,12 @@ def allocated(nbytes: int) -> Bytes:
 _SmallBlock = tuple[Bytes, Array]  # memory, and an array on it that results are views of
 
 _queues: dict[tuple[Shape, np.dtype[Any]], deque[_SmallBlock]] = {}  # by shape and dtype, used longest ago first
-# By whether they are of blocks from KEPT_FROM on, which must not take the room of all others.
-_queued_bytes: Counter[bool] = Counter()
+
+
+def queued_bytes(is_large: bool) -> int:
+    """Bytes of the blocks in queues below KEPT_FROM, or from there on: these must not take the room of all others."""
+    sizes = ((math.prod(shape) * dtype.itemsize, len(queue)) for (shape, dtype), queue in list(_queues.items()))
+    return sum(nbytes * count for nbytes, count in sizes if (nbytes >= KEPT_FROM) == is_large)
 
 
 def block_maker(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
@@ -119,7 +125,6 @@ def block_maker(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
         return from_pool
     if len(_queues) >= KINDS:
         _queues.clear()  # who makes results of these kinds again and again keeps their queues
-        _queued_bytes.clear()
     queue = _queues.setdefault((shape, dtype), deque())
 
     def make() -> Array:
@@ -134,13 +139,12 @@ def block_maker(shape: Shape, dtype: np.dtype[Any]) -> Callable[[], Array]:
             queue.append(block)
             if is_idle:
                 return view
-        is_full = len(queue) >= QUEUE_BLOCKS or _queued_bytes[is_large] + nbytes > QUEUED_BYTES
+        is_full = len(queue) >= QUEUE_BLOCKS or queued_bytes(is_large) + nbytes > QUEUED_BYTES
         if is_full and is_large:
             return from_pool()
         block = _fresh(shape, dtype, nbytes)
         view = block[1][...]
         if not is_full:
-            _queued_bytes[is_large] += nbytes
             queue.append(block)
         return view
 
@@ -163,13 +167,10 @@ _ALONE = _references(_fresh((1,), np.dtype(np.uint8), 1))  # of a block that nob
 
 def empty_cache() -> None:
     """Give back the memory that is kept for the next NumPy results. Results in use keep theirs."""
-    global _idle_bytes
     with _lock:
         _idle.clear()
-        _idle_bytes = 0
         for queue in _queues.values():
             queue.clear()
-        _queued_bytes.clear()
 
 
 def _madvise() -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lngrad.core.arrays import ArraySpec, Output, array_at, as_array, key_of, require_memory, spec_of
+from lngrad.core.arrays import ArraySpec, Output, array_at, as_array, key_of, require_memory, shares_places, spec_of
 from lngrad.errors import DtypeError, NumberError, OverlapError, ShapeError
 from lngrad.support.addresses import address_of, as_numpy
 from lngrad.support.bounded_cache import BoundedCache, cached_property
@@ -140,6 +140,18 @@ def number(name: str, value: Any) -> float:
         with suppress(TypeError, ValueError):
             return float(value)
     raise NumberError(f"{name}: expected a number, got {value!r}")
+
+
+def epsilon(eps: Any) -> float:
+    """What is added to a variance.
+
+    Raises:
+        NumberError: It is no number, negative, infinite or NaN.
+    """
+    value = eps if type(eps) is float else number("eps", eps)
+    if not 0 <= value < math.inf:
+        raise NumberError(f"eps: expected a number that is finite and not negative, got {eps!r}")
+    return value
 
 
 LAYER_NORM = Normalization()
@@ -524,9 +536,8 @@ def _checked_out(problem: Problem, name: str, array: Described) -> ArraySpec:
     if ROLES[name] is Role.TENSOR and spec.dtype != dtype:
         of = "x" if dtype == problem.dtype else "residual"
         raise DtypeError(f"out.{name}: expected the dtype of {of}, {dtype}, got {spec.dtype}")
-    for size, stride in zip(spec.shape, spec.strides, strict=True):
-        if stride == 0 and size > 1 and 0 not in spec.shape:  # NumPy may give an empty array any strides
-            raise ShapeError(f"out.{name}: expected a place of its own for every element, got strides {spec.strides}")
+    if shares_places(spec.shape, spec.strides, bytes_of(spec.dtype)):
+        raise ShapeError(f"out.{name}: expected a place of its own for every element, got strides {spec.strides}")
     return spec
 
 

@@ -12,8 +12,11 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import TypeAlias
+
+from lngrad.errors import NumberError
 
 MAX_THREADS = 64
 
@@ -27,11 +30,15 @@ def set_num_threads(n: int) -> None:
         n: At least 1; more than 64 count as 64.
 
     Raises:
-        ValueError: n is less than 1.
+        NumberError: n is no integer, or less than 1.
     """
-    if n < 1:
-        raise ValueError(f"n: expected at least 1 thread, got {n}")
-    chosen.value = min(int(n), MAX_THREADS)
+    try:
+        count = index(n)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise NumberError(f"n: expected at least 1 thread, got {n!r}")
+    chosen.value = min(count, MAX_THREADS)
 
 
 def get_num_threads() -> int:

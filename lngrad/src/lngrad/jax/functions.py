@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, number
+from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, epsilon
 from lngrad.errors import DtypeError, ShapeError, install_command
 from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
@@ -178,8 +178,8 @@ def gated_rms_norm(
     normalization = Normalization.of(False, offset, norm_before_gate=norm_before_gate)
     facts = tuple(map(_facts, (x, gamma, gate)))
     problem, _ = describe(GATED_FORWARD, facts, None, GATED_FORWARD.everything, None, normalization)
-    epsilon = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]] if eps is None else number("eps", eps)
-    return derivatives.gated(*vary_together(x, gamma, gate), (len(problem.normalized_shape), epsilon, normalization))
+    number = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]] if eps is None else epsilon(eps)
+    return derivatives.gated(*vary_together(x, gamma, gate), (len(problem.normalized_shape), number, normalization))
 
 
 def modulated_layer_norm(
@@ -248,10 +248,10 @@ def _normalized(
     if eps is None and not normalization.centred:
         eps = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]]
     if not isinstance(eps, jax.core.Tracer):
-        epsilon = number("eps", eps)
+        number = epsilon(eps)
 
         def of_shards(x: Any, residual: Any, gamma: Any, beta: Any, axis: AxisName) -> Any:
-            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, epsilon, normalization, axis)
+            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization, axis)
             return y, total
 
         return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)  # type: ignore[no-any-return]

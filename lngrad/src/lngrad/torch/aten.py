@@ -9,10 +9,11 @@ its own, and leaves what traces, transforms and subclasses want to see in pieces
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
+from functools import partial
 from importlib import import_module
 from typing import Any
+from weakref import ref
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -22,6 +23,7 @@ from lngrad.core.arrays import require_memory
 from lngrad.core.problem import BACKWARD, FORWARD, LAYER_NORM
 from lngrad.errors import LngradError
 from lngrad.support.locks import fork_safe_lock
+from lngrad.support.whole import whole
 from lngrad.torch import calls, derivatives, native, operators
 
 _FORWARD, _BACKWARD, _RMS = "native_layer_norm", "native_layer_norm_backward", "rms_norm"
@@ -35,7 +37,7 @@ _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 _lock = fork_safe_lock()
-_users: list[bool] = []  # for each enable that is not taken back, whether compiled code is meant too
+_users: list[_User] = []  # each enable that is not taken back
 _libraries: list[Any] = []
 _atens: dict[str, Any] = {}
 _compiled = False  # whether Inductor has our pass
@@ -44,6 +46,33 @@ _settling = False
 
 class _NotOurs(LngradError):
     """aten's own kernel shall do this call; the text says why."""
+
+
+class _User:
+    """Somebody who wants our kernels, as long as an owner is there: a `with` may be interrupted as it ends."""
+
+    def __init__(self, compiled: bool, owner: object = None):
+        self.compiled, self._owner = compiled, None if owner is None else ref(owner)
+
+    @property
+    def is_there(self) -> bool:
+        return self._owner is None or self._owner() is not None
+
+    def enter(self) -> None:
+        """Put our kernels in place, in a moment that no interrupt divides.
+
+        Raises:
+            BaseException: What an interrupt's handler raised meanwhile, or installing. Nothing is changed then.
+        """
+        try:
+            whole(partial(_change, self, True))
+        except BaseException:
+            whole(partial(_change, self, False))
+            raise
+
+    def leave(self) -> None:
+        """Give aten's kernels back, if nobody else wants ours. An interrupt is raised afterwards."""
+        whole(partial(_change, self, False))
 
 
 def enable(*, compiled: bool = False) -> None:
@@ -56,14 +85,7 @@ def enable(*, compiled: bool = False) -> None:
             torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
     """
-    with _lock:
-        _users.append(compiled)
-        try:
-            _settle()
-        except BaseException:
-            _users.pop()
-            _settle()
-            raise
+    _User(compiled).enter()
 
 
 def disable() -> None:
@@ -72,31 +94,56 @@ def disable() -> None:
     Raises:
         RuntimeError: Nothing is enabled.
     """
+    if not _users:
+        raise RuntimeError("disable: expected an enable() before it, got none")
+    _users[-1].leave()
+
+
+class override(ContextDecorator):
+    """enable() for a while: `with override():`, or `@override()` on a function.
+
+    Args:
+        compiled: As of enable.
+    """
+
+    def __init__(self, *, compiled: bool = False):
+        self._compiled = compiled
+        self._entered: list[_User] = []
+
+    def __enter__(self) -> None:
+        user = _User(self._compiled, self)
+        self._entered.append(user)
+        user.enter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._entered[-1].leave()
+        self._entered.pop()
+
+    def __del__(self) -> None:
+        for user in getattr(self, "_entered", ()):  # an interrupted object may have none
+            user.leave()
+
+
+def _change(user: _User, wants: bool) -> None:
+    """Note what a user wants, and have in place what all want."""
     with _lock:
-        if not _users:
-            raise RuntimeError("disable: expected an enable() before it, got none")
-        _users.pop()
+        if wants != (user in _users):
+            (_users.append if wants else _users.remove)(user)
         _settle()
 
 
-@contextmanager
-def override(*, compiled: bool = False) -> Iterator[None]:
-    """enable() for a while: `with override():`, or `@override()` on a function."""
-    enable(compiled=compiled)
-    try:
-        yield
-    finally:
-        disable()
-
-
 def _settle() -> None:
-    """Have in place what users want, and nothing else. What a finalizer or a signal handler wants meanwhile is seen too."""
+    """Have in place what users want, and nothing else. What a finalizer wants meanwhile is seen too."""
     global _settling, _compiled
     if _settling:
         return
     _settling = True
     try:
-        while bool(_users) != bool(_libraries) or (True in _users) != _compiled:
+        while True:
+            _users[:] = [user for user in _users if user.is_there]
+            wants_compiled = any(user.compiled for user in _users)
+            if bool(_users) == bool(_libraries) and wants_compiled == _compiled:
+                return
             if _users and not _libraries:
                 _libraries.extend(_install())
                 _forget_keys()
@@ -104,7 +151,7 @@ def _settle() -> None:
                 _libraries.pop()._destroy()
                 torch.ops.aten.rms_norm.default.python_key_table.pop(FunctionalTensorMode, None)
                 _forget_keys()
-            if (True in _users) != _compiled:
+            if wants_compiled != _compiled:
                 inductor = import_module("lngrad.torch.inductor")  # a second of imports that others don't need
                 _compiled = not _compiled
                 (inductor.install if _compiled else inductor.remove)()
@@ -115,16 +162,20 @@ def _settle() -> None:
 def _install() -> list[Any]:
     for name in _ARGUMENTS:
         _atens[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-    torch.ops.aten.rms_norm.default.py_impl(FunctionalTensorMode)(_rms_norm_in_pieces)
     with native.replacing():
-        library = torch.library.Library("aten", "IMPL")
-        if native.module is not None:
-            native.module.install()
-            return [native.module]
-        for key in ("CPU", "AutogradCPU"):
-            library.impl(_RMS, _rms_norm, key)
-        library.impl(_FORWARD, _native_layer_norm, "CPU")
-        library.impl(_BACKWARD, _native_layer_norm_backward, "CPU")
+        library = torch.library.Library("aten", "IMPL") if native.module is None else native.module
+        try:
+            if native.module is not None:
+                native.module.install()
+            else:
+                for key in ("CPU", "AutogradCPU"):
+                    library.impl(_RMS, _rms_norm, key)
+                library.impl(_FORWARD, _native_layer_norm, "CPU")
+                library.impl(_BACKWARD, _native_layer_norm_backward, "CPU")
+            torch.ops.aten.rms_norm.default.py_impl(FunctionalTensorMode)(_rms_norm_in_pieces)
+        except BaseException:
+            library._destroy()
+            raise
     return [library]
 
 

@@ -55,14 +55,14 @@ def layer_norm(
         if y is not NotImplemented:
             return y
     # At the end torch has let go of our operators, and Python of our memory.
-    is_torchs = finalizing or _is_torchs("layer_norm", input)
+    is_left_to_torch = finalizing or left_to_torch("layer_norm", input)
     # Of traces of torch.fx, and tensors of other libraries.
-    if not is_torchs and has_torch_function_variadic(input, weight, bias):
+    if not is_left_to_torch and has_torch_function_variadic(input, weight, bias):
         return handle_torch_function(
             layer_norm, (input, weight, bias), input, normalized_shape, weight=weight, bias=bias, eps=eps
         )
-    shape, traced = _sizes(normalized_shape), not is_torchs and (compiling or torch.jit.is_tracing())
-    if is_torchs or (traced and torch.onnx.is_in_onnx_export()):  # which has an operator of its own for it
+    shape, traced = _sizes(normalized_shape), not is_left_to_torch and (compiling or torch.jit.is_tracing())
+    if is_left_to_torch or (traced and torch.onnx.is_in_onnx_export()):  # which has an operator of its own for it
         return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
     if traced:
         return operators.layer_norm(input, shape, weight, bias, eps)[0]
@@ -100,8 +100,8 @@ def rms_norm(
         moved, size = input.movedim(dim, -1), _size(input, dim, normalized_shape)
         return rms_norm(moved, size, weight, eps, offset=offset).movedim(-1, dim)
     if has_torch_function_variadic(input, weight):
-        if _is_torchs("norm", input):
-            return _torchs(input, normalized_shape, weight, None, eps, False, offset)
+        if left_to_torch("norm", input):
+            return _by_torch(input, normalized_shape, weight, None, eps, False, offset)
         return handle_torch_function(
             rms_norm, (input, weight), input, normalized_shape, weight=weight, eps=eps, offset=offset
         )
@@ -184,9 +184,11 @@ def modulated_layer_norm(input: Tensor, scale: Tensor, shift: Tensor | None = No
     if has_torch_function_variadic(input, scale, shift):
         return handle_torch_function(modulated_layer_norm, (input, scale, shift), input, scale, shift=shift, eps=eps)
     parameters = [scale, shift]
-    for k, one in enumerate(parameters):
-        if one is not None and 1 < one.ndim < input.ndim:
-            parameters[k] = one.reshape(*one.shape[:-1], *(1,) * (input.ndim - one.ndim), one.shape[-1])
+    for k, parameter in enumerate(parameters):
+        if parameter is not None and 1 < parameter.ndim < input.ndim:
+            parameters[k] = parameter.reshape(
+                *parameter.shape[:-1], *(1,) * (input.ndim - parameter.ndim), parameter.shape[-1]
+            )
     gamma, beta = parameters
     return _norm(input, input.shape[-1:], gamma, beta, eps, None, True, 1.0)
 
@@ -228,7 +230,7 @@ def gated_rms_norm(
         return derivatives.differentiable_gated(input, _sizes(N), weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
         raise ShapeError(f"group_size: expected a divisor of {N}, got {group_size}")
-    x, z = (one.unflatten(-1, (-1, group_size)).movedim(-2, 0) for one in (input, gate))
+    x, z = (tensor.unflatten(-1, (-1, group_size)).movedim(-2, 0) for tensor in (input, gate))
     if weight is not None:
         weight = weight.reshape(-1, *(1,) * (x.ndim - 2), group_size)
     y = derivatives.differentiable_gated(x, [group_size], weight, z, *numbers)
@@ -248,8 +250,8 @@ def _norm(
             return result
     exporting = torch.onnx.is_in_onnx_export()
     # The new exporter has ONNX's own operators for torch's functions; the old one has none for RMS normalization.
-    if residual is None and ((exporting and not torch.jit.is_tracing()) or _is_torchs("norm", x)):
-        return _torchs(x, normalized_shape, weight, bias, eps, centred, offset)
+    if residual is None and ((exporting and not torch.jit.is_tracing()) or left_to_torch("norm", x)):
+        return _by_torch(x, normalized_shape, weight, bias, eps, centred, offset)
     shape: Any = _sizes(normalized_shape)
     switches = operators.Switches(residual, centred, offset)
     if exporting:
@@ -261,8 +263,8 @@ def _norm(
     return y if residual is None else (y, total)
 
 
-def _is_torchs(name: str, x: Tensor) -> bool:
-    """Whether only torch's own operators take x; counted."""
+def left_to_torch(name: str, x: Tensor) -> bool:
+    """Whether x is left to torch's own operators, which alone take it; the fallback is counted."""
     if not isinstance(x, torch.Tensor):
         return False
     compiling = torch.compiler.is_compiling()
@@ -279,7 +281,7 @@ def _is_torchs(name: str, x: Tensor) -> bool:
     return True
 
 
-def _torchs(
+def _by_torch(
     x: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float | None,
     centred: bool, offset: float,
 ) -> Tensor:  # fmt: skip
@@ -288,7 +290,7 @@ def _torchs(
     if offset:
         weight = offset + (torch.ones(shape, dtype=x.dtype, device=x.device) if weight is None else weight)
     if operators.is_of_samples(weight, shape):
-        y = _torchs(x, shape, None, None, eps, centred, 0.0) * weight
+        y = _by_torch(x, shape, None, None, eps, centred, 0.0) * weight
         return y if bias is None else y + bias
     if centred:
         return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
@@ -304,10 +306,11 @@ def _size(x: Tensor, dim: int, normalized_shape: Any) -> int:
 
 def _sizes(normalized_shape: Any) -> list[int]:
     """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
+    if isinstance(normalized_shape, int):
+        return [normalized_shape]
     refuse_array(normalized_shape, "weight")
-    is_one = isinstance(normalized_shape, (int, torch.Tensor))
-    sizes = [normalized_shape] if is_one else list(normalized_shape)
-    if not any(isinstance(size, torch.Tensor) for size in sizes):
+    sizes = [normalized_shape] if isinstance(normalized_shape, torch.Tensor) else list(normalized_shape)
+    if torch.Tensor not in map(type, sizes):
         return sizes
     with warnings.catch_warnings():  # that they are constants of the trace: so is the weight's shape
         warnings.simplefilter("ignore", torch.jit.TracerWarning)

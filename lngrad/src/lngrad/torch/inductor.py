@@ -57,13 +57,13 @@ class _ToOperator(CustomGraphPass):  # type: ignore[misc]  # torch is Any to myp
 
 def _replace(graph: Any, node: Any) -> None:
     ours, places, eps = _THEIRS[node.target]
-    given = {"weight": None, "bias": None, "eps": eps, **dict(zip(places, node.args, strict=False)), **node.kwargs}
-    x = given["input"].meta.get("example_value")
+    named = {"weight": None, "bias": None, "eps": eps, **dict(zip(places, node.args, strict=False)), **node.kwargs}
+    x = named["input"].meta.get("example_value")
     if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or not x.is_floating_point():
         return
-    if given["eps"] is None:
-        given["eps"] = operators.epsilon(x)
-    arguments = tuple(given[name] for name in ("input", "normalized_shape", "weight", "bias", "eps"))
+    if named["eps"] is None:
+        named["eps"] = operators.epsilon(x)
+    arguments = tuple(named[name] for name in ("input", "normalized_shape", "weight", "bias", "eps"))
     with graph.inserting_before(node):
         call = graph.call_function(ours, arguments if ours is operators.layer_norm else (*arguments, *operators.RMS))
         y = graph.call_function(operator.getitem, (call, 0))
@@ -93,8 +93,8 @@ def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
     """
     wrapper = V.graph.wrapper_code
     in_python = not (V.graph.cpp_wrapper or V.graph.fx_wrapper)
-    used = (one for one in node.outputs if one.get_name() not in V.graph.removed_buffers)
-    is_whole = not any(list(one.get_size()) == [0] for one in used)
+    used = (output for output in node.outputs if output.get_name() not in V.graph.removed_buffers)
+    is_whole = not any(list(output.get_size()) == [0] for output in used)
     if in_python and is_whole and native.module is not None and node.get_device().type in ("cpu", "cuda"):
         root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper  # a subgraph has no imports
         root.add_import_once("import lngrad.torch.inductor")
@@ -111,16 +111,16 @@ def _write_call(name: str, node: Any, writeline: Callable[[Any], None]) -> None:
 
 def _checked_by_us(node: Any, x_at: int) -> set[str]:
     """The inputs of the graph that nothing but this call computes with; x only if nothing computes with the results either."""
-    calls = [one for one in node.origins if one.target is node.op_overload]
-    given = {one for call in calls for one in call.all_input_nodes if one.op == "placeholder"}
+    calls = [origin for origin in node.origins if origin.target is node.op_overload]
+    inputs = {source for call in calls for source in call.all_input_nodes if source.op == "placeholder"}
     if any(user.op != "output" for call in calls for result in call.users for user in result.users):
-        given -= {call.args[x_at] for call in calls}
-    return {one.name for one in given if all(user in calls or user.op == "output" for user in one.users)}
+        inputs -= {call.args[x_at] for call in calls}
+    return {source.name for source in inputs if all(user in calls or user.op == "output" for user in source.users)}
 
 
 # Who writes the call of an operator, by the name that Inductor has for it.
-for name, one in operators.ALL.items() if CUSTOM_EXTERN_KERNEL_CODEGEN is not None else ():
-    CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.{one}"] = CustomCodegen(python=partial(_write_call, name))
+for name, overload in operators.ALL.items() if CUSTOM_EXTERN_KERNEL_CODEGEN is not None else ():
+    CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.{overload}"] = CustomCodegen(python=partial(_write_call, name))
 
 
 # --- On and off -----------------------------------------------------------------------------------------------------
@@ -134,6 +134,6 @@ def install() -> None:
 
 def remove() -> None:
     """The reverse; what others have put there in the meantime stays."""
-    others = [one for one in get_custom_graph_passes(config.pre_grad_custom_pass) if one is not _pass]
+    others = [other for other in get_custom_graph_passes(config.pre_grad_custom_pass) if other is not _pass]
     config.pre_grad_custom_pass = others or None
     torch.compiler.reset()

@@ -119,7 +119,7 @@ def _left_on_a_gpu(row: _Found, module: torch.nn.Module) -> _Found:
 
 
 def _is_on_a_gpu(module: torch.nn.Module) -> bool:
-    return any(one.is_cuda for one in module.parameters(recurse=False))
+    return any(parameter.is_cuda for parameter in module.parameters(recurse=False))
 
 
 def _formula(module: torch.nn.Module, known: dict[Hashable, Formula | str | None]) -> Formula | str | None:
@@ -153,7 +153,9 @@ def _described(formula: Formula) -> str:
     parts = [kind + f", {formula.rounded}" * bool(formula.rounded)]
     for case in ("with", "without") if formula.gate else ("",):
         taken = {x for (x, *_, gate), _ in formula.dtypes if (gate is not None) == (case == "with")}
-        left = [str(one)[6:] for one in (torch.bfloat16, torch.float16) if one not in taken] if taken else ["calls"]
+        left = (
+            [str(dtype)[6:] for dtype in (torch.bfloat16, torch.float16) if dtype not in taken] if taken else ["calls"]
+        )
         if left:
             parts.append(f"{', '.join(left)}{f' {case} {formula.gate}' * bool(case)} by its own forward")
     return "; ".join(filter(None, parts))
@@ -182,7 +184,7 @@ def _gains(modules: list[Any]) -> Iterator[str]:
     """For each class, shape, dtype and device of turned modules, a line: the time of a step over that by its own forward."""
     seen = set()
     for module in modules:
-        leaves = [one for one in module.parameters(recurse=False) if one.requires_grad]
+        leaves = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
         shape, lead = _sample(module)
         if shape is None or not leaves or leaves[0].device.type not in ("cpu", "cuda"):
             continue
@@ -194,8 +196,8 @@ def _gains(modules: list[Any]) -> Iterator[str]:
         ratios, others = [], Others()
         for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
             number = 2 if isinstance(module, Turned) and module.formula.gate else 1
-            given = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(number)]
-            ratio = _ratio(module, theirs.forward, given, leaves)
+            inputs = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(number)]
+            ratio = _ratio(module, theirs.forward, inputs, leaves)
             ratios.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
         found = "not measured: the machine is busy" if others.share() > BUSY else ", ".join(ratios)
         yield f"{row[0]} {shape}, {str(row[2])[6:]} on {row[3]}: time of a step over that by its own forward: {found}"
@@ -214,14 +216,14 @@ def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[
     return sizes, lambda rows: (*[1] * (ndim - 1 - len(sizes)), rows, *sizes)
 
 
-def _ratio(module: Any, theirs: Any, given: list[Any], leaves: list[Any]) -> float:
+def _ratio(module: Any, theirs: Any, inputs: list[Any], leaves: list[Any]) -> float:
     """A step's least time by our forward over that by theirs, in turns."""
 
     def seconds(forward: Any, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            y = forward(module, *given)
-            torch.autograd.grad(y, [*given, *leaves], y.detach())
+            y = forward(module, *inputs)
+            torch.autograd.grad(y, [*inputs, *leaves], y.detach())
         if y.is_cuda:
             torch.cuda.synchronize(y.device)
         return (time.perf_counter() - began) / count

@@ -107,7 +107,10 @@ def _gates(module: torch.nn.Module, tensors: dict[str, Tensor]) -> tuple[str, ..
     """What a trial gives besides x: first the forward's second argument, as a gate, then nothing."""
     second = [*inspect.signature(type(module).forward).parameters.values()][2:3]
     has_rows = len(tensors) < 2 and all(max(value.shape) == value.numel() for value in tensors.values())
-    return (*(one.name for one in second if has_rows and one.kind is one.POSITIONAL_OR_KEYWORD), "")
+    return (
+        *(parameter.name for parameter in second if has_rows and parameter.kind is parameter.POSITIONAL_OR_KEYWORD),
+        "",
+    )
 
 
 def _no_candidate(module: torch.nn.Module, tensors: dict[str, Tensor], is_torchs: bool, hinted: bool) -> str:
@@ -186,12 +189,12 @@ class _Trial:
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """What their forward gives, None for what is no tensor of x's shape, and the tensors of the copy that it ran on."""
         copied: Any = copy.copy(self.module)
-        containers = {name: copy.copy(one) for name, one in vars(copied).items() if isinstance(one, _CONTAINERS)}
+        containers = {name: copy.copy(value) for name, value in vars(copied).items() if isinstance(value, _CONTAINERS)}
         copied.__dict__ = self.module.__dict__ | containers | {"training": False} | settings
-        given = {name: value.to(dtype) for name, value in self.values.items()}
+        tensors = {name: value.to(dtype) for name, value in self.values.items()}
         own = self.module._parameters
-        copied._parameters = own | {name: torch.nn.Parameter(value) for name, value in given.items() if name in own}
-        copied._buffers = self.module._buffers | {name: value for name, value in given.items() if name not in own}
+        copied._parameters = own | {name: torch.nn.Parameter(value) for name, value in tensors.items() if name in own}
+        copied._buffers = self.module._buffers | {name: value for name, value in tensors.items() if name not in own}
         before = _state(copied)
         y: Any = type(self.module).forward(copied, *([x] if gate is None else [x, gate]))
         self.kept |= {name for name, *_ in before ^ _state(copied)}
@@ -240,7 +243,11 @@ class _Trial:
                 problem = problem or "gives another shape"
                 continue
             candidates = self._candidates() if found is None else [found]
-            fits = [one for one in candidates if _near(y, self.exact(one, where[1], x * _LARGE, gate, tensors, 0.0))]
+            fits = [
+                candidate
+                for candidate in candidates
+                if _near(y, self.exact(candidate, where[1], x * _LARGE, gate, tensors, 0.0))
+            ]
             if fits:
                 found = fits[0]
                 places.add(where)
@@ -288,7 +295,7 @@ class _Trial:
         return twice is not None and _near(twice, y) and bool((y - y.reshape(-1)[0]).abs().max() > _CLOSE)
 
     def _with_eps(self, formula: Formula, places: set[tuple[int, str]]) -> Formula | str:
-        where = next(one for one in self.samples if one in places)
+        where = next(key for key in self.samples if key in places)
         attributes = {name: value for name, value in vars(self.module).items() if isinstance(value, float)}
         for eps in (*attributes, None, *attributes.values(), *(float(f"1e-{power}") for power in range(2, 16)), 0.0):
             found = formula._replace(eps=eps)
@@ -314,7 +321,7 @@ class _Trial:
             return f"{_DIFFERENT} in training" if alone else "takes one rank in two layouts"
         if self.kept:
             return f"its forward sets {', '.join(sorted(self.kept))}"
-        where = next(one for one in self.samples if one in accepted)
+        where = next(key for key in self.samples if key in accepted)
         if not self._same_derivatives(formula, where, self._gate(where)):
             return "has other derivatives"
         beyond = [name for name, change in _BEYOND.items() if not self._holds_for(change, formula, where)]
@@ -322,14 +329,14 @@ class _Trial:
             return f"{_DIFFERENT} with {beyond[0]}"
         if self._holds_for(lambda x: 1e25 * x, formula, where):  # ours does not: it sums squares in float32
             return "stays right where squares overflow"
-        pairs = [(one, one if self.gate else None) for one in _DTYPES]
+        pairs = [(dtype, dtype if self.gate else None) for dtype in _DTYPES]
         if self.gate:
-            pairs += [(torch.float32, one) for one in _DTYPES if one not in _WIDE]
+            pairs += [(torch.float32, dtype) for dtype in _DTYPES if dtype not in _WIDE]
             alone_too = not formula.group and self._accepts(
                 formula, {where}, torch.float32, torch.float32, of_gate=None
             )
             if alone_too and self._same_derivatives(formula, where, None):
-                pairs += [(one, None) for one in _DTYPES]
+                pairs += [(dtype, None) for dtype in _DTYPES]
         dtypes, of_all = {}, _DTYPES if self.values else (None,)
         for (of_x, of_gate), of_tensors, autocast in itertools.product(pairs, of_all, ("", "cpu")):
             result = self._accepts(formula, accepted, of_x, of_tensors, autocast, of_gate)
@@ -353,7 +360,7 @@ class _Trial:
                 x, eps, settings = self._sample(formula, where, of_x)
                 gate = self._gate(where, of_gate)
                 with torch.no_grad(), torch.autocast("cpu", enabled=bool(autocast)):
-                    results = [self.theirs(x, gate, of_tensors, training=one, **settings) for one in modes]
+                    results = [self.theirs(x, gate, of_tensors, training=mode, **settings) for mode in modes]
                 (first, tensors), *others = results
                 for y in (first, *(y for y, _ in others if not torch.equal(y, first))):
                     if y is None or not self._is(y, formula, where[1], x, gate, tensors, eps):
@@ -407,8 +414,8 @@ class _Trial:
             x = x.detach().requires_grad_()
             gate = None if gate is None else gate.detach().requires_grad_()
             y, tensors = self.theirs(x, gate, **settings)
-            given = [one for one in (x, gate, *tensors.values()) if one is not None]
-            of = [one for one in given if one.requires_grad]
+            inputs = [tensor for tensor in (x, gate, *tensors.values()) if tensor is not None]
+            of = [tensor for tensor in inputs if tensor.requires_grad]
             result: Any = self.exact(formula, where[1], x, gate, tensors, eps) if ours else y
             found.append(torch.autograd.grad(result, of, dy.to(result.dtype), allow_unused=True))
         return all(
@@ -419,7 +426,9 @@ class _Trial:
 
 def _state(module: Any) -> set[tuple[str, int, int]]:
     """What a module's attributes are, and how much is in those that can grow."""
-    return {(name, id(one), len(one) if isinstance(one, _CONTAINERS) else 0) for name, one in vars(module).items()}
+    return {
+        (name, id(value), len(value) if isinstance(value, _CONTAINERS) else 0) for name, value in vars(module).items()
+    }
 
 
 def _near(y: Tensor, exact: Tensor, tolerance: float = _CLOSE) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from lngrad.core import fallbacks
 from lngrad.torch import derivatives
-from lngrad.torch.functions import _is_torchs, _norm, gated_rms_norm, layer_norm, left_to_inductor, rms_norm
+from lngrad.torch.functions import _norm, gated_rms_norm, layer_norm, left_to_inductor, left_to_torch, rms_norm
 from lngrad.torch.trial import CHANNELS_FIRST, Formula
 
 _SETTING = bool, int, float, str, tuple, type(None)  # what a trial's outcome may depend on
@@ -117,22 +117,30 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
     theirs = turned_from.forward
     own, *parameters = inspect.signature(theirs).parameters.values()
     x, others = parameters[0].name, parameters[1 + bool(formula.gate) :]
-    names: dict[str, Any] = {f"default_{one.name}": one.default for one in parameters}
+    names: dict[str, Any] = {f"default_{parameter.name}": parameter.default for parameter in parameters}
     names |= {"torch": torch, "Turned": Turned, "theirs": theirs, "ours": _ours(formula, turned_from.__name__)}
-    header, alone, given = [own.replace(name="self")], "", []
-    for one in parameters:
-        default = one.empty if one.default is one.empty else _Name(f"default_{one.name}")
-        kind = _annotation(one.annotation) if parameters[1:] else one.empty
-        header.append(one.replace(annotation=kind, default=default))
-        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**", one.KEYWORD_ONLY: f"{one.name}="}.get(one.kind, "")  # type: ignore[call-overload]
-        given.append(stars + one.name)
-        if one in others:
-            alone += f" and not {one.name}" if stars in ("*", "**") else f" and {one.name} is default_{one.name}"
+    header, alone, passed = [own.replace(name="self")], "", []
+    for parameter in parameters:
+        default = parameter.empty if parameter.default is parameter.empty else _Name(f"default_{parameter.name}")
+        kind = _annotation(parameter.annotation) if parameters[1:] else parameter.empty
+        header.append(parameter.replace(annotation=kind, default=default))
+        stars = {
+            parameter.VAR_POSITIONAL: "*",
+            parameter.VAR_KEYWORD: "**",
+            parameter.KEYWORD_ONLY: f"{parameter.name}=",
+        }.get(parameter.kind, "")  # type: ignore[call-overload]
+        passed.append(stars + parameter.name)
+        if parameter in others:
+            alone += (
+                f" and not {parameter.name}"
+                if stars in ("*", "**")
+                else f" and {parameter.name} is default_{parameter.name}"
+            )
     is_ours = len(parameters) == 1 == len({layout for _, layout in formula.axes})
-    told = {"header": inspect.Signature(header), "alone": alone, "x": x, "given": ", ".join(given)}
-    told["gate"] = formula.gate and f", {formula.gate}"
-    script = _script(formula, x) if is_ours else f"self.their_forward({told['given']})"
-    text = _TEMPLATE.format(script=script, **told)
+    fields = {"header": inspect.Signature(header), "alone": alone, "x": x, "given": ", ".join(passed)}
+    fields["gate"] = formula.gate and f", {formula.gate}"
+    script = _script(formula, x) if is_ours else f"self.their_forward({fields['given']})"
+    text = _TEMPLATE.format(script=script, **fields)
     file = f"<lngrad's forward {next(_numbers)}>"
     linecache.cache[file] = len(text), None, text.splitlines(True), file  # where inspect finds it
     exec(compile(text, file, "exec"), names)  # noqa: S102  # names of parameters, and ours
@@ -166,7 +174,9 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
         eps: Any
         if left_to_inductor(module, x):
             return None
-        weight, bias = (None if one is None else getattr(module, one) for one in formula[:2])
+        weight, bias = (
+            None if parameter is None else getattr(module, parameter) for parameter in (formula.weight, formula.bias)
+        )
         eps = getattr(module, formula.eps) if isinstance(formula.eps, str) else formula.eps
         is_traced = isinstance(x, torch.fx.Proxy)  # its rank and dtype are unknown: those of the samples are assumed
         layout = result = None
@@ -176,7 +186,7 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
             device = x.device.type
             autocast = device if device != "meta" and torch.is_autocast_enabled(device) else ""
             of_weight, of_bias, of_gate = (
-                one if one is None else getattr(one, "dtype", "") for one in (weight, bias, gate)
+                tensor if tensor is None else getattr(tensor, "dtype", "") for tensor in (weight, bias, gate)
             )
             result, layout = dtypes.get((x.dtype, of_weight, of_bias, autocast, of_gate)), axes.get(x.ndim)
             if gate is not None and (result is None or not _takes_gate(x, gate, weight)):
@@ -190,8 +200,8 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
         rows = x.movedim(1, -1) if layout == CHANNELS_FIRST else x
         sizes = rows.shape[-1:] if shape is None else shape
         weight, bias = (
-            one if one is None or not (is_traced or one.ndim != len(sizes)) else one.reshape(sizes)
-            for one in (weight, bias)
+            tensor if tensor is None or not (is_traced or tensor.ndim != len(sizes)) else tensor.reshape(sizes)
+            for tensor in (weight, bias)
         )
         if gate is not None:
             ways: Any = {
@@ -225,4 +235,8 @@ def _takes_gate(x: Any, gate: Any, weight: Any) -> bool:
     is_plain = torch.compiler.is_compiling() or {type(x), type(gate), type(weight)} <= derivatives.PLAIN
     is_recorded = torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
     is_here = x.device.type in ("cpu", "meta") and is_plain and not is_recorded
-    return is_here and not any(_is_torchs("gated_rms_norm", one) for one in (x, gate)) and bool(gate.shape == x.shape)
+    return (
+        is_here
+        and not any(left_to_torch("gated_rms_norm", tensor) for tensor in (x, gate))
+        and bool(gate.shape == x.shape)
+    )

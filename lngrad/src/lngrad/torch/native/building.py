@@ -88,7 +88,9 @@ def build() -> Path:
 def command(compiler: list[str], torch: Path, sources: Path, library: Path) -> list[str]:
     """What compiles sources to a library for the torch in a folder, with the headers of this Python."""
     include = torch / "include"
-    includes = [f"-I{one}" for one in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])]
+    includes = [
+        f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])
+    ]
     links = [f"-L{torch / 'lib'}", *(f"-l{name}" for name in LIBRARIES)]
     return [*compiler, *FLAGS, *includes, str(sources / "torch.cpp"), "-o", str(library), *links]
 
@@ -96,8 +98,8 @@ def command(compiler: list[str], torch: Path, sources: Path, library: Path) -> l
 def _run(command: list[str]) -> None:
     done = run_compiler(command, **{native.SWITCH: "0"})
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[:MAX_SHOWN]
-        raise BuildError(f"native code: {command[0]} failed: {said}")
+        complaint = (done.stderr or done.stdout).strip()[:MAX_SHOWN]
+        raise BuildError(f"native code: {command[0]} failed: {complaint}")
 
 
 @contextmanager

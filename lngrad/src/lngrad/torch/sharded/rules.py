@@ -78,8 +78,8 @@ def _forward(
     local_x, local_residual = _local(x, layout.full), _local(residual, layout.full)
     local_gamma, local_beta = _local(gamma, layout.parameters), _local(beta, layout.parameters)
     if not layout.hidden or x.numel() == 0:
-        given = local_x, local_x.shape[split:], local_gamma, local_beta, eps, local_residual, centred, offset
-        results = dict(zip(FORWARD_RESULTS, operators.norm(*given), strict=True))
+        arguments = local_x, local_x.shape[split:], local_gamma, local_beta, eps, local_residual, centred, offset
+        results = dict(zip(FORWARD_RESULTS, operators.norm(*arguments), strict=True))
     else:
         results = {}
         _check_shards(local_x.shape[split:], gamma=local_gamma, beta=local_beta)
@@ -130,8 +130,8 @@ def _backward(
     local_gamma = _local(gamma, layout.parameters)
     shape, mask = local_x.shape[split:], list(output_mask)
     if not layout.hidden or x.numel() == 0:
-        given = local_dy, local_x, shape, local_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
-        results = dict(zip(BACKWARD_RESULTS, operators.norm_backward(*given), strict=True))
+        arguments = local_dy, local_x, shape, local_mean, local_rstd, local_gamma, mask, local_dtotal, centred, offset
+        results = dict(zip(BACKWARD_RESULTS, operators.norm_backward(*arguments), strict=True))
         return _all_placed(x, results, mesh, BACKWARD_RESULTS, placements, outputs)
     _check_shards(shape, gamma=local_gamma)
     M, n = math.prod(local_x.shape[:split]), math.prod(shape)
@@ -161,8 +161,8 @@ def _column_sums(
     mean, rstd, lost = of_rows
     wanted = [False, *mask[1:]]
     if mean is None or x.device.type != "cpu" or not any(wanted):
-        given = dy, x, shape, mean, rstd, gamma, wanted, None, mean is not None, 0.0
-        return operators.norm_backward(*given)[1:]  # type: ignore[no-any-return]
+        arguments = dy, x, shape, mean, rstd, gamma, wanted, None, mean is not None, 0.0
+        return operators.norm_backward(*arguments)[1:]  # type: ignore[no-any-return]
     lost = torch.full_like(rstd, -0.0) if lost is None else lost
     _, dgamma, dbeta = calls.run(
         SLICE_BACKWARD, (dy, x, mean, rstd, lost, gamma), tuple(shape), tuple(wanted), LAYER_NORM
@@ -224,7 +224,7 @@ def _flat(dtype: Any, x: Any, normalization: Normalization, gamma: Any, beta: An
     """offset + gamma, and beta, as a slice's kernels take them."""
     if gamma is None and normalization.offset:
         gamma = torch.ones(x.shape[1], dtype=dtype, device=x.device)
-    gamma, beta = (None if one is None else one.to(dtype).reshape(-1) for one in (gamma, beta))
+    gamma, beta = (None if parameter is None else parameter.to(dtype).reshape(-1) for parameter in (gamma, beta))
     return None if gamma is None else normalization.scale(gamma), beta
 
 

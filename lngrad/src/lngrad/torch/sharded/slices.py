@@ -151,13 +151,13 @@ def row_means(dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, cut: Cut) -> tu
         names = slice(1, 2)
     else:
         names = slice(0, 3 if shows_rests(mean, rstd) else 2)
-    given = {"dy": dy, "mean": mean, "rstd": rstd, "gamma": gamma}
+    arrays = {"dy": dy, "mean": mean, "rstd": rstd, "gamma": gamma}
 
     def by_lanes() -> Any:
-        return _whole_sums("slice_row_sums", 3, x, cut, "row sums", names, **given)
+        return _whole_sums("slice_row_sums", 3, x, cut, "row sums", names, **arrays)
 
     def by_slices() -> Any:
-        gathered = cut.gather(_row_sums(x, names, **given), "row sums")
+        gathered = cut.gather(_row_sums(x, names, **arrays), "row sums")
         if gathered is None:
             return None
         total = torch.zeros(gathered[0].shape[1:], dtype=torch.float64, device=x.device)
@@ -184,8 +184,8 @@ def input_gradient(dy: Any, x: Any, of_rows: Statistics, gamma: Any, dtotal: Any
     """dx (M, n) in x's dtype, given mean_dxhat and mean_dxhat_xhat of whole rows as (2, M)."""
     mean, rstd, lost = of_rows
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    given = {"mean": mean, "rstd": rstd, "lost": lost, "gamma": gamma, "row_numbers": means}
-    if _kernel("slice_dx", x, dy, dtotal, result=dx, **given):
+    arrays = {"mean": mean, "rstd": rstd, "lost": lost, "gamma": gamma, "row_numbers": means}
+    if _kernel("slice_dx", x, dy, dtotal, result=dx, **arrays):
         return dx
     result = ((_scaled(dy, rstd, gamma) - means[0, :, None]) - _xhat(x, of_rows) * means[1, :, None]) * rstd[:, None]
     return dx.copy_(result if dtotal is None else result + dtotal.to(rstd.dtype))
@@ -235,8 +235,8 @@ def _whole_sums(
 def _kernel(task: str, x: Any, dy: Any = None, dtotal: Any = None, **arrays: Any) -> bool:
     """Run a compiled task, if it takes these tensors; whether it did. Without a mean it is the task of rows not centred."""
     M, n = x.shape
-    given = [tensor for tensor in (x, dy, dtotal, *arrays.values()) if tensor is not None]
-    if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in given):
+    tensors = [tensor for tensor in (x, dy, dtotal, *arrays.values()) if tensor is not None]
+    if x.device.type != "cpu" or M == 0 or any(type(tensor) not in _PLAIN for tensor in tensors):
         return False
     if n < MIN_COLUMNS:
         return False

@@ -1,18 +1,13 @@
-"""Random problems against lngrad.error_bound: python scripts/error_bounds.py [problems] [seed] [most rows] [most columns].
+"""Random problems against lngrad.error_bound: which share of each bound their errors come to, by kind of problem.
 
-Run when lngrad.error_bound or the order of a sum has changed: about once a year.
-
-Prints the largest and the median share of each bound that was seen, by norm, dtypes, condition and way. A bound is within ten
-times of what is seen if the largest share of a kind is at least 0.1; those below are named. Exits with 1 if one is exceeded.
 Rows of dy have one scale in half of the problems, and two in the others: sums of 16-bit dy round in float32 there only. In half
 of the problems dy is structured: ones, positive, xhat itself, one row large, one column, or the sign of xhat; gamma has a mean
-of 0 to 8 times its spread, and some x has one row again and again. At last a problem of each kind is changed step by step, and
-what comes nearer to a bound is kept.
+of 0 to 8 times its spread, and some x has one row again and again. `climb` changes a problem step by step, and keeps what comes
+nearer to a bound.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -173,31 +168,3 @@ def climb(kind: Kind, result: int, steps: int, seed: int, rows: int = 64, column
         if got > high:
             best, high = other, got
     return high, best
-
-
-def main() -> int:
-    problems, *how = map(int, sys.argv[1:] or ["1000"])
-    exceeded, loose = 0, []
-    for kind, of_kind in shares(problems, *(how or [0])).items():
-        table = np.array(of_kind)
-        exceeded += int((table > 1).sum())
-        way = "completed" if kind.complete else "given"
-        name = f"{kind.norm:10} {kind.dtype:8} {kind.gamma_dtype:8} {kind.condition:6g} {way:9}"
-        columns = []
-        for result, high, middle in zip(Shares._fields, table.max(0), np.median(table, 0), strict=True):
-            if high > 0:
-                columns.append(f"{result} {high:.2f} (median {middle:.2f})")
-            if 0 < high < 0.1:
-                loose.append(f"{result} of {' '.join(name.split())}: {high:.3f}")
-        print(f"{name} {len(table):6}  {'  '.join(columns)}")
-    print(f"{exceeded} bounds exceeded in {problems} problems; more than ten times of what was seen: {loose or 'none'}")
-    for kind in KINDS:
-        for number, result in enumerate(Shares._fields[: 3 if kind.norm == "layer_norm" else 2]):
-            high, draw = climb(kind, number, 100, number)
-            exceeded += high > 1
-            print(f"climbed: {result} {high:.2f} of {kind} at {draw}")
-    return int(exceeded > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -50,21 +50,11 @@ class LayerNormGradShapeInfo:
 
 
 def LayerNormGrad(
-    outputPdX: LocalTensor,
-    resForGamma: LocalTensor,
-    inputDy: LocalTensor,
-    inputX: LocalTensor,
-    inputVariance: LocalTensor,
-    inputMean: LocalTensor,
-    inputGamma: LocalTensor,
-    epsilon: float,
-    tiling: LayerNormGradTiling,
-    shapeInfo: LayerNormGradShapeInfo | None = None,
-    *,
-    sharedTmpBuffer: LocalTensor | None = None,
-    isReuseSource: bool = False,
-    exact_padding: bool = False,
-) -> None:
+    outputPdX: LocalTensor, resForGamma: LocalTensor, inputDy: LocalTensor, inputX: LocalTensor,
+    inputVariance: LocalTensor, inputMean: LocalTensor, inputGamma: LocalTensor, epsilon: float,
+    tiling: LayerNormGradTiling, shapeInfo: LayerNormGradShapeInfo | None = None, *,
+    sharedTmpBuffer: LocalTensor | None = None, isReuseSource: bool = False, exact_padding: bool = False,
+) -> None:  # fmt: skip
     """Compute the gradient of x, and the normalized x that LayerNormGradBeta takes.
 
     C prototypes::
@@ -124,17 +114,10 @@ def LayerNormGrad(
     call.check(H, isReuseSource, tiling.stackBufferSize, scratch=("inputDy", "inputX"), touched=touched)
     size = outputPdX.dtype.itemsize
     _check_made_for(tiling, size, isReuseSource)
-    call.remark_product()
-    if tiling.sLength * size % call.soc.block_bytes:
-        outputPdX.core.remark(
-            f"{call.api}: the manual asks S of inputVariance and inputMean to fill {call.soc.block_bytes} bytes, S is "
-            f"{tiling.sLength} of {size} bytes"
-        )
     least = smallest_grad_buffer(tiling.bLength, tiling.sLength, H, size, isReuseSource, regbase)
-    if tiling.stackBufferSize < least:
-        outputPdX.core.remark(
-            f"{call.api}: the tiling was made for {tiling.stackBufferSize} bytes, the published minimum is {least}"
-        )
+    narrow = f"the manual asks S of inputVariance and inputMean to fill 32 bytes, S is {tiling.sLength} of {size} bytes"
+    small = f"the tiling was made for {tiling.stackBufferSize} bytes, the published minimum is {least}"
+    call.remark({narrow: tiling.sLength * size % call.soc.block_bytes != 0, small: tiling.stackBufferSize < least})
     if tiling.stackBufferSize < touched <= room:  # the chunks pass the buffer that the tiling was made for
         warn_at_kernel(
             f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
@@ -165,12 +148,13 @@ def LayerNormGrad(
 def _check_made_for(tiling: LayerNormGradTiling, type_size: int, reuse: bool) -> None:
     """Refuse a tiling whose positions are those of another typeSize or isReuseSource."""
     kinds = {(2, False): "half", (4, False): "float", (4, True): "float with isReuseSource=true"}
-    made_for = []
-    for kind in kinds:
-        places = dict.fromkeys(CHUNK_BUFFERS + HALF_CHUNK_BUFFERS, 0)
-        places |= {name: index * tiling.oneCalSize for index, name in enumerate(chunk_buffers(*kind))}
-        if all(getattr(tiling, f"{name}Pos") == place for name, place in places.items()):
-            made_for.append(kind)
+    places = {name: getattr(tiling, f"{name}Pos") for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS}
+
+    def fits(kind: tuple[int, bool]) -> bool:
+        expected = {name: index * tiling.oneCalSize for index, name in enumerate(chunk_buffers(*kind))}
+        return places == dict.fromkeys(places, 0) | expected
+
+    made_for = [*filter(fits, kinds)]
     if made_for and (type_size, reuse) not in made_for:
         raise TilingError(
             f"LayerNormGrad: the tiling was made for {kinds[made_for[0]]}, by its x1TensorPos {tiling.x1TensorPos} and "
@@ -179,16 +163,10 @@ def _check_made_for(tiling: LayerNormGradTiling, type_size: int, reuse: bool) ->
 
 
 def LayerNormGradBeta(
-    outputPdGamma: LocalTensor,
-    outputPdBeta: LocalTensor,
-    resForGamma: LocalTensor,
-    inputDy: LocalTensor,
-    tiling: LayerNormGradBetaTiling,
-    *,
-    sharedTmpBuffer: LocalTensor | None = None,
-    isReuseSource: bool = False,
+    outputPdGamma: LocalTensor, outputPdBeta: LocalTensor, resForGamma: LocalTensor, inputDy: LocalTensor,
+    tiling: LayerNormGradBetaTiling, *, sharedTmpBuffer: LocalTensor | None = None, isReuseSource: bool = False,
     exact_padding: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compute the gradients of gamma and beta: sums over B and S.
 
     C prototypes::
@@ -222,7 +200,7 @@ def LayerNormGradBeta(
     operands = {name: (tensor, H if name.startswith("output") else matrix) for name, tensor in tensors.items()}
     call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
     call.check(H, isReuseSource, tiling.stackBufferSize * 4, scratch=("resForGamma", "inputDy"))
-    call.remark_product()
+    call.remark({})
     if tiling.oneCalSize < 1:
         raise TilingError(
             f"{call.api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled"

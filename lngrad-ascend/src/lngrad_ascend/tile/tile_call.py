@@ -18,7 +18,8 @@ import numpy as np
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
 from lngrad_ascend import soc as socs
-from lngrad_ascend.device.core import Core, check_place
+from lngrad_ascend.device.core import Core
+from lngrad_ascend.device.descriptors import check_place
 from lngrad_ascend.device.local_tensor import LocalTensor, pop_stack_buffer
 from lngrad_ascend.device.report import warn_at_kernel
 from lngrad_ascend.device.unified_buffer import State, TPosition
@@ -192,13 +193,13 @@ class TileCall(Generic[Tensors]):
                     self.first.core.remark(f"{self.api}: the padding of {name} is not 0, as the manual asks")
         return padding
 
-    def remark_product(self) -> None:
-        """Remark a product that only the newest page of the API lists, where older documents are chosen."""
+    def remark(self, texts: Mapping[str, bool]) -> None:
+        """Remark the texts that hold, and a product that only the newest page of the API lists, if older ones are chosen."""
         documents = socs.current().documents
-        if documents != "master" and self.soc.arch != 2201:
-            self.first.core.remark(
-                f"{self.api}: the page of CANN {documents} lists Atlas A2 and A3, {self.soc.product} is on the newest one only"
-            )
+        product = f"the page of CANN {documents} lists Atlas A2 and A3, {self.soc.product} is on the newest one only"
+        for text, holds in {**texts, product: documents != "master" and self.soc.arch != 2201}.items():
+            if holds:
+                self.first.core.remark(f"{self.api}: {text}")
 
     def run(self, compute: Callable[[Tensors], None]) -> None:
         """Run ``compute`` on the tensors; warn where shared memory changes what it gives."""

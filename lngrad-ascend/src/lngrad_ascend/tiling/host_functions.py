@@ -118,15 +118,9 @@ def smallest_grad_buffer(B: int, S: int, H: int, type_size: int, reuse: bool, re
 
 
 def GetLayerNormMaxMinTmpSize(
-    srcShape: Sequence[int],
-    typeSize: int,
-    isReuseSource: bool,
-    isComputeRstd: bool | None = None,
-    isOnlyOutput: bool = False,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
-) -> tuple[int, int]:
+    srcShape: Sequence[int], typeSize: int, isReuseSource: bool, isComputeRstd: bool | None = None,
+    isOnlyOutput: bool = False, *, soc: socs.SocLike = None, lenient: bool = False,
+) -> tuple[int, int]:  # fmt: skip
     """Return the largest and the smallest temporary buffer of LayerNorm, in bytes.
 
     C prototypes::
@@ -191,15 +185,9 @@ def _matrix_shape(words: Words, srcShape: Sequence[int], typeSize: int) -> tuple
 
 
 def GetLayerNormNDTilingInfo(
-    srcShape: Sequence[int],
-    stackBufferSize: int,
-    typeSize: int,
-    isReuseSource: bool,
-    isComputeRstd: bool | None = None,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
-) -> LayerNormTiling | LayerNormSeparateTiling:
+    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool,
+    isComputeRstd: bool | None = None, *, soc: socs.SocLike = None, lenient: bool = False,
+) -> LayerNormTiling | LayerNormSeparateTiling:  # fmt: skip
     """Return the tiling of LayerNorm for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototypes::
@@ -378,15 +366,9 @@ def GetLayerNormGradMaxMinTmpSize(
 
 
 def GetLayerNormGradNDTilingInfo(
-    srcShape: Sequence[int],
-    stackBufferSize: int,
-    typeSize: int,
-    isReuseSource: bool,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
-    quiet: bool = False,
-) -> LayerNormGradTiling:
+    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None,
+    lenient: bool = False, quiet: bool = False,
+) -> LayerNormGradTiling:  # fmt: skip
     """Return the tiling of LayerNormGrad for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototype::
@@ -475,15 +457,9 @@ def GetLayerNormGradBetaMaxMinTmpSize(
 
 
 def GetLayerNormGradBetaNDTilingInfo(
-    srcShape: Sequence[int],
-    stackBufferSize: int,
-    typeSize: int,
-    isReuseSource: bool,
-    *,
-    soc: socs.SocLike = None,
-    lenient: bool = False,
-    quiet: bool = False,
-) -> LayerNormGradBetaTiling:
+    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None,
+    lenient: bool = False, quiet: bool = False,
+) -> LayerNormGradBetaTiling:  # fmt: skip
     """Return the tiling of LayerNormGradBeta for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototype::

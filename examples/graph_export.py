@@ -15,6 +15,7 @@ import torch
 import lngrad_ascend.graph_torch  # noqa: F401 - defines torch.ops.lngrad; a loading program needs it as well
 from lngrad.core.problem import Grads
 from lngrad.testing import Case, Inputs, check_grads, make_inputs
+from lngrad_ascend import soc
 from lngrad_ascend.graph_torch import layer_norm_grad, layer_norm_grad_v3
 
 EPSILON = 1e-5
@@ -39,6 +40,7 @@ def example(rows: int, columns: int) -> tuple[Inputs, tuple[Any, ...]]:
 
 
 def main() -> int:
+    soc.use("Ascend950")  # a product of both ops' pages
     rows, columns = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)
     full, statistics = {0: rows, 2: columns}, {0: rows}
     shapes = {"dy": full, "x": full, "variance": statistics, "mean": statistics, "gamma": {0: columns}}

@@ -56,10 +56,20 @@ def test_a_wrong_word_is_refused(argument, value):
 
 
 def test_a_release_or_master_is_what_cann_is():
-    with pytest.raises(ValueError, match=r"cann: expected a release such as '8\.3', or 'master', got 'newest'"):
+    with pytest.raises(
+        ValueError, match=r"cann: expected a release such as '8\.3', from 8\.0\.RC1 on, or 'master', got 'newest'"
+    ):
         soc.use("Ascend950", cann="newest")
+    with pytest.raises(ValueError, match=r"got '7\.0'"):
+        soc.use("Ascend950", cann="7.0")
     assert soc.current().soc.name == "Ascend910B1"
-    for cann, documents in (("8.0.RC1.beta1", "8.0.RC1"), ("8.0.RC3", "8.3"), ("9.1", "8.3"), ("master", "master")):
+    for cann, documents in (
+        ("8.0.RC1.beta1", "8.0.RC1"),
+        ("8.0.RC3", "8.3"),
+        ("8.0.RC10", "8.3"),
+        ("9.1", "8.3"),
+        ("master", "master"),
+    ):
         with soc.use("Ascend950", cann=cann) as target:
             assert target.documents == documents
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import bench as command
 from lngrad.cli import bench as cli
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def bench(monkeypatch):
     """The command with these arguments, whatever else runs on the machine."""
     pytest.importorskip("torch")
     for module in (command, cli):

@@ -7,7 +7,6 @@ import json
 import sys
 import types
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def faked(clock: FakeClock, prepare: Any = interpreted) -> cuda.CudaBench:
 SMALL = Settings(("call",), (), ("float32",), ((6, 40),), rounds=1)
 
 
-def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_bench(tmp_path, monkeypatch):
     clock, records, picture = FakeClock(), tmp_path / "gpu.jsonl", tmp_path / "gpu.svg"
     bench = faked(clock)
     monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
@@ -92,7 +91,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [sorted(clock.turns[start : start + 3]) for start in (0, 3)] == [[1, cuda.REPEATS, cuda.REPEATS]] * 2
 
 
-def test_a_wrong_result_is_not_timed() -> None:
+def test_a_wrong_result_is_not_timed():
     def wrong(job: Job, t: Arguments) -> Any:
         dx, dgamma, dbeta = interpreted(job, t)()
         return lambda: (dx, dgamma, 2 * dbeta)
@@ -103,7 +102,7 @@ def test_a_wrong_result_is_not_timed() -> None:
     assert not clock.turns
 
 
-def test_a_peer_that_fails_is_said_and_passed_over() -> None:
+def test_a_peer_that_fails_is_said_and_passed_over():
     def failing(t: Arguments) -> Any:
         raise RuntimeError("feature dim too large")
 
@@ -122,7 +121,7 @@ def settings_of(scopes: str, cases: str, dtypes: str, peers: str, quick: bool) -
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Any:
+def refused(capsys):
     """Ends as the command does, with a line that has the text."""
 
     def check(text: str, *options: Any) -> None:
@@ -133,7 +132,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
     return check
 
 
-def test_the_cases_are_those_of_the_options(refused: Any) -> None:
+def test_the_cases_are_those_of_the_options(refused):
     bench = faked(FakeClock())
     settings = settings_of("call", "", "", "", False)
     jobs = bench.jobs(settings, "call")
@@ -152,7 +151,7 @@ def test_the_cases_are_those_of_the_options(refused: Any) -> None:
     assert ",".join(job.dtype for job in chosen) == every
 
 
-def test_a_scope_without_a_meaning_there_is_refused(refused: Any) -> None:
+def test_a_scope_without_a_meaning_there_is_refused(refused):
     text = "--scopes: expected some of call, forward, overhead, model, got 'kernel'"
     refused(text, "call,kernel", "", "", "torch", True)
 
@@ -164,9 +163,7 @@ def test_a_scope_without_a_meaning_there_is_refused(refused: Any) -> None:
         ("call", "liger", "plot: expected a peer that can be compared with, got liger"),
     ],
 )
-def test_what_can_not_be_drawn_is_refused_before_the_run(
-    scopes: str, peers: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_be_drawn_is_refused_before_the_run(scopes, peers, text, tmp_path, monkeypatch):
     clock = FakeClock()
     bench = faked(clock)
     monkeypatch.setattr(cuda, "CudaBench", lambda: bench)
@@ -179,12 +176,12 @@ def test_what_can_not_be_drawn_is_refused_before_the_run(
     assert not clock.turns
 
 
-def test_interpreted_kernels_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreted_kernels_are_not_timed(monkeypatch):
     monkeypatch.setattr(command, "backends", lambda: {"triton_gpu": "available"})
     assert "got TRITON_INTERPRET=1: unset it" in str(command.why_no_device())
 
 
-def test_the_timed_job_itself_is_checked() -> None:
+def test_the_timed_job_itself_is_checked():
     """What is wrong in its last rows, or in sums over all."""
     job = Job(9000, 40, "float32")
     t = cuda.tensors(job, "cpu")
@@ -205,9 +202,9 @@ def test_the_timed_job_itself_is_checked() -> None:
         cuda.errors_of(job, t, (y, mean, rstd.roll(1)), strict=True)
 
 
-def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch):
     """torch takes eager code, silently, from the ninth shape of one function."""
-    compiled: list[Any] = []
+    compiled = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(options) or function)
     monkeypatch.setattr(torch._dynamo, "reset", lambda: compiled.append("reset"))
     job = Job(3, 20, "float32")
@@ -216,7 +213,7 @@ def test_a_peer_of_many_shapes_is_compiled_for_each(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("norm", ["rms_norm", "add_rms_norm", "add_layer_norm"])
-def test_the_family(norm: str) -> None:
+def test_the_family(norm):
     clock, sentences = FakeClock(), []
     bench = cuda.CudaFamilyBench(norm, clock, "cpu", 1 << 20)
     bench.known_peers = {**bench.known_peers, "liger": replace(bench.known_peers["liger"], needs="torch")}
@@ -238,9 +235,9 @@ def test_the_family(norm: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "ours"), [("float32", 1.0), ("bfloat16", 1.0), ("float32", 1.1)])
-def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_a_model(dtype, ours, monkeypatch):
     """With torch's norms, ours, and torch's compiled; what gives another loss is not timed."""
-    events: list[Any] = []
+    events = []
     monkeypatch.setattr(torch, "compile", lambda model, **options: events.append(options) or model)
 
     def patched(model: Any) -> int:
@@ -271,7 +268,7 @@ def test_a_step_of_a_model(dtype: str, ours: float, monkeypatch: pytest.MonkeyPa
     assert events[2:] == ["model: torch's products of float16 are slow on a CPU"]
 
 
-def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch):
     right = family._ours
     monkeypatch.setattr(family, "_ours", lambda a: lambda x, w, b, r: (1.01 * right(a)(x, w, b, r)[0],))
     clock = FakeClock()
@@ -282,7 +279,7 @@ def test_a_wrong_norm_of_the_family_is_not_timed(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("has_backward", [False, True])
-def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quack(has_backward, monkeypatch):
     """As its releases have it: float32 gamma and beta, rstd before mean, and mostly no backward."""
     module = types.ModuleType("quack.rmsnorm")
 
@@ -318,7 +315,7 @@ def test_quack(has_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
-def test_without_a_device_there_is_one_clear_error() -> None:
+def test_without_a_device_there_is_one_clear_error():
     result = CliRunner().invoke(command.app, ["--device", "cuda", "--quick"])
     assert result.exit_code != 0
     assert "device: expected a CUDA device for --device cuda, got none" in " ".join(result.output.split())

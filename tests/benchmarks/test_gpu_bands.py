@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from lngrad.gpu import policy  # noqa: E402
 from peer_libraries import cuda  # noqa: E402
 
 
-def test_every_band_has_cuts_for_every_architecture() -> None:
+def test_every_band_has_cuts_for_every_architecture():
     rows = list(gpu_bands.predictions())
     for direction, dtype, N, _ in gpu_bands.BANDS:
         for sm in gpu_bands.CARDS:
@@ -46,7 +45,7 @@ def test_every_band_has_cuts_for_every_architecture() -> None:
 
 
 @pytest.mark.parametrize(("N", "dtype"), [(256, "bfloat16"), (5120, "bfloat16"), (12288, "float32")])
-def test_a_row_is_that_of_the_policy(N: int, dtype: str) -> None:
+def test_a_row_is_that_of_the_policy(N, dtype):
     """The policy makes the cut again of the band that is printed, where its blocks are merged as the policy's are."""
     for cut in gpu_bands.chosen("backward", dtype, N, gpu_bands.CARDS[90])[:5]:
         band = eval(gpu_bands.as_row("backward", N, cut), vars(policy))  # noqa: S307  # our own text
@@ -54,7 +53,7 @@ def test_a_row_is_that_of_the_policy(N: int, dtype: str) -> None:
         assert band[2:] == (cut.slabs, cut.warps, cut.most_parts, cut.stages)
 
 
-def test_what_was_measured_is_predicted_in_order() -> None:
+def test_what_was_measured_is_predicted_in_order():
     """bfloat16's backward on an H200: more bytes on their way, more speed."""
     covered = [
         gpu_bands.predict(
@@ -66,7 +65,7 @@ def test_what_was_measured_is_predicted_in_order() -> None:
     assert covered[-1] == pytest.approx(1.0)
 
 
-def test_timed_with_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_with_a_fake_clock(monkeypatch):
     seconds = itertools.cycle((1e-3, 2e-3, 3e-3))
 
     def clock(call: Any, repeats: int) -> float:
@@ -91,7 +90,7 @@ def test_timed_with_a_fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (policy.backward, policy.forward, policy._FEW_ROWS) == before
 
 
-def test_sums_are_timed_by_two_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sums_are_timed_by_two_processes(monkeypatch, capsys):
     """Here by this one, twice."""
     switches = []
 
@@ -114,9 +113,7 @@ def test_sums_are_timed_by_two_processes(monkeypatch: pytest.MonkeyPatch, capsys
     assert all(row["us"] > 0 and row["ordered us"] > 0 for row in rows)
 
 
-def test_the_session_has_time_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_session_has_time_for_all(tmp_path, monkeypatch, capsys):
     """Two commands of ten minutes; a part that fails, or takes too long, ends no other, and what it printed is kept."""
     known = gpu_session.parts(tmp_path)
     for half, most in ((1, 9.5), (2, 6.5)):
@@ -143,7 +140,7 @@ def test_the_session_has_time_for_all(
     assert output == "=== wrong\nno\n=== slow\n=== right\nyes\n=== of the second half\nlater\n"
 
 
-def test_the_session_s_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_s_commands_are_understood(tmp_path, monkeypatch):
     """Every option, scope, peer and shape of its parts, as far as there is no device; the scripts take their arguments."""
     asked = []
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lngrad.core.problem import Forward, Grads
 from lngrad.support.dtypes import numpy_dtype
-from lngrad.testing import Case, Inputs, check_forward, check_grads, make_inputs
+from lngrad.testing import Case, check_forward, check_grads, make_inputs
 from peer_libraries import onednn
 
 needs_onednn = pytest.mark.skipif(onednn.why_not() is not None, reason=str(onednn.why_not()))
@@ -20,13 +19,13 @@ needs_onednn = pytest.mark.skipif(onednn.why_not() is not None, reason=str(onedn
 CASES = (Case((67,), (7,)), Case((5, 13), (64,)), Case((200,), (768,)), Case((9,), (4096,)))
 
 
-def single(inputs: Inputs) -> tuple[Any, Any, Any]:
+def single(inputs):
     """gamma and beta in float32, and empty results of that kind."""
     gamma, beta = (np.asarray(array, np.float32) for array in (inputs.gamma, inputs.beta))
     return gamma, beta, lambda shape: np.empty(shape, np.float32)
 
 
-def or_skipped(make: Any, *arguments: Any) -> Any:
+def or_skipped(make, *arguments):
     """A run, where this processor has one."""
     try:
         return make(*arguments)
@@ -40,7 +39,7 @@ def or_skipped(make: Any, *arguments: Any) -> Any:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_backward(case: Case, dtype: str, threads: int) -> None:
+def test_backward(case, dtype, threads):
     inputs = make_inputs(case, dtype)
     gamma, _, empty = single(inputs)
     rows = inputs.x.shape[:-1]
@@ -57,7 +56,7 @@ def test_backward(case: Case, dtype: str, threads: int) -> None:
 @needs_onednn
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_forward(case: Case, dtype: str) -> None:
+def test_forward(case, dtype):
     inputs = make_inputs(case, dtype)
     gamma, beta, empty = single(inputs)
     rows = inputs.x.shape[:-1]
@@ -69,7 +68,7 @@ def test_forward(case: Case, dtype: str) -> None:
 
 
 @needs_onednn
-def test_the_implementation_has_a_name_and_the_library_a_version() -> None:
+def test_the_implementation_has_a_name_and_the_library_a_version():
     inputs = make_inputs(CASES[1], "float32")
     gamma, beta, empty = single(inputs)
     rows = inputs.x.shape[:-1]
@@ -79,14 +78,14 @@ def test_the_implementation_has_a_name_and_the_library_a_version() -> None:
 
 
 @needs_onednn
-def test_a_dtype_that_onednn_does_not_have() -> None:
+def test_a_dtype_that_onednn_does_not_have():
     x = np.zeros((4, 8))
     with pytest.raises(onednn.OneDnnError, match="dtype: expected float16, bfloat16, float32, got float64"):
         onednn.forward(x, x[0], x[0], x, x[:, 0], x[:, 0])
 
 
 @needs_onednn
-def test_it_computes_right_beside_torch_in_either_order() -> None:
+def test_it_computes_right_beside_torch_in_either_order():
     """Both bring an OpenMP runtime."""
     pytest.importorskip("torch")
     program = """
@@ -113,7 +112,7 @@ print(first(), second(), first())
         assert done.stdout.strip() == expected, done.stderr
 
 
-def test_without_the_wheel_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_wheel_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(onednn, "_path", lambda: None)
     onednn._onednn.cache_clear()
     assert onednn.why_not() == "onednn or onednn-cpu-gomp is not installed"

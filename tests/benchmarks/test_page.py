@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def line(N: int, date: str, **ratio: float) -> dict[str, Any]:
+def line(N, date, **ratio):
     return {
         "date": date, "scope": "kernel", "M": 512, "N": N, "dtype": "float32", "op": "backward", "threads": 2,
         "time_us": {"lngrad": {"median": 123.0}}, "ratio": ratio, "of_roofline": 0.5, "commit": "abc</script>",
@@ -25,7 +24,7 @@ def line(N: int, date: str, **ratio: float) -> dict[str, Any]:
 
 
 @pytest.fixture
-def text(monkeypatch: pytest.MonkeyPatch) -> str:
+def text(monkeypatch):
     """The page of two machines; the first has two cases, one of them twice."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     sys.modules.pop("benchmark_page", None)
@@ -36,7 +35,7 @@ def text(monkeypatch: pytest.MonkeyPatch) -> str:
     return str(benchmark_page.page({"here": [*first, newest], "there": [line(64, "2026-01-01", torch=4.0)]}))
 
 
-def test_it_embeds_every_record_and_loads_nothing(text: str) -> None:
+def test_it_embeds_every_record_and_loads_nothing(text):
     embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert embedded is not None
     data = json.loads(embedded[1])
@@ -45,7 +44,7 @@ def test_it_embeds_every_record_and_loads_nothing(text: str) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")
-def test_a_browser_shows_the_newest_record_and_its_history(text: str, tmp_path: Path) -> None:
+def test_a_browser_shows_the_newest_record_and_its_history(text, tmp_path):
     press = '<script>document.querySelector("tbody button").click();</script></body>'
     (tmp_path / "page.html").write_text(text.replace("</body>", press), encoding="utf-8")
     command = [

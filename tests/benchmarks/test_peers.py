@@ -11,7 +11,7 @@ from lngrad.testing import check_forward
 from peer_libraries.rows import CPU_PEERS
 
 
-def test_onnx_runtime_is_called_right() -> None:
+def test_onnx_runtime_is_called_right():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     arguments = random_arguments(Job(64, 96, "float32", "forward"))

@@ -17,7 +17,7 @@ from lngrad.bench.records import best  # noqa: E402
 from peer_libraries import plots  # noqa: E402
 
 
-def test_a_case_is_won_against_the_best_peer() -> None:
+def test_a_case_is_won_against_the_best_peer():
     assert best(LINES[0]) == ("onednn", 0.5)
     assert best(LINES[2]) == ("torch", 8.0)
     assert tables.ranges({"here": LINES}).splitlines()[2:] == [
@@ -25,13 +25,13 @@ def test_a_case_is_won_against_the_best_peer() -> None:
     ]
 
 
-def test_a_line_spans_the_machines() -> None:
+def test_a_line_spans_the_machines():
     elsewhere = [line(64, 128, "float32", torch=3.0, onednn=0.996)]
     row = tables.ranges({"here": LINES, "there": elsewhere}).splitlines()[2]
     assert row.startswith("| kernel | torch, oneDNN | 2 of 4 | 0.50× to 1.00× | 2.00× | 8.00× | 0.50× ")
 
 
-def test_the_tables_of_a_gpu_have_its_large_calls() -> None:
+def test_the_tables_of_a_gpu_have_its_large_calls():
     large = [
         line(1 << 16, 1 << 10, dtype, scope, torch=2.0, liger=1.5)
         for scope in ("call", "forward")
@@ -54,12 +54,12 @@ def test_the_tables_of_a_gpu_have_its_large_calls() -> None:
         ("Neoverse-V1, 4 logical cores", ["asimd"], "Neoverse-V1"),
     ],
 )
-def test_the_name_of_a_machine(cpu: str, sets: list[str] | None, name: str) -> None:
+def test_the_name_of_a_machine(cpu, sets, name):
     machine = {"cpu": cpu} if sets is None else {"cpu": cpu, "instruction_sets": sets}
     assert plots.machine_name({"machine": machine}) == name
 
 
-def test_the_documents_are_made_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_are_made_from_the_records(monkeypatch):
     """As `make docs` does it: the tables in the repository are those of the records."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     sys.modules.pop("generate", None)

@@ -6,9 +6,8 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import pytest
 
@@ -28,14 +27,14 @@ KINDS = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 Counts = dict[str, dict[str, int]]
 
 
-def budget() -> Counts:
+def budget():
     """[tool.lngrad.budget] of pyproject.toml: a table for each row; Python 3.10 has no tomllib."""
     text = (ROOT / "pyproject.toml").read_text("utf-8").split("[tool.lngrad.budget]")[1].split("\n[")[0]
     rows = re.findall(r"^([\w-]+) = \{(.*)\}", text, re.MULTILINE)
     return {name: {what: int(number) for what, number in re.findall(r"(\w+) = (\d+)", row)} for name, row in rows}
 
 
-def files_of(folders: tuple[str, ...]) -> Iterator[Path]:
+def files_of(folders):
     """Every file of these folders: those that git tracks or would, or all where this is no checkout."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -46,7 +45,7 @@ def files_of(folders: tuple[str, ...]) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
 
 
-def tokens_of(text: str) -> int:
+def tokens_of(text):
     """Names, operators, numbers and strings. An f-string is one of them in every Python, as it was before 3.12."""
     count = depth = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -61,12 +60,12 @@ def tokens_of(text: str) -> int:
     return count
 
 
-def lines_of(text: str) -> int:
+def lines_of(text):
     return sum(max(1, -(-len(line) // LONGEST_LINE)) for line in text.splitlines())
 
 
 @cache
-def counted() -> Counts:
+def counted():
     """What there is of each thing that the budget limits."""
     found: Counts = {}
     for row, folders in FOLDERS.items():
@@ -84,7 +83,7 @@ def counted() -> Counts:
     return {**found, "pages": {"words": words}}
 
 
-def over(limits: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]) -> str:
+def over(limits, found):
     """A line for each thing of which there is more than the budget; "" if there is none."""
     return "\n".join(
         f"{row}: {found[row][what]:,} {what}, {found[row][what] - limit:,} more than the budget of {limit:,}. "

@@ -23,7 +23,7 @@ INTERNAL = (
 PUBLIC = {"_fields", "_field_defaults", "_replace", "_asdict", "_make"}  # of named tuples
 
 
-def names_of_our_own() -> set[str]:
+def names_of_our_own():
     found = set()
     for _, path in sources():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -40,7 +40,7 @@ def names_of_our_own() -> set[str]:
     return found
 
 
-def foreign_names(text: str, ours: set[str]) -> set[str]:
+def foreign_names(text, ours):
     """Private attributes that nobody in the package defines, and internal modules."""
     found = set()
     for node in ast.walk(ast.parse(text)):

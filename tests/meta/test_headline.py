@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from statistics import geometric_mean
-from typing import Any
 
 import pytest
 
@@ -18,22 +17,22 @@ from packages import ROOT
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("*-cores.jsonl"))
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     return " ".join((ROOT / page).read_text("utf-8").split())
 
 
-def results(name: str) -> Any:
+def results(name):
     return json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
 
 
-def spans(shape: tuple[int, int]) -> tuple[str, str]:
+def spans(shape):
     """The least and the largest ratio to torch of override(), of all dtypes and machines."""
     found = [newest(read(path), "override") for path in RECORDS]
     ratios = [record["ratio"]["torch"] for cases in found for case, record in cases.items() if case[:2] == shape]
     return f"{min(ratios):.1f}", f"{max(ratios):.1f}"
 
 
-def on_the_h200(model: str) -> float:
+def on_the_h200(model):
     """An eager step with patch() over one with torch's norms."""
     steps = {
         record["norms"]: record["ms"]
@@ -43,7 +42,7 @@ def on_the_h200(model: str) -> float:
     return steps["patch"] / steps["torch"]
 
 
-def llama(column: int, own: int) -> tuple[str, str]:
+def llama(column, own):
     """By how many percent a step of the small Llama is shorter than one of another column of docs/torch.md."""
     rows = re.findall(
         r"(?m)^\| (?:float32|bfloat16) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
@@ -54,18 +53,18 @@ def llama(column: int, own: int) -> tuple[str, str]:
     return f"{min(shares):.0f}", f"{max(shares):.0f}"
 
 
-def newest_peers() -> tuple[str, str, str]:
+def newest_peers():
     """Cases in which lngrad is ahead, all cases, and the least ratio to the best peer."""
     best = [min(record["ratio"].values()) for record in results("amd-epyc-9005-newest-peers.json")]
     return str(sum(ratio >= 1 for ratio in best)), str(len(best)), f"{min(best):.2f}"
 
 
-def on_the_gpu() -> tuple[str, str]:
+def on_the_gpu():
     ahead = re.search(r"NVIDIA H200 \|.*\| (\d+) / (\d+) \|", text_of("README.md"))  # generated from the records
     return ahead.groups()
 
 
-def error_of_torch() -> tuple[str]:
+def error_of_torch():
     found = re.search(r"float32 weights \| ([\d.]+) \|", text_of("docs/precision.md"))
     return (f"{100 * float(found[1]):.0f}",)
 

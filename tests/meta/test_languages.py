@@ -17,16 +17,16 @@ FIGURE = re.compile(r"\d+(?:[.,]\d+)+×?|\d{2,}×?")  # a single digit may be a 
 LEFT_OUT = re.compile(r"<!-- (bench|corpus):begin -->.*?<!-- \1:end -->|<!--.*?-->", re.DOTALL)
 
 
-def english_of(page: Path) -> Path:
+def english_of(page):
     return page.with_name(page.name.replace(".zh-CN", ""))
 
 
-def of_any_language(link: str) -> str:
+def of_any_language(link):
     """A link without its language, and without the name of a heading, which differs."""
     return link.partition("#")[0].replace(".zh-CN", "")
 
 
-def content(text: str) -> dict[str, object]:
+def content(text):
     """What a translation leaves as it is: names in backticks, figures, links."""
     without_code = SPAN.sub("", text)
     return {
@@ -36,7 +36,7 @@ def content(text: str) -> dict[str, object]:
     }
 
 
-def sections(page: Path) -> list[dict[str, object]]:
+def sections(page):
     """Each section's level, code, tables row by row, and prose."""
     text = LEFT_OUT.sub("", page.read_text("utf-8"))
     itself = page.name.partition(".")[0]

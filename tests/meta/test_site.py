@@ -23,12 +23,12 @@ PUBLIC = (
 )  # fmt: skip
 
 
-def module_of(file: str) -> str:
+def module_of(file):
     parts = [part for part in file.split("/") if part != "__init__"]
     return ".".join(parts if file.startswith("lngrad_ascend/") else ["lngrad", *parts])
 
 
-def public_names(file: str) -> list[str]:
+def public_names(file):
     """What a module's own list of public names spells out, or else what it defines; enumerators come with their class."""
     tree = ast.parse(source_file(f"{file}.py").read_text("utf-8")).body
     lists = [
@@ -46,7 +46,7 @@ def public_names(file: str) -> list[str]:
     return [node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
 
 
-def examples(page: str) -> str:
+def examples(page):
     """What runs on a page: blocks of Python, and of shell."""
     return "\n".join(re.findall(r"^```(?:python|sh|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
 

@@ -27,11 +27,11 @@ NO_STATE = {
 }
 
 
-def last_name(node: ast.expr) -> str:
+def last_name(node):
     return ast.unparse(node).split("(")[0].rpartition(".")[2]
 
 
-def state_of(text: str) -> set[str]:
+def state_of(text):
     """The names in a module that hold what outlives a call."""
     tree = ast.parse(text)
     found = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
@@ -78,7 +78,7 @@ NO_LOCKS = {
 }
 
 
-def locks_of(tree: ast.AST) -> set[tuple[str, str, bool]]:
+def locks_of(tree):
     """(name, kind, whether it is a module's own) of what threads can wait for: attributes, variables and classes."""
     found = set()
     for node in ast.walk(tree):

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ PATHS = [str(source.parent) for source in SOURCES.values()]
 SAMPLE = ROOT / "tests" / "typing" / "sample.py"
 
 
-def mypy(program: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def mypy(program, tmp_path):
     """As a user has it: strict, without this repository's configuration."""
     (tmp_path / "mypy.ini").write_text(
         f"[mypy]\nstrict = true\nwarn_unused_ignores = true\nmypy_path = {':'.join(PATHS)}\n"

@@ -47,7 +47,7 @@ def built(tmp_path_factory):
     return folder
 
 
-def wheel_of(folder: Path, package: str = "lngrad") -> Path:
+def wheel_of(folder, package="lngrad"):
     (wheel,) = folder.glob(f"{PACKAGES[package]}-*.whl")
     return wheel
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,7 @@ WORDS = {"one", "given", "told", "said", "there", "made", "some"}
 FOLDERS = ("lngrad", "lngrad-ascend", "tests", "scripts", "benchmarks", "examples", "docs", "cases")
 
 
-def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def bindings(tree):
     """Every name that is bound, with its line: by assignment, as a parameter, in a loop, a pattern or an `as`."""
     for node in ast.walk(tree):
         match node:
@@ -26,11 +24,11 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
-def grammar_in(text: str) -> list[tuple[str, int]]:
+def grammar_in(text):
     return sorted({(name, line) for name, line in bindings(ast.parse(text)) if name in WORDS}, key=lambda pair: pair[1])
 
 
-def programs() -> Iterator[Path]:
+def programs():
     yield ROOT / "conftest.py"
     for folder in FOLDERS:
         yield from sorted((ROOT / folder).rglob("*.py"))

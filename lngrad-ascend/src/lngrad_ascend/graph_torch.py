@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 import torch
 
 from lngrad.typing import Tensor
-from lngrad_ascend.graph.layer_norm_grad import ALL, GraphOp, LayerNormGrad, LayerNormGradV3, PdOutputs
+from lngrad_ascend.graph.layer_norm_grad import ALL, GraphOp, LayerNormGrad, LayerNormGradV3, PdOutputs, check_mask
 
 __all__ = ["layer_norm_grad", "layer_norm_grad_v3"]
 
@@ -75,7 +75,7 @@ def _define(name: str, op: GraphOp, call: Callable[P, PdOutputs]) -> Callable[P,
             raise TypeError(f"{op.name}: expected {expected}, got {wrong}")
         inputs_in_order = [*tensors, *(named[name] for name in op.inputs[len(tensors) :])]
         settings: list[Any] = [named.get(attribute, DEFAULTS[attribute]) for attribute in op.attributes]
-        mask: list[bool] = list(settings[0])
+        mask = list(check_mask(settings[0]))
         results = operator(*inputs_in_order, mask, *settings[1:])
         return PdOutputs(*(result if wanted else None for result, wanted in zip(results, mask, strict=True)))
 

@@ -30,7 +30,7 @@ from lngrad.core.problem import Grads
 from lngrad.errors import MISSING, BackendUnavailable
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
-from lngrad_ascend import graph
+from lngrad_ascend import graph, soc
 
 acl: Any = import_module("lngrad_ascend.acl")  # its names are CANN's, made from tables
 aclnn: Any = import_module("lngrad_ascend.aclnn")
@@ -101,7 +101,8 @@ def _graph_backward(a: Arguments) -> Any:
         return _added_grads(a, grads.dx if a.alpha == 1 else grads.dgx, grads.dgamma, grads.dbeta)
     options: dict[str, Any] = {"output_mask": a.output_mask, "epsilon": a.eps, "pd_gamma_dtype": a.dtypes["dgamma"]}
     variance, mean = _graph_statistics(a, a.variance)
-    return graph.LayerNormGrad(a.dy, a.x, variance, mean, a.gamma, **options)
+    with soc.use("Ascend950"):  # the one product of the op's page
+        return graph.LayerNormGrad(a.dy, a.x, variance, mean, a.gamma, **options)
 
 
 def _graph_v3_backward(a: Arguments) -> Any:

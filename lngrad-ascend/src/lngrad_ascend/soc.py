@@ -21,7 +21,8 @@ Rounding = Literal["even", "device"]
 Documents = Literal["8.0.RC1", "8.3", "master"]
 
 DEFAULT = "Ascend910B1"
-_RELEASE = re.compile(r"\d+\.\d+")
+_RELEASE = re.compile(r"(?:[89]|[1-9]\d+)\.\d+")  # of earlier ones the documents are not here
+_FIRST_RELEASE = re.compile(r"8\.0\.RC1(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Target:
     @property
     def documents(self) -> Documents:
         """The documents that apply: those of the first release, the later ones, or the newest."""
-        if self.cann.startswith("8.0.RC1"):
+        if _FIRST_RELEASE.match(self.cann):
             return "8.0.RC1"
         return "master" if self.cann == "master" else "8.3"
 
@@ -166,7 +167,7 @@ class use:
 
     Raises:
         UnknownSoc: the name is not in the table; the text lists the known ones.
-        ValueError: ``cann`` is no release, or ``mode`` or ``rounding`` not one of its two words.
+        ValueError: ``cann`` is no release from 8.0.RC1 on, or ``mode`` or ``rounding`` not one of its two words.
 
     Examples:
         >>> with use("Ascend950") as target:
@@ -183,7 +184,7 @@ class use:
         if rounding not in ("even", "device"):
             raise ValueError(f"rounding: expected 'even' or 'device', got {rounding!r}")
         if cann != "master" and not _RELEASE.match(cann):
-            raise ValueError(f"cann: expected a release such as '8.3', or 'master', got {cann!r}")
+            raise ValueError(f"cann: expected a release such as '8.3', from 8.0.RC1 on, or 'master', got {cann!r}")
         self._before = _thread.target
         self._target = Target(get(name), cann, mode, rounding)
         _thread.target = self._target

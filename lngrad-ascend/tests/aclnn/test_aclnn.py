@@ -14,6 +14,7 @@ from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
 from lngrad_ascend import acl, aclnn, soc
 from lngrad_ascend.aclnn.decision import Decision
+from lngrad_ascend.faults import AscendWarning
 
 INVALID, NULLPTR = aclnn.ACLNN_ERR_PARAM_INVALID, aclnn.ACLNN_ERR_PARAM_NULLPTR
 MASKS = [(a, b, c) for a in (True, False) for b in (True, False) for c in (True, False)]
@@ -37,6 +38,14 @@ def test_the_documents_example():
         weightOptional=np.ones(2, np.float32),
     )
     assert [result.tolist() for result in call.run()] == [[[-2, -94], [-877.5, -1747.5]], [20, 62], [6, 8]]
+
+
+def test_another_format_is_read_as_nd_with_a_warning():
+    call, text = Call(), "gradOut: expected ACL_FORMAT_ND, got ACL_FORMAT_FRACTAL_NZ, which is read as ND"
+    dy, layout = call.inputs.dy, acl.aclFormat.ACL_FORMAT_FRACTAL_NZ
+    call.changed(gradOut=acl.aclCreateTensor(dy.shape, acl.ACL_FLOAT, None, 0, layout, dy.shape, dy))
+    with pytest.warns(AscendWarning, match=text):
+        call.check()
 
 
 @pytest.mark.parametrize("weighted", [True, False])

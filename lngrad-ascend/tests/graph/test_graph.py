@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,18 @@ from lngrad.errors import BackendUnavailable, DtypeError, ShapeError
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import CASES, Case, check_grads, check_same_bits, make_inputs
 from lngrad_ascend import soc
+from lngrad_ascend.faults import AscendWarning
 from lngrad_ascend.graph import LayerNormGrad, LayerNormGradV3, PdOutputs, strategy
 from lngrad_ascend.graph.layer_norm_grad import DTYPE_ROWS, dtype_name
 
 OPS = (LayerNormGrad, LayerNormGradV3)
 CASE = Case((3, 4), (5,))
+
+
+@pytest.fixture(autouse=True)
+def the_product_of_both_ops():
+    with soc.use("Ascend950"):
+        yield
 
 
 def variance_of(inputs, epsilon):
@@ -109,7 +117,7 @@ def test_the_newer_page_s_example_exactly(op, dtype):
     mean, gamma = np.zeros((2, 3, 1), np.float32), np.full(4, 4, dtype)
     statistic = np.full((2, 3, 1), 4 if op is LayerNormGrad else 0.5, np.float32)  # a variance of 4, or its rstd
     for name in ("Ascend950", "Ascend910B1"):
-        with soc.use(name):
+        with soc.use(name, cann="master"):
             got = op(dy, x, statistic, mean, gamma, **({"epsilon": 0.0} if op is LayerNormGrad else {}))
         check_same_bits(got.pd_x, np.broadcast_to(np.array([-2, -2, 2, 2], dtype), (2, 3, 4)))
         check_same_bits(got.pd_gamma, np.array([-6, 12, -18, 24], dtype))
@@ -170,11 +178,22 @@ def test_16_bit_statistics_are_taken_as_the_page_says(op, dtypes):
     check_same_bits(tuple(narrow), tuple(wide))
 
 
+PRODUCTS = {  # the SoCs of an op's page, by its documents
+    (LayerNormGrad, "8.3"): "Ascend950",
+    (LayerNormGrad, "master"): "Ascend950 Ascend910_93 Ascend910B",
+    (LayerNormGradV3, "8.3"): "Ascend950 Ascend350 Ascend910_93 Ascend910B",
+}
+
+
 @pytest.mark.parametrize("name", soc.names())
-@pytest.mark.parametrize("op", OPS, ids=repr)
-def test_both_ops_run_on_every_soc(op, name):
-    inputs = make_inputs(CASE, "bfloat16")
-    with soc.use(name):
+@pytest.mark.parametrize(("op", "cann"), PRODUCTS)
+def test_strict_takes_the_products_of_the_page_and_compat_all(op, cann, name):
+    inputs = make_inputs(CASE, "float16")
+    listed = name.startswith(tuple(PRODUCTS[op, cann].split()))
+    text = rf"{op.name}: expected a product of its page, Ascend 950.*, got {name} \("
+    with soc.use(name, cann=cann), nullcontext() if listed else pytest.raises(BackendUnavailable, match=text):
+        check_grads(Grads(*call(op, inputs)), inputs)
+    with soc.use(name, cann=cann, mode="compat"), nullcontext() if listed else pytest.warns(AscendWarning, match=text):
         check_grads(Grads(*call(op, inputs)), inputs)
 
 
@@ -188,11 +207,11 @@ def test_bfloat16_rounds_as_the_device_does_if_asked(op):
         ("Ascend950", "device", even),
         ("Ascend910B1", "even", even),
     ):
-        with soc.use(name, rounding=rounding):
+        with soc.use(name, rounding=rounding, cann="master"):
             got = call(op, inputs)
         assert got.pd_beta.astype(np.float32).tolist() == expected
         assert got_dtypes(got) == ("bfloat16",) * 3
-    with soc.use("Ascend910B1", rounding="device"):
+    with soc.use("Ascend910B1", rounding="device", cann="master"):
         assert call(op, inputs, output_mask=(False, False, True))[:2] == (None, None)
 
 
@@ -280,6 +299,23 @@ RULES = {  # changed arguments of a float16 call of (3, 4, 5) normalized over (5
         ShapeError,
         "output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta",
     ),
+    "output_mask None": ({"output_mask": None}, DtypeError, "output_mask: expected 3 booleans .*, got None"),
+    "output_mask a string": ({"output_mask": "110"}, DtypeError, "output_mask: expected 3 booleans .*, got '110'"),
+    "output_mask of strings": (
+        {"output_mask": (True, "no", True)},
+        DtypeError,
+        r"output_mask: expected 3 booleans .*, got \(True, 'no', True\)",
+    ),
+    "dims": (
+        {
+            "dy": zeros((1,) * 8 + (5,), "float16"),
+            "x": zeros((1,) * 8 + (5,), "float16"),
+            "mean": zeros((1,)),
+            "statistic": zeros((1,)),
+        },
+        ShapeError,
+        "dy: expected at most 8 dimensions, got 9",
+    ),
     "no array": ({"x": 3}, DtypeError, "x: expected an array"),
     "null": ({"gamma": None}, DtypeError, "gamma: expected an array"),
 }
@@ -304,7 +340,7 @@ def test_a_float32_x_has_float32_statistics():
 def test_compat_refuses_16_bit_statistics_as_the_code_does(op):
     inputs = make_inputs(CASE, "float16")
     narrow = {op.inputs[2]: zeros((3, 4, 1), "float16"), "mean": zeros((3, 4, 1), "float16")}
-    with soc.use(soc.DEFAULT, mode="compat"):
+    with soc.use("Ascend950", mode="compat"):
         with pytest.raises(DtypeError, match="expected float32 in compat mode, got float16"):
             call(op, inputs, **narrow)
         call(op, inputs)
@@ -315,7 +351,10 @@ def test_compat_refuses_16_bit_statistics_as_the_code_does(op):
 @pytest.mark.parametrize("op", OPS, ids=repr)
 def test_the_newest_ops_take_empty_tensors(op, shape):
     full, row, gamma = zeros(shape), zeros((*shape[:-1], 1)), zeros(shape[-1:])
-    with soc.use(soc.DEFAULT, cann="master"):
+    for target in ({"name": "Ascend910B1", "cann": "master"}, {"name": "Ascend950"}):
+        with soc.use(**target), pytest.raises(ShapeError, match=r"\w: expected dimensions of at least 1"):
+            op.infer_shape(shape, shape, row.shape, row.shape, gamma.shape)
+    with soc.use("Ascend950", cann="master"):
         got = op(full, full, row, row, gamma)
         assert op.infer_shape(shape, shape, row.shape, row.shape, gamma.shape) == tuple(array.shape for array in got)
     check_same_bits(tuple(got), (full, gamma, gamma))
@@ -353,6 +392,7 @@ def test_infer_shape_of_what_is_unknown(op, shapes, expected):
         (((-1, 5), (3, 5), (-1,), (-1,), (6,)), "gamma: expected the last dimensions"),
         (((3, 5), (-2,), (4,), (-2,), (-1,)), "expected 3 elements"),
         (((3, -3), (3, 5), (3,), (3,), (5,)), "dy: expected dimensions of at least 1, or -1"),
+        (((-1,) * 9, (-1,) * 9, (-2,), (-2,), (5,)), "dy: expected at most 8 dimensions, got 9"),
     ],
 )
 def test_infer_shape_refuses_what_is_known_to_be_wrong(shapes, text):

@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 from lngrad.core.problem import Grads
+from lngrad.errors import DtypeError
 from lngrad.testing import Case, check_grads, check_same_bits, make_inputs
+from lngrad_ascend import soc
 from lngrad_ascend.graph import LayerNormGrad, LayerNormGradV3
 
 torch = pytest.importorskip("torch")
 graph_torch = pytest.importorskip("lngrad_ascend.graph_torch")
 
 EPSILON = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def the_product_of_both_ops():
+    with soc.use("Ascend950"):
+        yield
 
 
 def arguments_of(case, dtype="float32"):
@@ -88,6 +96,8 @@ def test_the_functions_have_the_signatures_of_the_graph_ops():
         graph_torch.layer_norm_grad_v3(dy, x, rstd, mean)
     with pytest.raises(TypeError, match="got epsilon"):
         graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, epsilon=1e-5)
+    with pytest.raises(DtypeError, match=r"output_mask: expected 3 booleans .*, got None"):
+        graph_torch.layer_norm_grad_v3(dy, x, rstd, mean, gamma, output_mask=None)
     with pytest.raises(TypeError, match="got 6 arrays"):
         graph_torch.layer_norm_grad(dy, x, variance, mean, gamma, (True, True, True))
 

@@ -19,11 +19,11 @@ NORMS = ("layer_norm", "rms_norm", "add_rms_norm")
 
 
 @pytest.mark.usefixtures("threads")
-def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch):
     """It is prepared once, for all numbers of threads."""
     ran = []
 
-    def watched(chain: int, threads: int) -> None:
+    def watched(chain, threads):
         ran.append(min(threads, ctypes.c_int64.from_address(chain + 8 * THREADS).value))
 
     monkeypatch.setattr(cpu, "FLOATS", 64 * TRIAD_BLOCK)
@@ -37,7 +37,7 @@ def test_the_roofline_has_as_many_threads_as_there_are_each_time(monkeypatch: py
 
 @pytest.mark.parametrize("op", ["forward", "backward"])
 @pytest.mark.parametrize("norm", NORMS)
-def test_what_is_timed_of_ours_computes_the_norm(norm: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_timed_of_ours_computes_the_norm(norm, op, monkeypatch):
     """The plan's results, in the memory that it was given."""
     memory = []
     monkeypatch.setattr(cpu, "empty", lambda kind, output: memory.append(empty(kind, output)) or memory[-1])

@@ -5,21 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any
 
 from lngrad.bench.measure import Timing, TurnClock, interleave, rest
 
 
-def test_every_contestant_has_a_turn_in_every_round_in_its_context() -> None:
-    events: list[str] = []
+def test_every_contestant_has_a_turn_in_every_round_in_its_context():
+    events = []
 
     @contextmanager
-    def inside() -> Any:
+    def inside():
         events.append("enter")
         yield
         events.append("leave")
 
-    def clock(name: str, call: Any) -> float:
+    def clock(name, call):
         return float(call())
 
     calls = {"a": lambda: events.append("a") or 1.0, "b": lambda: events.append("b") or 2.0}
@@ -31,10 +30,10 @@ def test_every_contestant_has_a_turn_in_every_round_in_its_context() -> None:
     assert timings == {"a": Timing(15, 1.0, 1.0, 1.0), "b": Timing(15, 2.0, 2.0, 2.0)}
 
 
-def test_a_turn_runs_once_untimed_and_then_fills_its_time() -> None:
-    calls: list[float] = []
+def test_a_turn_runs_once_untimed_and_then_fills_its_time():
+    calls = []
 
-    def call() -> None:
+    def call():
         calls.append(time.perf_counter())
         time.sleep(0.001)
 
@@ -47,11 +46,11 @@ def test_a_turn_runs_once_untimed_and_then_fills_its_time() -> None:
     assert len(calls) - measured <= measured  # what one call takes is measured in the first turn alone
 
 
-def test_a_rest_ends_when_the_threads_of_this_process_do() -> None:
+def test_a_rest_ends_when_the_threads_of_this_process_do():
     """As OpenMP's threads do, which wait actively."""
     end = time.perf_counter() + 0.05
 
-    def spin() -> None:
+    def spin():
         while time.perf_counter() < end:
             pass
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
-import pytest
 from rich.console import Console
 
 from bench_records import LINES, line
@@ -18,7 +15,7 @@ from lngrad.bench.runner import Contest, record
 from lngrad.cli import bench
 
 
-def test_newest_takes_the_most_threads_and_the_last_record() -> None:
+def test_newest_takes_the_most_threads_and_the_last_record():
     later = line(64, 128, "float32", torch=5.0)
     alone = line(64, 128, "float32", mindspore=50.0)
     found = newest([*LINES, later, alone], "kernel")
@@ -26,7 +23,7 @@ def test_newest_takes_the_most_threads_and_the_last_record() -> None:
     assert newest(LINES, "kernel", 1) == {(64, 128, "float32"): LINES[3]}
 
 
-def test_what_need_not_be_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_need_not_be_timed_again(monkeypatch):
     monkeypatch.setattr(records, "commit", lambda: "abc")
     monkeypatch.setattr(records, "machine", lambda: LINES[0]["machine"])
     both = {key_of(each) for each in LINES[:3]}
@@ -39,7 +36,7 @@ def test_what_need_not_be_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not finished(LINES, ("torch",), 15)
 
 
-def test_a_record_says_what_it_was_made_with() -> None:
+def test_a_record_says_what_it_was_made_with():
     timing = Timing(3, 1e-4, 2e-4, 3e-4)
     timings = {"lngrad": timing, "torch": Timing(3, 2e-4, 4e-4, 5e-4), "roofline": Timing(3, 1e-3, 1e-3, 1e-3)}
     contest = Contest(
@@ -54,7 +51,7 @@ def test_a_record_says_what_it_was_made_with() -> None:
     assert row["threads"] >= 1
 
 
-def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch, tmp_path):
     """It is then left for the next part."""
     loads = {300: 0.5, 40: 0.01}
     planned = [("kernel", 2, Job(9, N, "float32", "backward")) for N in loads]
@@ -63,14 +60,14 @@ def test_what_was_timed_on_a_busy_machine_can_be_dropped(monkeypatch: pytest.Mon
     monkeypatch.setattr(runner, "run", lambda bench, settings, say, done: iter(timed))
     file = tmp_path / "records.jsonl"
     settings = Settings(("kernel",), ("torch",))
-    arguments: Any = (None, settings, Console(quiet=True), file, False, None)
+    arguments = (None, settings, Console(quiet=True), file, False, None)
     assert [each["N"] for each in bench.run_and_print(*arguments, only_idle=True)[0]] == [40]
     assert bench.run_and_print(*arguments, only_idle=True)[1] == 1
     assert bench.run_and_print(*arguments, only_idle=False)[1] == 0
     assert [each["N"] for each in records.read(file)] == [40, 40, 300, 40]
 
 
-def test_a_busy_machine_prints_no_ratio() -> None:
+def test_a_busy_machine_prints_no_ratio():
     """Neither to a peer nor to the roofline nor in a mean; the times stay."""
     quiet = line(9, 40, "float32", torch=2.0) | {"others": 0.01, "bandwidth": 1.0, "of_roofline": 0.5}
     busy = line(9, 300, "float32", torch=1012.92) | {"others": 0.5, "bandwidth": 1.0, "of_roofline": 2.78}

@@ -17,6 +17,7 @@ from lngrad.check.judge import Options, check_case
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.diagnosis import diagnose
 from lngrad.check.mistakes.symptoms import describe
+from lngrad.check.standards import STANDARDS
 from lngrad.core.problem import Grads
 from lngrad.errors import BackendUnavailable
 from lngrad.support.addresses import as_numpy
@@ -196,3 +197,25 @@ def test_a_result_much_worse_than_a_third_party_s_fails_the_dual_standard(make_c
     case = make_case(lead=(200,), normalized=(40,), standard="dual")
     result = check_case(case, Options(impl=impl, third="numpy_cpu", level="L0"))
     assert result.status == status, result
+
+
+NANS = """
+import numpy as np
+from lngrad import layer_norm_backward
+def nan(dy, x, mean, rstd, gamma):
+    results = layer_norm_backward(dy, x, mean, rstd, gamma, backend="numpy_cpu")
+    return [np.where(np.isinf(array), np.nan, array).astype(array.dtype) for array in results]
+"""
+
+
+@pytest.mark.parametrize("standard", STANDARDS)
+def test_nan_where_finite_inputs_overflow_fails_by_every_standard(make_case, tmp_path, standard):
+    (tmp_path / "nans.py").write_text(NANS)
+    case = make_case(
+        lead=(40,), normalized=(64,), dtype="float16", gamma_dtype="float16", ranges={"dy": (30000.0, 60000.0)},
+        output_dtypes=dict.fromkeys(("dx", "dgamma", "dbeta"), "float16"),
+    )  # fmt: skip
+    options = {"standard": standard, "third": "numpy_cpu", "explained": "not"}
+    result = check_case(case, Options(impl=f"{tmp_path / 'nans.py'}:nan", **options))
+    assert result.status == "failed", result
+    assert "got nan" in result.reason

@@ -117,6 +117,7 @@ def test_results_of_a_gated_norm_have_their_own_names():
         ("lngrad: 1\ncases: [&a {shape: [1]}, *a]", r"f\.yaml:2:9: expected plain values: no anchors"),
         ("lngrad: 1\ncases:\n  - !!python/object/apply:os.system [ls]", r"f\.yaml:3:5: expected plain values"),
         ("lngrad: 1\ncases: [{shape: [1]", r"f\.yaml:2:\d+: "),
+        (f"lngrad: 1\ncases:\n  - {'[' * 40000}", r"f\.yaml:3:\d+: expected at most 8 levels"),
         ("lngrad: 1\nlngrad: 1\ncases: []", r"expected every key once"),
         ("lngrad: 1\ncases:\n  - {shape: [2, 3], ranges: {rstd: [1]}}", r"\(low, high\) and at most"),
         (GATED.replace("dgate", "dbeta"), r"outputs: expected dx, dgamma, dgate, got 'dbeta'$"),
@@ -189,6 +190,11 @@ def test_a_manifest_s_paths_stay_in_its_folder(tmp_path, path, run):
     result = run("check", inner)
     assert result.exit_code == 1
     assert "expected a path inside the folder" in " ".join(result.output.split())
+
+
+def test_the_name_of_a_case_can_not_forge_a_line():
+    (case,) = read_own('lngrad: 1\ncases: [{shape: [3, 8], name: "evil\\e[31m\\nPASS: 99 passed"}]', "f.yaml")
+    assert case.name == "evil\\x1b[31m\\nPASS: 99 passed"
 
 
 def test_without_pyyaml_the_error_says_what_to_install(monkeypatch):

@@ -10,7 +10,7 @@ import ctypes
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or not hasattr(libm, "fe
 
 
 @contextmanager
-def rounding(direction: int) -> Iterator[None]:
+def rounding(direction):
     before = libm.fegetround()
     assert libm.fesetround(direction) == 0
     try:
@@ -38,7 +38,7 @@ def rounding(direction: int) -> Iterator[None]:
 
 
 @contextmanager
-def flushing() -> Iterator[None]:
+def flushing():
     torch = pytest.importorskip("torch")
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor can't flush subnormals")
@@ -49,7 +49,7 @@ def flushing() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def sample() -> tuple[np.ndarray, ...]:
+def sample():
     """Rows of ordinary numbers, a few dy of 2^-115, and products that are subnormal."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1024, 256), dtype=np.float32)
@@ -105,7 +105,7 @@ WAYS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
 
 
 @pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
+def threads():
     before = lngrad.get_num_threads()
     yield lngrad.set_num_threads
     lngrad.set_num_threads(before)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -395,11 +396,14 @@ def test_a_file_that_somebody_else_can_write_is_not_there(tmp_path, monkeypatch)
     assert kept(file, installed=True) == b"machine code"
 
 
-def test_saving_removes_what_is_stale(tmp_path):
-    """Files of one kernel from other sources, and what a killed process was writing; nothing of other kernels."""
-    key = "0123456789abcdef"
-    kept = [f"rows-{'a' * 8}-{key}.so", f"rows-{'a' * 8}-{key[::-1]}.o", f"rows_dx-{'b' * 8}-{key}.so", "stamps-1.json"]
-    for name in (*kept, f"rows-{'b' * 8}-{key}.so", f"rows-{'a' * 8}-{key}.so.123-4"):
+def test_saving_removes_what_was_not_used_for_long(tmp_path):
+    """Files of one kernel, and what a killed process was writing; nothing of other kernels, nor of other versions in use."""
+    key, long_ago = "0123456789abcdef", time.time() - 40 * 86400
+    kept = [f"rows-{'a' * 8}-{key}.so", f"rows-{'b' * 8}-{key}.so", f"rows_dx-{'b' * 8}-{key}.so", "stamps-1.json"]
+    old = [f"rows-{'c' * 8}-{key}.so", f"rows-{'a' * 8}-{key[::-1]}.o", f"rows-{'a' * 8}-{key}.so.123-4"]
+    for name in (*kept, *old):
         (tmp_path / name).write_bytes(b"")
-    cache.remove_stale(tmp_path / kept[0])
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    cache.mark_used(tmp_path / kept[1])
+    cache.remove_old(tmp_path / kept[0])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

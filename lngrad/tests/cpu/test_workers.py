@@ -6,9 +6,7 @@ import _thread
 import ctypes
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,14 +14,14 @@ import lngrad
 from lngrad.cpu import workers
 from lngrad.cpu.jobs import ASLEEP, Worker
 from lngrad.cpu.workers import Semaphore
-from lngrad.testing import Case, Inputs, check_same_bits, make_inputs
+from lngrad.testing import Case, check_same_bits, make_inputs
 
 
-def gradients(inputs: Inputs) -> tuple[object, ...]:
+def gradients(inputs):
     return tuple(lngrad.layer_norm_backward(*inputs.arguments))
 
 
-def _sleeping(semaphore: Semaphore) -> tuple[Callable[[], object], Callable[[], object]]:
+def _sleeping(semaphore):
     """What waits, and what posts."""
     if not semaphore.wait_function:
         return semaphore.wait, semaphore.post
@@ -32,7 +30,7 @@ def _sleeping(semaphore: Semaphore) -> tuple[Callable[[], object], Callable[[], 
         for address in (semaphore.wait_function, semaphore.post_function)
     )
 
-    def sleep() -> None:
+    def sleep():
         while wait(semaphore.address) != 0:
             pass
 
@@ -40,7 +38,7 @@ def _sleeping(semaphore: Semaphore) -> tuple[Callable[[], object], Callable[[], 
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sleeper_wakes_once_a_post(native, monkeypatch):
     if not native:
         monkeypatch.setattr(workers, "_semaphores", lambda: None)
     semaphore = Semaphore()
@@ -49,7 +47,7 @@ def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPat
     assert bool(semaphore.wait_function) == native
     (sleep, post_it), woken = _sleeping(semaphore), threading.Semaphore(0)
 
-    def live() -> None:
+    def live():
         for _ in range(2):
             sleep()
             woken.release()
@@ -65,7 +63,7 @@ def test_a_sleeper_wakes_once_a_post(native: bool, monkeypatch: pytest.MonkeyPat
     assert not sleeper.is_alive()
 
 
-def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_semaphores_is_no_error(monkeypatch):
     class Bare:
         sem_init = staticmethod(lambda *arguments: -1)
         sem_wait = sem_post = None
@@ -77,7 +75,7 @@ def test_a_library_without_semaphores_is_no_error(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("sleeps_natively", [True, False])
-def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_other_systems_share_a_call(sleeps_natively, monkeypatch):
     """Without processors' numbers workers wake where the system likes, without semaphores they sleep in Python's locks."""
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=5)
     lngrad.set_num_threads(1)
@@ -94,7 +92,7 @@ def test_workers_of_other_systems_share_a_call(sleeps_natively: bool, monkeypatc
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("allowed", [0, 1])
-def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_runs_with_the_threads_that_start(allowed, monkeypatch):
     """Under a limit on threads, as RLIMIT_NPROC is, a call has fewer; once they start again, it has them."""
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=8)
     lngrad.set_num_threads(4)
@@ -102,7 +100,7 @@ def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pyte
     pool, start = workers._Workers(), _thread.start_new_thread
     monkeypatch.setattr(workers, "_workers", pool)
 
-    def limited(*arguments: Any) -> int:
+    def limited(*arguments):
         if len(pool._all) >= allowed:
             raise RuntimeError("can't start new thread")
         return start(*arguments)
@@ -119,7 +117,7 @@ def test_a_call_runs_with_the_threads_that_start(allowed: int, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch):
     """As one does that finds no memory. threading.Thread.start() would wait for it for ever."""
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=9)
     lngrad.set_num_threads(3)
@@ -130,7 +128,7 @@ def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pyte
         check_same_bits(gradients(inputs), expected)
 
 
-def _asleep(pool: workers._Workers) -> bool:
+def _asleep(pool):
     end = time.monotonic() + 20
     while pool.memory[0] != ASLEEP and time.monotonic() < end:
         time.sleep(0.001)
@@ -138,7 +136,7 @@ def _asleep(pool: workers._Workers) -> bool:
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypatch):
     monkeypatch.setattr(workers, "_semaphores", lambda: None)
     pool = workers._Workers()
     monkeypatch.setattr(workers, "_workers", pool)
@@ -148,7 +146,7 @@ def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypa
     assert _asleep(pool)
     wake, interrupts = pool.wake, [KeyboardInterrupt()]
 
-    def interrupted(bits: int) -> None:
+    def interrupted(bits):
         if interrupts:
             raise interrupts.pop()
         wake(bits)
@@ -163,7 +161,7 @@ def test_a_worker_whose_call_was_interrupted_before_it_woke_is_not_lost(monkeypa
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_post_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_post_too_many_wakes_nobody_for_good(monkeypatch):
     pool = workers._Workers()
     monkeypatch.setattr(workers, "_workers", pool)
     lngrad.set_num_threads(2)
@@ -186,7 +184,7 @@ def test_a_post_too_many_wakes_nobody_for_good(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("when", ["late workers", "interrupted"])
-def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_left_is_finished_or_taken_back(when, monkeypatch):
     """Workers that compiled code can't wake leave the job to Python."""
     lngrad.set_num_threads(2)
     inputs = make_inputs(Case((600,), (384,)), "float32", seed=4)
@@ -197,7 +195,7 @@ def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: py
     finished = []
     finish = workers.finish
 
-    def watched(job: int, helpers: int) -> None:
+    def watched(job, helpers):
         finished.append(job)
         if when == "interrupted" and job:
             raise KeyboardInterrupt
@@ -216,11 +214,11 @@ def test_a_job_that_is_left_is_finished_or_taken_back(when: str, monkeypatch: py
     assert finished
 
 
-def test_a_second_interrupt_leaves_no_job_that_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_leaves_no_job_that_workers_run(monkeypatch):
     """All jobs of a chain are joined, also if Ctrl-C comes again while the first is."""
     joined = []
 
-    def join(job: int, slots: int, helpers: int, cancelling: bool = False) -> None:
+    def join(job, slots, helpers, cancelling=False):
         joined.append(job)
         if len(joined) == 1:
             raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lngrad.errors import FileFormatError
-from lngrad.files import writing
+from lngrad.files import formats, writing
 from lngrad.files.boundary import read_text
 from lngrad.files.formats import npy_header
 from lngrad.files.reading import read_tensors
@@ -336,6 +337,18 @@ def test_a_full_disk_names_the_file_of_one_array():
         write_tensor(Path("/dev/full"), sample((4096, 3), "float32"))
 
 
+def test_a_disk_that_is_full_while_an_archive_is_written_leaves_no_traceback(tmp_path, monkeypatch):
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    monkeypatch.setattr(writing.secrets, "token_hex", lambda _: "x")
+    (tmp_path / ".out.npz.x.tmp").symlink_to("/dev/full")
+    with pytest.raises(FileFormatError, match=r"out\.npz: can't be written: "):
+        write(tmp_path / "out.npz", {"dx": sample((1000, 1000), "float32")})
+    gc.collect()
+    assert ignored == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def write_half(path: Path, failure: BaseException | type[BaseException]) -> None:
     with new_output(path, {"dx": ((4, 3), "float32")}, replace=True) as output:
         output.append("dx", sample((2, 3), "float32", seed=1))
@@ -518,3 +531,18 @@ def test_a_small_archive_of_large_arrays_is_refused_before_memory_is_taken(tmp_p
     with pytest.raises(FileFormatError, match=r"small\.npz: 671\d+ bytes, more than --max-bytes 16777216 allows"):
         read_tensors(path, None, 1 << 24)
     assert read_tensors(path, None, 1 << 28).arrays["x"].shape == (1 << 12, 1 << 12)
+
+
+def test_what_is_unpacked_into_memory_has_a_limit_and_what_is_mapped_has_none(tmp_path, monkeypatch):
+    """Without --max-bytes; what is not wanted is not unpacked."""
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 1000)
+    large, small = sample((64, 64), "float32"), sample((2, 2), "float32")
+    np.savez(tmp_path / "stored.npz", x=large)
+    np.savez_compressed(tmp_path / "packed.npz", x=large, y=small)
+    check_same_bits(read_tensors(tmp_path / "stored.npz").arrays["x"], large)
+    check_same_bits(read_tensors(tmp_path / "packed.npz", ("y",)).arrays["y"], small)
+    with pytest.raises(
+        FileFormatError, match=r"packed\.npz: 16512 bytes to unpack .* more than 1000; --max-bytes allows"
+    ):
+        read_tensors(tmp_path / "packed.npz", ("x",))
+    check_same_bits(read_tensors(tmp_path / "packed.npz", ("x",), 1 << 20).arrays["x"], large)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +38,6 @@ from lngrad.core.problem import (  # noqa: E402
     WITH_RESIDUAL,
     Forward,
     Grads,
-    Operator,
     Problem,
     RmsForward,
     RmsGrads,
@@ -81,7 +79,7 @@ SMALL = (
 BLOCKS = (Case((5,), (320,)), Case((3,), (768,)), Case((2,), (2305,)), Case((2,), (5120,)), Case((2,), (7168,)))
 
 
-def tensor(array: Any) -> Any:
+def tensor(array):
     if array is None:
         return None
     if array.dtype.name == "bfloat16":
@@ -89,22 +87,32 @@ def tensor(array: Any) -> Any:
     return torch.from_numpy(array.copy())
 
 
-def tensors(inputs: Inputs) -> tuple[Any, ...]:
+def tensors(inputs):
     return tuple(map(tensor, inputs.arguments))
 
 
-def backward(*arguments: Any, **options: Any) -> Grads:
+def backward(*arguments, **options):
     problem, arrays = Problem.backward(*arguments, **options)
     return Grads(*execute(triton_gpu.plan(problem, 1), arrays, options.get("out")))
 
 
-def forward(x: Any, gamma: Any = None, beta: Any = None, *shape: Any) -> Forward:
+def forward(x, gamma=None, beta=None, *shape):
     problem, arrays = Problem.forward(x, gamma, beta, *shape)
     return Forward(*execute(triton_gpu.plan(problem, 1), (*arrays, 1e-5)))
 
 
+def check_y(inputs):
+    arrays = (tensor(array) for array in (inputs.x, inputs.gamma, inputs.beta))
+    check_forward(forward(*arrays, inputs.normalized_shape), inputs)
+
+
+def check_both(inputs):
+    check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
+    check_y(inputs)
+
+
 @pytest.fixture(autouse=True)
-def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_programs(monkeypatch):
     """A program costs the interpreter milliseconds: the last sum of wide rows goes to fewer of them than on a device."""
     if not kernels.INTERPRETED:
         return
@@ -121,7 +129,7 @@ REGIMES = ("slabs", "few long rows", "long rows")
 
 
 @pytest.fixture
-def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
+def regime(request, monkeypatch):
     """Rows of 130 to 256 columns are cut as rows of many thousand are: in slabs, or in chunks of 64 columns."""
     name, slabs = request.param, request.param == "slabs"
     band = Band(512, 256, 2, 4, 4, 2) if slabs else Band(64, 64, 1, 4, 4, 2)
@@ -138,7 +146,7 @@ def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 @pytest.fixture(params=["at once", "with partial sums"])
-def launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def launches(request, monkeypatch):
     """A backward of few rows in one launch, and as many rows have it, in two."""
     if request.param == "with partial sums":
         monkeypatch.setattr(triton_policy, "_FEW_ROWS", 0)
@@ -148,7 +156,7 @@ in_one_launch_and_two = pytest.mark.usefixtures("launches")
 in_every_regime = pytest.mark.parametrize("regime", REGIMES, indirect=True)
 
 
-def test_the_interpreter_is_on() -> None:
+def test_the_interpreter_is_on():
     assert kernels.INTERPRETED
     assert type(kernels.backward_tiles).__name__ == "InterpretedFunction"
 
@@ -156,27 +164,24 @@ def test_the_interpreter_is_on() -> None:
 @in_one_launch_and_two
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", SMALL, ids=str)
-def test_backward(case: Case, dtype: str) -> None:
+def test_backward(case, dtype):
     inputs = make_inputs(case, dtype)
     check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", SMALL, ids=str)
-def test_forward(case: Case, dtype: str) -> None:
-    inputs = make_inputs(case, dtype)
-    got = forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta), inputs.normalized_shape)
-    check_forward(got, inputs)
+def test_forward(case, dtype):
+    check_y(make_inputs(case, dtype))
 
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", BLOCKS, ids=str)
-def test_several_blocks(case: Case, dtype: str) -> None:
+def test_several_blocks(case, dtype):
     assert triton_policy.backward(*case.lead, *case.normalized, dtype).pieces > 1
     inputs = make_inputs(case, dtype)
-    check_grads(backward(*tensors(inputs)), inputs)
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_both(inputs)
 
 
 # Every dtype on one case, and every case on one dtype.
@@ -186,11 +191,9 @@ LONG_ROWS += [(Case((2, 7), (200,)), "bfloat16"), (Case((3,), (255,), gamma=Fals
 
 @in_every_regime
 @pytest.mark.parametrize(("case", "dtype"), LONG_ROWS, ids=str)
-def test_long_rows(regime: type, case: Case, dtype: str) -> None:
+def test_long_rows(regime, case, dtype):
     inputs = make_inputs(case, dtype)
-    check_grads(backward(*tensors(inputs), normalized_shape=inputs.normalized_shape), inputs)
-    got = forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta), inputs.normalized_shape)
-    check_forward(got, inputs)
+    check_both(inputs)
 
 
 # As the policy has them: in slabs, and by columns.
@@ -198,22 +201,21 @@ WIDE = (Case((2,), (10245,)), Case((2,), (16400,)))
 
 
 @pytest.mark.parametrize("case", WIDE, ids=str)
-def test_wide(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide(case, monkeypatch):
     monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (2, 2048, 4, 2)})
     inputs = make_inputs(case, "bfloat16")
-    check_grads(backward(*tensors(inputs)), inputs)
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_both(inputs)
 
 
-def test_forward_with_a_large_offset() -> None:
+def test_forward_with_a_large_offset():
     inputs = make_inputs(Case((6,), (700,), offset=1000.0, spread=1.0), "float32")
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_y(inputs)
 
 
 @in_every_regime
-def test_forward_of_long_rows_with_a_large_offset(regime: type) -> None:
+def test_forward_of_long_rows_with_a_large_offset(regime):
     inputs = make_inputs(Case((6,), (200,), offset=1000.0, spread=1.0), "float32")
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_y(inputs)
 
 
 MASKS = [(dx, dgamma, dbeta) for dx in (True, False) for dgamma in (True, False) for dbeta in (True, False)]
@@ -221,19 +223,19 @@ MASKS = [(dx, dgamma, dbeta) for dx in (True, False) for dgamma in (True, False)
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("mask", MASKS, ids=str)
-def test_masks(mask: tuple[bool, bool, bool]) -> None:
+def test_masks(mask):
     inputs = make_inputs(Case((19,), (37,)), "float32")
     check_grads(backward(*tensors(inputs), output_mask=mask), inputs, output_mask=mask)
 
 
 @in_every_regime
 @pytest.mark.parametrize("mask", [mask for mask in MASKS if sum(mask) != 2], ids=str)
-def test_masks_of_long_rows(regime: type, mask: tuple[bool, bool, bool]) -> None:
+def test_masks_of_long_rows(regime, mask):
     inputs = make_inputs(Case((5,), (200,)), "float32")
     check_grads(backward(*tensors(inputs), output_mask=mask), inputs, output_mask=mask)
 
 
-def mixed(dtype: str, columns: int) -> None:
+def mixed(dtype, columns):
     inputs = make_inputs(Case((9,), (columns,), gamma_dtype="float32", statistics_dtype=dtype), dtype)
     got = backward(*tensors(inputs))
     check_grads(got, inputs)
@@ -242,36 +244,35 @@ def mixed(dtype: str, columns: int) -> None:
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_mixed(dtype: str) -> None:
+def test_mixed(dtype):
     mixed(dtype, 33)
 
 
 @in_every_regime
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_mixed_in_long_rows(regime: type, dtype: str) -> None:
+def test_mixed_in_long_rows(regime, dtype):
     mixed(dtype, 200)
 
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("x", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("columns", [33, 300])
-def test_gamma_in_float64_has_the_call_computed_in_it(x: str, columns: int) -> None:
+def test_gamma_in_float64_has_the_call_computed_in_it(x, columns):
     inputs = make_inputs(Case((9,), (columns,), gamma_dtype="float64"), x)
     got = backward(*tensors(inputs))
     check_grads(got, inputs)
     assert [grad.dtype for grad in got] == [getattr(torch, x), torch.float64, torch.float64]
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_y(inputs)
 
 
 @in_every_regime
-def test_gamma_in_float64_in_long_rows(regime: type) -> None:
+def test_gamma_in_float64_in_long_rows(regime):
     inputs = make_inputs(Case((9,), (200,), gamma_dtype="float64"), "bfloat16")
-    check_grads(backward(*tensors(inputs)), inputs)
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_both(inputs)
 
 
 @in_one_launch_and_two
-def test_one_column_gives_exact_zeros() -> None:
+def test_one_column_gives_exact_zeros():
     inputs = make_inputs(Case((77,), (1,)), "float32")
     x = tensor(inputs.x)
     got = backward(tensor(inputs.dy), x, x.clone(), tensor(inputs.rstd), tensor(inputs.gamma))
@@ -279,7 +280,7 @@ def test_one_column_gives_exact_zeros() -> None:
     check_same_bits(got.dgamma.abs(), torch.zeros(1))
 
 
-def test_nothing() -> None:
+def test_nothing():
     x = torch.empty(0, 5)
     got = backward(x, x, torch.empty(0), torch.empty(0), torch.ones(5))
     check_same_bits(got.dgamma, torch.zeros(5))
@@ -290,7 +291,7 @@ def test_nothing() -> None:
 
 
 @in_one_launch_and_two
-def test_nan_stays_in_its_row() -> None:
+def test_nan_stays_in_its_row():
     inputs = make_inputs(Case((9,), (20,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
     before = backward(dy, x, mean, rstd, gamma).dx
@@ -307,7 +308,7 @@ def test_nan_stays_in_its_row() -> None:
 # --- The family -----------------------------------------------------------------------------------------------------
 
 
-def family(inputs: Inputs, directions: str = "forward backward", place: Any = tensor, **outs: Any) -> list[Any]:
+def family(inputs, directions="forward backward", place=tensor, **outs):
     """Forward and backward of the inputs' norm, which its switches say, from tensors that `place` makes of arrays."""
     norm, results = inputs.normalization, []
     for direction in directions.split():
@@ -351,9 +352,7 @@ def test_a_float32_stream_beside_16_bits(case, centred):
     ],
     ids=str,
 )
-def test_what_kernels_lack_is_refused_when_a_call_is_planned(
-    operator: Operator, normalization: Normalization, text: str
-) -> None:
+def test_what_kernels_lack_is_refused_when_a_call_is_planned(operator, normalization, text):
     """So nothing has been allocated; a call that names no backend gets the same error on a GPU."""
     tensors, rows = torch.ones(6, 8), torch.ones(6, 1)
     of_role = {Role.TENSOR: tensors, Role.STATISTIC: rows, Role.PARAMETER: torch.ones(8)}
@@ -375,7 +374,7 @@ FAMILY = [
 
 @in_one_launch_and_two
 @pytest.mark.parametrize(("case", "dtype"), FAMILY, ids=str)
-def test_norms(norm: dict[str, Any], case: Case, dtype: str) -> None:
+def test_norms(norm, case, dtype):
     inputs = make_inputs(case, dtype, **norm)
     forward, grads = family(inputs)
     check_forward(forward, inputs)
@@ -383,7 +382,7 @@ def test_norms(norm: dict[str, Any], case: Case, dtype: str) -> None:
 
 
 @in_every_regime
-def test_norms_in_long_rows(norm: dict[str, Any], regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norms_in_long_rows(norm, regime, monkeypatch):
     """Right, and a row has the same bits whether its chunks went to one program or to many."""
     inputs = make_inputs(Case((3,), (130,)), "bfloat16", **norm)
     whole = family(inputs)
@@ -399,11 +398,11 @@ def test_norms_in_long_rows(norm: dict[str, Any], regime: type, monkeypatch: pyt
 
 @in_every_regime
 @pytest.mark.parametrize("how", ["", "two levels"])
-def test_norms_in_place_and_with_strides(regime: type, how: str) -> None:
+def test_norms_in_place_and_with_strides(regime, how):
     """The total may replace x or the residual, y the other one, and dx any tensor that goes in."""
     inputs = make_inputs(Case((2, 2), (130,)), "float32", normalization=norms.RMS._replace(offset=1.0), residual=True)
 
-    def place(array: Any) -> Any:
+    def place(array):
         return tensor(array) if not how or array is None or array.ndim == 1 else strided(tensor(array), how)
 
     expected, grads = family(inputs)
@@ -418,14 +417,14 @@ def test_norms_in_place_and_with_strides(regime: type, how: str) -> None:
 @in_one_launch_and_two
 @pytest.mark.parametrize("mask", [(True, False), (False, True), (False, False)], ids=str)
 @pytest.mark.parametrize("columns", [37, 200])
-def test_masks_of_rms_norm(columns: int, mask: tuple[bool, bool]) -> None:
+def test_masks_of_rms_norm(columns, mask):
     inputs = make_inputs(Case((19,), (columns,)), "float32", normalization=norms.RMS)
     (grads,) = family(inputs, "backward", mask=mask)
     check_grads(grads, inputs, output_mask=mask)
 
 
 @pytest.mark.parametrize("wrong", ["centred", "offset", "dtotal", "residual", "alpha"])
-def test_a_forgotten_switch_is_rejected(wrong: str) -> None:
+def test_a_forgotten_switch_is_rejected(wrong):
     right = make_inputs(Case((9,), (40,)), "bfloat16", normalization=Normalization(False, 1.0, 1.3), residual=True)
     changed = {
         "centred": {"normalization": right.normalization._replace(centred=True)},
@@ -444,7 +443,7 @@ def test_a_forgotten_switch_is_rejected(wrong: str) -> None:
             check_grads(RmsGrads(parts["dx"], parts["dgamma"]), right)
 
 
-def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_of_torch_on_another_device(norm, monkeypatch):
     """What torch.ops.lngrad.norm runs for CUDA tensors, on the CPU."""
     operators = pytest.importorskip("lngrad.torch.operators")
     calls = operators.calls
@@ -469,14 +468,14 @@ def test_operators_of_torch_on_another_device(norm: dict[str, Any], monkeypatch:
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("columns", [13, 300])
-def test_bits_are_the_same_every_run(columns: int) -> None:
+def test_bits_are_the_same_every_run(columns):
     inputs = make_inputs(Case((37,), (columns,)), "float32")
     check_same_bits(tuple(backward(*tensors(inputs))), tuple(backward(*tensors(inputs))))
 
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("columns", [13, 300])
-def test_a_row_does_not_know_its_batch(columns: int) -> None:
+def test_a_row_does_not_know_its_batch(columns):
     inputs = make_inputs(Case((71,), (columns,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
     rows = slice(50, 53)
@@ -486,7 +485,7 @@ def test_a_row_does_not_know_its_batch(columns: int) -> None:
 
 
 @in_every_regime
-def test_a_long_row_does_not_know_its_batch(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_row_does_not_know_its_batch(regime, monkeypatch):
     """And not whether it was alone, so that its chunks went to many programs, or one of many."""
     inputs = make_inputs(Case((9,), (200,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
@@ -502,7 +501,7 @@ def test_a_long_row_does_not_know_its_batch(regime: type, monkeypatch: pytest.Mo
 # --- Strides and outputs --------------------------------------------------------------------------------------------
 
 
-def strided(array: Any, how: str) -> Any:
+def strided(array, how):
     """The same values with other strides."""
     if how in ("rows apart", "off by one"):
         wide = torch.zeros(*array.shape[:-1], array.shape[-1] + 3, dtype=array.dtype, device=array.device)
@@ -513,7 +512,7 @@ def strided(array: Any, how: str) -> Any:
     return array.transpose(0, -1).contiguous().transpose(0, -1)  # columns apart
 
 
-def check_layout(how: str, columns: int) -> None:
+def check_layout(how, columns):
     inputs = make_inputs(Case((2, 3), (columns,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
     out = Grads(strided(torch.zeros_like(x), how), None, None)
@@ -529,25 +528,25 @@ def check_layout(how: str, columns: int) -> None:
 
 @in_one_launch_and_two
 @pytest.mark.parametrize("how", LAYOUTS)
-def test_strides(how: str) -> None:
+def test_strides(how):
     check_layout(how, 24)
 
 
 @pytest.mark.slow
 @in_every_regime
 @pytest.mark.parametrize("how", LAYOUTS)
-def test_strides_of_long_rows(regime: type, how: str) -> None:
+def test_strides_of_long_rows(regime, how):
     check_layout(how, 200)
 
 
-def test_three_levels_are_copied() -> None:
+def test_three_levels_are_copied():
     inputs = make_inputs(Case((2, 3, 4), (8,)), "float32")
     dy, x, mean, rstd, gamma = tensors(inputs)
     permuted = x.permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3)
     check_same_bits(tuple(backward(dy, permuted, mean, rstd, gamma)), tuple(backward(dy, x, mean, rstd, gamma)))
 
 
-def check_in_place(columns: int, lead: tuple[int, ...] = (5,), how: str = "") -> None:
+def check_in_place(columns, lead=(5,), how=""):
     inputs = make_inputs(Case(lead, (columns,)), "bfloat16")
     expected = backward(*tensors(inputs))
     for place in range(2):  # dx in place of dy, and of x
@@ -563,30 +562,30 @@ def check_in_place(columns: int, lead: tuple[int, ...] = (5,), how: str = "") ->
 
 
 @in_one_launch_and_two
-def test_in_place() -> None:
+def test_in_place():
     check_in_place(24)
 
 
 @in_every_regime
-def test_long_rows_in_place(regime: type) -> None:
+def test_long_rows_in_place(regime):
     check_in_place(200)
 
 
 @in_every_regime
 @pytest.mark.parametrize("how", ["rows apart", "two levels"])
-def test_long_rows_with_strides_in_place(regime: type, how: str) -> None:
+def test_long_rows_with_strides_in_place(regime, how):
     """Pairs write to a contiguous tensor first, whose strides are others."""
     check_in_place(200, (2, 3), how)
 
 
 @in_every_regime
-def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_sums_begin_on_16_bytes(regime, monkeypatch):
     """Or a second kernel would be compiled for those of dbeta, which follow those of dgamma."""
     monkeypatch.setattr(triton_policy, "_FEW_ROWS", 0)
-    seen: list[int] = []
+    seen = []
     pieces = triton_run._pieces
 
-    def spied(*arguments: Any) -> Any:
+    def spied(*arguments):
         cut = pieces(*arguments)
         seen.extend(piece.data_ptr() % 16 for piece in cut)
         return cut
@@ -604,13 +603,13 @@ def test_partial_sums_begin_on_16_bytes(regime: type, monkeypatch: pytest.Monkey
 FAR = 1 << 30  # elements between rows: the third begins 2^31 elements behind the first
 
 
-def check_far(lead: tuple[int, ...], steps: tuple[int, ...], columns: int) -> None:
+def check_far(lead, steps, columns):
     """Rows in one buffer of 4 GiB and more, of which the system maps the few pages that are touched."""
     inputs = make_inputs(Case(lead, (columns,)), "bfloat16")
     dy, x, mean, rstd, gamma = tensors(inputs)
     buffer = torch.empty(sum((size - 1) * step for size, step in zip(lead, steps, strict=True)) + 2048, dtype=x.dtype)
 
-    def far(like: Any, number: int) -> Any:
+    def far(like, number):
         view = buffer.as_strided(like.shape, (*steps, 1), number * 512)
         return view.copy_(like)
 
@@ -629,43 +628,42 @@ LEADS = [((3,), (FAR,)), ((2, 2), (2 * FAR, 512 * 8))]
 
 @in_one_launch_and_two
 @pytest.mark.parametrize(("lead", "steps"), LEADS, ids=["one level", "two levels"])
-def test_offsets_beyond_two_to_the_31(lead: tuple[int, ...], steps: tuple[int, ...]) -> None:
+def test_offsets_beyond_two_to_the_31(lead, steps):
     check_far(lead, steps, 24)
 
 
 @in_every_regime
 @pytest.mark.parametrize(("lead", "steps"), LEADS, ids=["one level", "two levels"])
-def test_offsets_of_long_rows(regime: type, lead: tuple[int, ...], steps: tuple[int, ...]) -> None:
+def test_offsets_of_long_rows(regime, lead, steps):
     check_far(lead, steps, 200)
 
 
 @pytest.mark.slow  # half a minute in the interpreter; test_wide has rows by columns too
-def test_262144_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_262144_columns(monkeypatch):
     assert isinstance(triton_policy.backward(2, 262144, "bfloat16"), Columns)
     # Fewer programs for the interpreter, in the kernel and in the last sum.
     monkeypatch.setattr(triton_policy, "_COLUMNS", {4: (2, 16384, 4, 2)})
     monkeypatch.setattr(triton_policy, "finalize_shape", lambda N, dtype: triton_policy.Finalize(8, 16384, 4))
     inputs = make_inputs(Case((2,), (262144,)), "bfloat16")
-    check_grads(backward(*tensors(inputs)), inputs)
-    check_forward(forward(tensor(inputs.x), tensor(inputs.gamma), tensor(inputs.beta)), inputs)
+    check_both(inputs)
 
 
 # --- The door -------------------------------------------------------------------------------------------------------
 
 
-def test_cpu_arrays_are_not_served_by_name() -> None:
+def test_cpu_arrays_are_not_served_by_name():
     x = torch.zeros(2, 3)
     with pytest.raises(BackendUnavailable, match=r"triton_gpu serves \('cuda',\), got arrays on cpu"):
         lngrad.layer_norm(x, backend="triton_gpu")
 
 
-def test_numpy_is_not_served() -> None:
+def test_numpy_is_not_served():
     problem, _ = Problem.forward(make_inputs(Case((2,), (3,)), "float32").x, None, None)
     with pytest.raises(BackendUnavailable, match="takes torch tensors, got numpy arrays"):
         triton_gpu.plan(problem, 1)
 
 
-def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_tensors_need_the_interpreter(monkeypatch):
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     problem, _ = Problem.forward(torch.zeros(2, 3), None, None)
     with pytest.raises(BackendUnavailable, match="only under TRITON_INTERPRET=1"):
@@ -675,7 +673,7 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> No
 # --- Golden bits ----------------------------------------------------------------------------------------------------
 
 
-def exact_case(M: int, N: int, dtype: str) -> tuple[tuple[Any, ...], Grads, Forward]:
+def exact_case(M, N, dtype):
     """Arguments (dy, x, mean, rstd, gamma, beta) of whose results only the last rounding is one, and the results.
 
     N is a power of two, and everything a small multiple of a power of two: no order of sums and no fused product changes a bit,
@@ -697,7 +695,7 @@ def exact_case(M: int, N: int, dtype: str) -> tuple[tuple[Any, ...], Grads, Forw
     )
 
 
-def check_exact(M: int, N: int, dtype: str, device: str) -> None:
+def check_exact(M, N, dtype, device):
     arrays, grads, results = exact_case(M, N, dtype)
     dy, x, mean, rstd, gamma, beta = (tensor(array).to(device) for array in arrays)
     problem, arrays = Problem.forward(x, gamma, beta)
@@ -710,12 +708,12 @@ def check_exact(M: int, N: int, dtype: str, device: str) -> None:
 @in_one_launch_and_two
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("M", "N"), [(70, 64), (5, 1024), (3, 8192)])
-def test_exact_numbers_have_one_rounding(M: int, N: int, dtype: str) -> None:
+def test_exact_numbers_have_one_rounding(M, N, dtype):
     check_exact(M, N, dtype, "cpu")
 
 
 @pytest.mark.parametrize("name", Grads._fields)
-def test_a_number_off_by_one_bit_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_off_by_one_bit_is_rejected(name, monkeypatch):
     right = backward
     off = {name: lambda grad: torch.nextafter(grad, grad + 1)}
     monkeypatch.setitem(
@@ -728,14 +726,14 @@ def test_a_number_off_by_one_bit_is_rejected(name: str, monkeypatch: pytest.Monk
 
 
 @in_every_regime
-def test_exact_numbers_of_long_rows_have_one_rounding(regime: type) -> None:
+def test_exact_numbers_of_long_rows_have_one_rounding(regime):
     check_exact(9, 256, "bfloat16", "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("M", "N"), [(1, 64), (300, 64), (300, 1024), (200, 8192), (200, 16384), (60, 32768)])
-def test_exact_numbers_have_one_rounding_on_a_device(M: int, N: int, dtype: str) -> None:
+def test_exact_numbers_have_one_rounding_on_a_device(M, N, dtype):
     check_exact(M, N, dtype, "cuda")
 
 
@@ -759,13 +757,13 @@ ORDERED = {
 
 
 @pytest.fixture
-def ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+def ordered(monkeypatch):
     """The interpreter with the switch on, and the last sum as it is cut on a device."""
     monkeypatch.setattr(kernels, "_ORDERED", tl.constexpr(True))
     monkeypatch.setattr(triton_policy, "finalize_shape", FINALIZE_SHAPE)
 
 
-def ordered_bits(name: str, how: str = "", device: str = "cpu") -> dict[str, str]:
+def ordered_bits(name, how="", device="cpu"):
     """Hashes of a forward's and a backward's results, which are right; `how` says how rows lie, as strided() takes it."""
     call = ORDERED[name]
     arrays = call.inputs()
@@ -773,7 +771,7 @@ def ordered_bits(name: str, how: str = "", device: str = "cpu") -> dict[str, str
         arrays["mean"] = np.zeros_like(arrays["mean"])
     inputs = Inputs(**arrays, normalized=1, normalization=call.normalization)
 
-    def place(array: Any) -> Any:
+    def place(array):
         placed = None if array is None else tensor(array).to(device)
         return strided(placed, how) if how and array is not None and array.ndim == 2 else placed
 
@@ -784,19 +782,19 @@ def ordered_bits(name: str, how: str = "", device: str = "cpu") -> dict[str, str
     return hashes(GoldenCase(name, "everywhere", (1,), lambda: {key: as_array(part) for key, part in arrays.items()}))
 
 
-def as_array(result: Any) -> Any:
+def as_array(result):
     if result is None or result.dtype is not torch.bfloat16:
         return result if result is None else result.numpy()
     return result.contiguous().view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
 
 
-def test_the_file_has_these_calls_and_no_others() -> None:
+def test_the_file_has_these_calls_and_no_others():
     assert list(json.loads(GOLDEN.read_text())) == list(ORDERED)
 
 
 @pytest.mark.usefixtures("ordered")
 @pytest.mark.parametrize("name", ORDERED)
-def test_golden_bits_of_ordered_sums(name: str) -> None:
+def test_golden_bits_of_ordered_sums(name):
     """Hashes of "everywhere": no alignment, compiler or model of GPU decides them."""
     assert ordered_bits(name) == json.loads(GOLDEN.read_text())[name]
 
@@ -804,13 +802,13 @@ def test_golden_bits_of_ordered_sums(name: str) -> None:
 @pytest.mark.usefixtures("ordered")
 @pytest.mark.parametrize("how", ["rows apart", "off by one", "columns apart"])
 @pytest.mark.parametrize("name", [name for name in ORDERED if "(5,300)" in name])
-def test_golden_bits_wherever_rows_lie(name: str, how: str) -> None:
+def test_golden_bits_wherever_rows_lie(name, how):
     assert ordered_bits(name, how) == json.loads(GOLDEN.read_text())[name]
 
 
 @pytest.mark.usefixtures("ordered")
 @pytest.mark.parametrize("wrong", ["off", "rows", "columns", "products"])
-def test_another_order_has_other_bits(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_order_has_other_bits(wrong, monkeypatch):
     """Without the switch, or where one kind of sum, or the products, are as they are without it."""
     plainly = {
         "rows": (
@@ -834,7 +832,7 @@ def test_another_order_has_other_bits(wrong: str, monkeypatch: pytest.MonkeyPatc
 )
 @pytest.mark.parametrize("how", ["", "off by one"])
 @pytest.mark.parametrize("name", ORDERED)
-def test_a_device_has_the_golden_bits(name: str, how: str) -> None:
+def test_a_device_has_the_golden_bits(name, how):
     assert ordered_bits(name, how, "cuda") == json.loads(GOLDEN.read_text())[name]
 
 
@@ -848,18 +846,18 @@ LOOPS = [
 ]  # fmt: skip
 
 
-def on_cuda(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+def on_cuda(arrays):
     return tuple(None if array is None else array.cuda() for array in arrays)
 
 
-def on_the_host(results: Any) -> tuple[Any, ...]:
+def on_the_host(results):
     return tuple(None if result is None else result.cpu() for result in results)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", [*SMALL, *BLOCKS, *WIDE, *LOOPS], ids=str)
-def test_on_a_device(case: Case, dtype: str) -> None:
+def test_on_a_device(case, dtype):
     assert not kernels.INTERPRETED
     inputs = make_inputs(case, dtype)
     dy, x, mean, rstd, gamma = (None if t is None else t.cuda() for t in tensors(inputs))
@@ -874,7 +872,7 @@ def test_on_a_device(case: Case, dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", [*SMALL, *LOOPS], ids=str)
-def test_norms_on_a_device(norm: dict[str, Any], case: Case, dtype: str) -> None:
+def test_norms_on_a_device(norm, case, dtype):
     inputs = make_inputs(case, dtype, **norm)
     arrays_there = {name: tensor(array).cuda() for name, array in vars(inputs).items() if isinstance(array, np.ndarray)}
     on_device = replace(inputs, **arrays_there)
@@ -886,7 +884,7 @@ def test_norms_on_a_device(norm: dict[str, Any], case: Case, dtype: str) -> None
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [64, 5120, 12288, 20000])
-def test_a_row_does_not_know_its_batch_on_a_device(columns: int) -> None:
+def test_a_row_does_not_know_its_batch_on_a_device(columns):
     inputs = make_inputs(Case((300,), (columns,)), "bfloat16")
     dy, x, mean, rstd, gamma = (t.cuda() for t in tensors(inputs))
     rows = slice(100, 103)
@@ -900,7 +898,7 @@ def test_a_row_does_not_know_its_batch_on_a_device(columns: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mask", [mask for mask in MASKS if any(mask)], ids=str)
 @pytest.mark.parametrize("case", [Case((5000,), (64,)), Case((2500,), (5120,)), Case((600,), (12288,))], ids=str)
-def test_masks_on_a_device(case: Case, mask: tuple[bool, bool, bool]) -> None:
+def test_masks_on_a_device(case, mask):
     inputs = make_inputs(case, "bfloat16")
     got = lngrad.layer_norm_backward(*on_cuda(tensors(inputs)), output_mask=mask)
     check_grads(Grads(*on_the_host(got)), inputs, output_mask=mask)
@@ -909,7 +907,7 @@ def test_masks_on_a_device(case: Case, mask: tuple[bool, bool, bool]) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", ["rows apart", "off by one", "two levels"])
 @pytest.mark.parametrize("columns", [64, 1000, 5120, 12288, 20000])
-def test_views_on_a_device(columns: int, how: str) -> None:
+def test_views_on_a_device(columns, how):
     """Not the bits of contiguous rows: what the compiler knows of strides and pointers may change the order of a sum."""
     inputs = make_inputs(Case((20, 30), (columns,)), "bfloat16")
     dy, x, mean, rstd, gamma = on_cuda(tensors(inputs))
@@ -925,7 +923,7 @@ def test_views_on_a_device(columns: int, how: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("columns", [64, 5120, 12288, 20000])
-def test_mixed_on_a_device(columns: int, dtype: str) -> None:
+def test_mixed_on_a_device(columns, dtype):
     inputs = make_inputs(Case((600,), (columns,), gamma_dtype="float32", statistics_dtype=dtype), dtype)
     got = Grads(*on_the_host(lngrad.layer_norm_backward(*on_cuda(tensors(inputs)))))
     check_grads(got, inputs)
@@ -934,7 +932,7 @@ def test_mixed_on_a_device(columns: int, dtype: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1024, 131072])
-def test_more_than_two_to_the_31_elements_on_a_device(columns: int) -> None:
+def test_more_than_two_to_the_31_elements_on_a_device(columns):
     from lngrad.bench.cases import Job
     from peer_libraries import cuda
 

@@ -14,8 +14,6 @@ pytest.importorskip("triton", minversion="3.9")
 torch = pytest.importorskip("torch")
 
 from lngrad.core import calls  # noqa: E402
-from lngrad.core.arrays import Output  # noqa: E402
-from lngrad.core.plan import Plan  # noqa: E402
 from lngrad.core.problem import FORWARD, Problem  # noqa: E402
 from lngrad.errors import ShapeError  # noqa: E402
 from lngrad.gpu import kernels  # noqa: E402
@@ -33,13 +31,13 @@ KERNELS = (
 class FakeKernel:
     """Counts how it was launched, by itself and by what it compiled."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel):
         self.arg_names = kernel.arg_names
         self.bound: list[Any] = []
         self.direct: list[Any] = []
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(*arguments: Any, **constants: Any) -> Any:
+    def __getitem__(self, grid):
+        def run(*arguments, **constants):
             self.bound.append((grid, arguments, constants))
             return FakeCompiled(self.direct)
 
@@ -47,15 +45,15 @@ class FakeKernel:
 
 
 class FakeCompiled:
-    def __init__(self, launches: list[Any]) -> None:
+    def __init__(self, launches):
         self.launches = launches
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+    def __getitem__(self, grid):
         return lambda *arguments: self.launches.append((grid, arguments))
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+def kernel(monkeypatch):
     """In the place of forward_tiles, as on a device: not interpreted, and nothing compiled yet."""
     fake = FakeKernel(kernels.forward_tiles)
     monkeypatch.setattr(kernels, "forward_tiles", fake)
@@ -64,7 +62,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     return fake
 
 
-def run(x: Any, gamma: Any, monkeypatch: pytest.MonkeyPatch, eps: float = 1e-5) -> Plan:
+def run(x, gamma, monkeypatch, eps=1e-5):
     """A forward of tensors on the CPU as if they were on a device."""
     problem, arrays = Problem.forward(x, gamma, None)
     plan = triton_gpu.plan(problem, 1)
@@ -75,7 +73,7 @@ def run(x: Any, gamma: Any, monkeypatch: pytest.MonkeyPatch, eps: float = 1e-5) 
     return plan
 
 
-def test_a_second_launch_binds_nothing(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_launch_binds_nothing(kernel, monkeypatch):
     """M and eps are not compiled in; addresses go in the place of tensors."""
     gamma = torch.zeros(64)
     for M, eps in ((30, 1e-5), (60, 1e-5), (1, 0.0), (160, 1.0)):
@@ -102,7 +100,7 @@ def test_a_second_launch_binds_nothing(kernel: FakeKernel, monkeypatch: pytest.M
     assert (named["M"], named["N"], named["x_inner"], named["eps"], named["ROWS"]) == (160, 64, 64, 1.0, 32)
 
 
-def test_what_triton_specializes_on_compiles_again(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_triton_specializes_on_compiles_again(kernel, monkeypatch):
     x, long = torch.zeros(8, 64), torch.zeros(8 * 64 + 1)
     calls = [
         (x, None),
@@ -122,7 +120,7 @@ def test_what_triton_specializes_on_compiles_again(kernel: FakeKernel, monkeypat
     assert len(kernel.bound) == len(calls) + 1
 
 
-def test_on_rocm_triton_chooses_what_it_compiled(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_rocm_triton_chooses_what_it_compiled(kernel, monkeypatch):
     """There it depends on the size of a tensor's storage too, which is not in our key."""
     monkeypatch.setattr(torch.version, "hip", "6.4")
     for _ in range(3):
@@ -131,7 +129,7 @@ def test_on_rocm_triton_chooses_what_it_compiled(kernel: FakeKernel, monkeypatch
     assert not kernel.direct
 
 
-def test_a_kernel_with_an_unknown_argument_is_refused(kernel: FakeKernel) -> None:
+def test_a_kernel_with_an_unknown_argument_is_refused(kernel):
     kernel.arg_names = (*kernel.arg_names, "UNKNOWN")
     with pytest.raises(KeyError, match="UNKNOWN"):
         triton_gpu.plan(Problem.forward(torch.zeros(8, 64), None, None)[0], 1)
@@ -142,25 +140,25 @@ class Waited(Exception):
 
 
 @pytest.mark.parametrize("columns", [24, 200])
-def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside: list[bool] = []
+def test_launches_lie_inside_the_device_and_nothing_waits(columns, monkeypatch):
+    inside = []
 
     class Guard:
-        def __enter__(self) -> None:
+        def __enter__(self):
             inside.append(True)
 
-        def __exit__(self, *_: object) -> None:
+        def __exit__(self, *_):
             inside.pop()
 
     class Spy(FakeKernel):
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def __getitem__(self, grid):
             launches.append(inside == [True])
             return super().__getitem__(grid)
 
-    def waits(*_: object, **__: object) -> None:
+    def waits(*_, **__):
         raise Waited
 
-    launches: list[bool] = []
+    launches = []
     for name in KERNELS:
         monkeypatch.setattr(kernels, name, Spy(getattr(kernels, name)))
     monkeypatch.setattr(triton_run, "on_device", lambda tensor: Guard())
@@ -186,7 +184,7 @@ def test_launches_lie_inside_the_device_and_nothing_waits(columns: int, monkeypa
         assert all(launches)
 
 
-def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_comes_again_is_looked_up(kernel, monkeypatch):
     """Of a GPU's tensors too: checked for memory and overlap, and run on the arrays themselves."""
     x, gamma = torch.randn(40, 64), torch.randn(64)
     problem, arrays = Problem.forward(x, gamma, None)
@@ -195,9 +193,9 @@ def test_a_call_that_comes_again_is_looked_up(kernel: FakeKernel, monkeypatch: p
         FORWARD, arrays, None, None, FORWARD.everything, None, calls.Switches(0.0, 1.0, False, True)
     )
     monkeypatch.setattr(kernels, "INTERPRETED", False)
-    devices: list[str] = []
+    devices = []
 
-    def empty(kind: str, output: Output, device: str) -> Any:
+    def empty(kind, output, device):
         devices.append(device)
         return torch.empty(output.shape)
 
@@ -268,7 +266,7 @@ for M, N in ((8, 64), (200, 64), (8, 20000)):
 
 
 @pytest.mark.parametrize("architecture", [90, *(pytest.param(other, marks=pytest.mark.slow) for other in (80, 100))])
-def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architecture: int) -> None:
+def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architecture):
     """Their parameters are what pack takes them for: by another Triton's, a warning would say so."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "error::UserWarning:lngrad", "-c", PACKED, str(architecture)]
@@ -284,7 +282,7 @@ def test_kernels_as_triton_compiles_them_are_launched_by_compiled_code(architect
 
 
 @pytest.fixture
-def arguments() -> tuple[Any, ...]:
+def arguments():
     """dy, x, mean, rstd and gamma on the device."""
     from lngrad.testing import Case, make_inputs
 
@@ -293,13 +291,13 @@ def arguments() -> tuple[Any, ...]:
     return tuple(torch.from_numpy(a).cuda() for a in inputs.arguments)
 
 
-def on_the_host(results: Any) -> tuple[Any, ...]:
+def on_the_host(results):
     return tuple(result.cpu() for result in results)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [768, 12288, 20000])
-def test_graph_capture(columns: int) -> None:
+def test_graph_capture(columns):
     import lngrad
     from lngrad.testing import check_same_bits
 
@@ -319,7 +317,7 @@ def test_graph_capture(columns: int) -> None:
 
 
 @pytest.mark.gpu
-def test_two_streams(arguments: tuple[Any, ...]) -> None:
+def test_two_streams(arguments):
     import lngrad
     from lngrad.testing import check_same_bits
 
@@ -337,7 +335,7 @@ def test_two_streams(arguments: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.gpu
-def test_a_second_device(arguments: tuple[Any, ...]) -> None:
+def test_a_second_device(arguments):
     import lngrad
     from lngrad.testing import check_same_bits
 
@@ -351,13 +349,13 @@ def test_a_second_device(arguments: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.gpu
-def test_under_compile(arguments: tuple[Any, ...]) -> None:
+def test_under_compile(arguments):
     from lngrad.testing import check_same_bits
     from lngrad.torch import layer_norm
 
     _, x, _, _, gamma = arguments
 
-    def gradients(function: Any) -> tuple[Any, ...]:
+    def gradients(function):
         leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, gamma, gamma)]
         result = function(leaves[0], (768,), leaves[1], leaves[2])
         (result * arguments[0]).sum().backward()
@@ -368,7 +366,7 @@ def test_under_compile(arguments: tuple[Any, ...]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_nothing_waits_for_the_device(arguments: tuple[Any, ...]) -> None:
+def test_nothing_waits_for_the_device(arguments):
     import lngrad
 
     lngrad.layer_norm_backward(*arguments)

@@ -17,7 +17,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64"]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("N", [*WIDTHS, *LONG])
-def test_blocks_cover_a_row_and_the_last_alone_is_ragged(N: int, dtype: str) -> None:
+def test_blocks_cover_a_row_and_the_last_alone_is_ragged(N, dtype):
     """The kernels mask the last block alone, so all others must be full."""
     for tiles in (policy.forward(1000, N, dtype), policy.backward(1000, N, dtype)):
         if not isinstance(tiles, Tiles):
@@ -36,13 +36,13 @@ def test_blocks_cover_a_row_and_the_last_alone_is_ragged(N: int, dtype: str) -> 
 @pytest.mark.parametrize(
     ("N", "eighths"), [(5120, 5), (6144, 6), (7168, 7), (8192, 8), (2304, 5), (3072, 6), (1536, 6)]
 )
-def test_rows_between_powers_of_two_take_their_share(N: int, eighths: int) -> None:
+def test_rows_between_powers_of_two_take_their_share(N, eighths):
     tiles = policy.backward(4096, N, "bfloat16")
     assert isinstance(tiles, Tiles)
     assert tiles.block * tiles.pieces * 8 == eighths * (1 << (N - 1).bit_length())
 
 
-def test_regimes() -> None:
+def test_regimes():
     assert isinstance(policy.backward(100, 16384, "float32"), Tiles)
     assert isinstance(policy.backward(100, 16385, "float32"), Columns)
     assert isinstance(policy.backward(100, 4097, "float64"), Columns)
@@ -55,7 +55,7 @@ def test_regimes() -> None:
 
 
 @pytest.mark.parametrize("N", [64, 5120, 16384, 131072])
-def test_what_orders_the_sums_of_a_row_does_not_depend_on_the_batch(N: int) -> None:
+def test_what_orders_the_sums_of_a_row_does_not_depend_on_the_batch(N):
     for choose in (policy.forward, policy.backward):
         cuts = [choose(M, N, "bfloat16") for M in (1, 100, 10**4, 10**7)]
         orders = {
@@ -64,7 +64,7 @@ def test_what_orders_the_sums_of_a_row_does_not_depend_on_the_batch(N: int) -> N
         assert len(orders) == 1
 
 
-def test_few_rows_take_one_launch() -> None:
+def test_few_rows_take_one_launch():
     """And their dx the blocks that more rows have."""
     for N in (64, 768, 5120, 8192):
         few, many = policy.backward(128, N, "bfloat16"), policy.backward(129, N, "bfloat16")
@@ -75,7 +75,7 @@ def test_few_rows_take_one_launch() -> None:
     assert not isinstance(policy.backward(128, 8193, "bfloat16"), AtOnce)  # two programs a row write where both read
 
 
-def test_no_device_is_asked() -> None:
+def test_no_device_is_asked():
     """Two models of GPU add in the same order: no function here takes anything of a device."""
     for function in (policy.forward, policy.backward, policy.parts_for, policy.finalize_shape):
         assert set(inspect.signature(function).parameters) <= {"regime", "M", "N", "dtype"}
@@ -84,7 +84,7 @@ def test_no_device_is_asked() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("N", [64, 768, 4096, 8192, 16384])
 @pytest.mark.parametrize("M", [1, 7, 512, 4096, 2**16, 2**20, 2**26])
-def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
+def test_partial_sums_are_few(M, N, dtype):
     tiles = policy.backward(M, N, dtype)
     if not isinstance(tiles, Tiles):
         return
@@ -98,7 +98,7 @@ def test_partial_sums_are_few(M: int, N: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_programs_share_the_multiprocessors_evenly(dtype: str) -> None:
+def test_programs_share_the_multiprocessors_evenly(dtype):
     """Where there are rows enough, each has as many programs as the others, and they fit beside one another."""
     for N in (64, 256, 768, 1024, 2048, 4096, 5120, 8192, 12288, 16384):
         tiles = policy.backward(2**15, N, dtype)
@@ -109,7 +109,7 @@ def test_programs_share_the_multiprocessors_evenly(dtype: str) -> None:
             assert parts // 132 * tiles.warps <= 64
 
 
-def test_stages_come_down_to_what_fits() -> None:
+def test_stages_come_down_to_what_fits():
     """Two tiles on their way take their own size, three take twice that."""
     three = policy.backward(2**16, 8192, "bfloat16")
     assert isinstance(three, Tiles)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ print(json.dumps(measure(job)))
     ("norm", "columns", "architecture"),
     [("layer_norm", 2048, 80), ("layer_norm", 2048, 90), ("layer_norm", 2048, 100), ("add_rms_norm", 4096, 90)],
 )
-def test_compiles_without_a_device(norm: str, columns: int, architecture: int, tmp_path: Path) -> None:
+def test_compiles_without_a_device(norm, columns, architecture, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
     program = PROGRAM.format(
@@ -54,7 +53,7 @@ def test_compiles_without_a_device(norm: str, columns: int, architecture: int, t
     assert line["vector_bits"] >= 64  # a warp reads 256 bytes at a time
 
 
-def test_ordered_sums_leave_the_compiler_no_choice(tmp_path: Path) -> None:
+def test_ordered_sums_leave_the_compiler_no_choice(tmp_path):
     """With the switch every operation rounds once, to nearest; and Triton's cache tells both ways apart."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "LNGRAD_GPU_ORDERED": "1"}
@@ -77,11 +76,11 @@ def test_ordered_sums_leave_the_compiler_no_choice(tmp_path: Path) -> None:
     assert arithmetic == {"rn.f32", "rn.f64"}
 
 
-def lines() -> list[dict[str, Any]]:
+def lines():
     return [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_is_complete():
     """Every norm, kernel, width, dtype and architecture, with the launch policy as it is now."""
     expected = {
         (
@@ -99,11 +98,11 @@ def test_the_table_is_complete() -> None:
     assert {tuple(line.get(key) for key in keys) for line in lines()} == expected
 
 
-def test_no_default_spills() -> None:
+def test_no_default_spills():
     assert [line for line in lines() if line["spill_bytes"]] == []
 
 
-def test_registers_leave_room_for_the_programs_that_run_at_once() -> None:
+def test_registers_leave_room_for_the_programs_that_run_at_once():
     """64 Ki registers a multiprocessor: all of a backward's programs, half of them in float64; one forward of a long row.
 
     Three of four are enough where a third tensor is read, dtotal: as many bytes are on their way.
@@ -118,7 +117,7 @@ def test_registers_leave_room_for_the_programs_that_run_at_once() -> None:
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "add_layer_norm"])  # without a mean the fixed part is too large a share
-def test_a_row_between_powers_of_two_costs_its_share(norm: str) -> None:
+def test_a_row_between_powers_of_two_costs_its_share(norm):
     """5120 columns are five of the eight eighths of 8192; the loop has a fixed part beside."""
     for dtype in ("bfloat16", "float16", "float32"):
         for sm in (80, 90, 100):

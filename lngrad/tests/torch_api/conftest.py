@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 
 @cache
-def built() -> Path | str:
+def built():
     """The library of native code, built now if no earlier run has, which takes a minute; or why it can't be."""
     from lngrad.torch.native import building
 
@@ -28,7 +27,7 @@ def pytest_collection_finish(session):
 
 
 @pytest.fixture(scope="session")
-def library() -> Path:
+def library():
     """The library of native code."""
     pytest.importorskip("torch")
     path = built()

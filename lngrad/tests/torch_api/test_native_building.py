@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache" / "lngrad"
 
 
-def compiler(tmp_path: Path, monkeypatch, text: str) -> None:
+def compiler(tmp_path, monkeypatch, text):
     program = tmp_path / "compiler"
     program.write_text(text)
     program.chmod(0o755)
@@ -245,14 +244,14 @@ def test_the_compiler_ends_with_the_process_that_asked_for_it(tmp_path, monkeypa
     wait_until(lambda: not is_running(int(busy.read_text())))
 
 
-def wait_until(done: Callable[[], object]) -> None:
+def wait_until(done):
     deadline = time.monotonic() + 120
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def is_running(process: int) -> bool:
+def is_running(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -11,7 +11,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -139,7 +138,7 @@ def test_a_kernel_of_another_triton_is_launched_by_python(device, monkeypatch, c
     kernel, arrays = device.kernels["forward_tiles"], tensors()
     warmup = kernel.warmup
 
-    def other(*arguments: Any, **options: Any) -> Any:
+    def other(*arguments, **options):
         compiled = warmup(*arguments, **options)
         change(compiled)
         return compiled
@@ -163,11 +162,11 @@ def test_a_word_in_anothers_place_is_noticed(device, monkeypatch, swapped):
         expected = lngrad_torch.operators.layer_norm(arrays[0], [72], *arrays[1:], 1e-5)
     pack = triton_run.pack
 
-    def wrong(plan: Any) -> Any:
+    def wrong(plan):
         (launch,) = plan.steps.launches
         places = [launch.kernel.arg_names.index(name) for name in swapped]
 
-        def pick(values: Any) -> Any:
+        def pick(values):
             picked = list(launch.pick(values))
             picked[places[0]], picked[places[1]] = (picked[place] for place in reversed(places))
             return picked

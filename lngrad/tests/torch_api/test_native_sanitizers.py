@@ -144,7 +144,7 @@ MISTAKES = [
 ]
 
 
-def run(folder: Path, sanitizer: str, mistake: tuple[str, str, str] | None, rounds: int) -> tuple[str, list[str]]:
+def run(folder, sanitizer, mistake, rounds):
     """What the program printed, and the reports that have a frame of the library."""
     sources, library = folder / "sources", folder / f"{native.MODULE}.so"
     shutil.copytree(native.SOURCES, sources)

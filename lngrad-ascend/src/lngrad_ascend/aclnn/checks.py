@@ -71,11 +71,6 @@ def of_tensors(rule: Callable[[AclnnCall, str, TensorFacts], Wrong]) -> Callable
     return check_of
 
 
-def in_compat(call: AclnnCall) -> bool:
-    """Whether the published code's own rules hold."""
-    return not call.strict
-
-
 def dtypes_of_product(target: Target) -> tuple[aclDataType, ...]:
     """The floating-point dtypes that a product's vector unit knows."""
     return FLOATS if target.soc.bf16 else FLOATS[:2]

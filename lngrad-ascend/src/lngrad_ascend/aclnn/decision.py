@@ -154,9 +154,7 @@ class Decision:
         if not all(map(ALLOCATED, blocks)):
             raise freed(self.operator.name)
         if self.call is None:
-            for (
-                argument
-            ) in self.arguments:  # no rows: sums over nothing are 0; no columns: a row's mean is 0, its rstd NaN
+            for argument in self.arguments:  # no rows: sums are 0; no columns: a row's mean is 0, its rstd NaN
                 if argument.facts is not None:
                     arrays[argument.name][...] = math.nan if argument.core_name == "out.rstd" else 0
             return

@@ -197,13 +197,18 @@ def _backward_dtypes(target: Target) -> tuple[aclDataType, ...]:
     """The published code has one list for all SoCs, the documents have one per product."""
     if target.mode == "compat":
         return FLOATS
-    if target.documents == "8.0.RC1":  # gives bfloat16 to Atlas A2 alone
-        return FLOATS if target.soc.product.startswith("Atlas A2") else FLOATS[:2]
     return checks.dtypes_of_product(target)
 
 
+def _backward_without(target: Target) -> bool:
+    """Whether the page does not list the product. That of 8.3 was written before Ascend 950 and 350: the newest page holds."""
+    older, newer = ("Atlas inference", "Atlas training", "Atlas A2"), ("Atlas A3", "Ascend 950", "Atlas 350")
+    return not target.soc.product.startswith(older if target.documents == "8.0.RC1" else older + newer)
+
+
 def _tied(call: AclnnCall) -> bool:
-    """The document of 8.0.RC1 lists dtypes, and ties none but the weight's to another."""
+    """The document of 8.0.RC1 ties no dtype to another. Its gradOut has input's and its weight input's or FLOAT all the same:
+    the published code asks for these in every release."""
     return call.strict and call.target.documents != "8.0.RC1"
 
 
@@ -246,10 +251,13 @@ def _sum_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
     return count != wanted and f"the {wanted} elements of normalizedShape, got {count}: {facts.shape}"
 
 
-@of_tensors
-def _weight_shape(call: AclnnCall, name: str, facts: TensorFacts) -> Wrong:
-    """The weight has the shape of input's last dimensions. In compat only the code's tiling looks."""
-    return facts.shape != call.trailing and f"the last dimensions of input, {call.trailing}, got {facts.shape}"
+def _weight_shape(call: AclnnCall) -> None:
+    """The weight, or the ones in its place, has the shape of input's last dimensions. In compat only the code's tiling looks,
+    which it reaches with something to compute."""
+    if call.norm != call.trailing and any(call.mask) and 0 not in call.x.shape:
+        ones = "" if call.present("weightOptional") else ", of the ones in place of a null pointer"
+        text = f"weightOptional: expected the last dimensions of input, {call.trailing}, got {call.norm}{ones}"
+        raise invalid_argument(text)
 
 
 LAYER_NORM_BACKWARD = AclnnOperator(
@@ -261,6 +269,7 @@ LAYER_NORM_BACKWARD = AclnnOperator(
     dtypes=_backward_dtypes,
     half_away=True,
     checks=(
+        checks.strictly(checks.product_without(_backward_without)),
         checks.required("gradOut", "input", "normalizedShape", "mean", "rstd", "outputMask"),
         checks.usable,
         checks.mask_fits,
@@ -279,12 +288,12 @@ LAYER_NORM_BACKWARD = AclnnOperator(
         _compared_shape,
         *(check(name) for name in _PARAMETERS for check in (checks.most_dims, checks.parameter_shape)),
         checks.same_shape("gradOut", "input"),
-        checks.when(checks.in_compat, checks.same_shape("rstd", "mean")),
+        checks.same_shape("rstd", "mean"),
         checks.one_per_row("mean", "rstd"),
         checks.same_shape("gradInputOut", "input"),
         checks.own_places("gradInputOut"),
         *(check(name) for name in _SUMS for check in (_sum_shape, checks.own_places)),
-        checks.tiling(_weight_shape("weightOptional")),
+        checks.tiling(_weight_shape),
     ),
 )
 LAYER_NORMALIZATION_GRAD = norm_row(
@@ -319,7 +328,7 @@ def aclnnLayerNormBackwardGetWorkspaceSize(
     Args:
         gradOut, input: [A1, …, Ai, R1, …, Rj], the same dtype, 1 to 8 dimensions, any strides.
         normalizedShape: [R1, …, Rj].
-        mean, rstd: One element per row, used as they are.
+        mean, rstd: One element per row, the same shape, used as they are.
         weightOptional: [R1, …, Rj] in input's dtype or FLOAT; None for 1.
         biasOptional: Checked as weightOptional is, and never read.
         outputMask: Three booleans: which outputs are wanted. The others may be None and are never touched.

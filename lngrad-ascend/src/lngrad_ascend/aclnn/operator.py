@@ -5,6 +5,7 @@ The parameters come from the C prototype; docs/architecture.md says how to add a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -13,14 +14,15 @@ from typing import Any, Literal, NamedTuple
 from lngrad.core.problem import LAYER_NORM, ROLES, Normalization, Operator, Role
 from lngrad.support.bounded_cache import cached_property
 from lngrad.typing import Array, Shape
-from lngrad_ascend.acl.enums import aclDataType
+from lngrad_ascend.acl.enums import aclDataType, aclFormat
 from lngrad_ascend.acl.interface import Handle
 from lngrad_ascend.acl.tensor import TensorFacts, aclTensor
 from lngrad_ascend.acl.values import aclBoolArray, aclIntArray
+from lngrad_ascend.faults import AscendWarning
 from lngrad_ascend.prototypes import FUNCTIONS, Kind, Parameter
 from lngrad_ascend.soc import Target
 
-FLOAT = aclDataType.ACL_FLOAT
+FLOAT, ND = aclDataType.ACL_FLOAT, aclFormat.ACL_FORMAT_ND
 FLOATS = (aclDataType.ACL_FLOAT, aclDataType.ACL_FLOAT16, aclDataType.ACL_BF16)
 
 
@@ -206,6 +208,9 @@ def _reader(kind: type[Handle], attribute: str) -> Callable[[str, object], objec
 
     def read(name: str, handle: object) -> object:
         if isinstance(handle, kind) and handle.alive:
+            if isinstance(handle, aclTensor) and handle.format is not ND:
+                text = f"{name}: expected ACL_FORMAT_ND, got {handle.format.name}, which is read as ND"
+                warnings.warn(text, AscendWarning, stacklevel=1)  # Python gives it once
             return facts_of(handle)
         if handle is None:
             return None

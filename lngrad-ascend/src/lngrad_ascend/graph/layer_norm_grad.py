@@ -6,13 +6,14 @@ Both compute, with xhat = (x - mean)·rstd and means over the dimensions of gamm
 LayerNormGrad has rstd = 1/sqrt(variance + epsilon). Its older page says 1/(variance + epsilon): that is a typo, as
 the header's comment, the kernel, the newer page and the tile API of the same name all take the root.
 
-On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend 950; here both
-run with every SoC of ``lngrad_ascend.soc``.
+On a device LayerNormGrad is registered for Ascend 950, LayerNormGradV3 for Atlas A2, A3 and Ascend 950. Strict takes the
+products that an op's page lists; compat takes every SoC of ``lngrad_ascend.soc``, with a warning.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +27,9 @@ from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import AnyArray, Array, Mask, Shape, Tensor
 from lngrad_ascend import soc as socs
+from lngrad_ascend.aclnn.checks import MAX_DIMS
 from lngrad_ascend.device.numerics import round_half_away, rounds_half_away
+from lngrad_ascend.faults import AscendWarning
 
 UNKNOWN = -1  # a dimension
 UNKNOWN_RANK = (-2,)
@@ -41,23 +44,42 @@ DTYPE_ROWS = (
     ("float16", "float16", "float16"),
     ("bfloat16", "bfloat16", "bfloat16"),
 )
-_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
+BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
 DtypeLike: TypeAlias = object  # a dtype of NumPy, or one that prints its name: torch's; or the name
 
 
-def _differ(shape: Shape, other: Shape) -> bool:
+def differ(shape: Shape, other: Shape) -> bool:
+    """Whether two shapes differ in what is known of them."""
     sizes = zip(shape, other, strict=False)
     return len(shape) != len(other) or any(UNKNOWN not in pair and pair[0] != pair[1] for pair in sizes)
 
 
-def check_mask(output_mask: Sequence[bool]) -> Mask:
-    """Return output_mask as three booleans. Raises ShapeError if they are not three."""
-    mask = tuple(map(bool, output_mask))
-    if len(mask) != 3:
-        raise ShapeError(f"output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta, got {len(mask)}")
-    return mask
+def check_dims(name: str, shape: Shape, least: int = 1) -> None:
+    """Raise ShapeError for more than 8 dimensions, or a known one below `least`."""
+    if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
+        raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+    if len(shape) > MAX_DIMS:
+        raise ShapeError(f"{name}: expected at most {MAX_DIMS} dimensions, got {len(shape)}: {shape}")
+
+
+def check_number(name: str, inputs: Sequence[str], arguments: Sequence[object]) -> None:
+    """Raise TypeError unless there is an argument for each input of an op."""
+    if len(arguments) != len(inputs):
+        raise TypeError(f"{name}: expected {len(inputs)}, for {', '.join(inputs)}, got {len(arguments)}")
+
+
+def check_mask(output_mask: object) -> Mask:
+    """Return output_mask as three booleans. Raises ShapeError if they are not three, DtypeError if they are no booleans."""
+    rule = "output_mask: expected 3 booleans for pd_x, pd_gamma, pd_beta"
+    if isinstance(output_mask, str) or not isinstance(output_mask, (Sequence, np.ndarray)):
+        raise DtypeError(f"{rule}, got {output_mask!r}")
+    if len(output_mask) != 3:
+        raise ShapeError(f"{rule}, got {len(output_mask)}")
+    if not all(isinstance(flag, (int, np.bool_)) for flag in output_mask):
+        raise DtypeError(f"{rule}, got {output_mask!r}")
+    return tuple(map(bool, output_mask))
 
 
 def dtype_name(dtype: DtypeLike) -> str:
@@ -89,17 +111,21 @@ class GraphOp:
         name: Of the op.
         inputs: Names of its tensors, in order.
         attributes: Names of what else it takes, in the order of the torch op.
+        products: Beginnings of the names of the products that its page lists.
+        newest_products: Those that the newest page lists besides.
     """
 
     name: str
     inputs: tuple[str, ...]
     attributes: tuple[str, ...]
+    products: tuple[str, ...]
+    newest_products: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"{__name__}.{self.name}"
 
     def infer_shape(self, *shapes: Sequence[int], output_mask: Sequence[bool] = ALL) -> PdOutputs:
-        """Shapes of the outputs, before there is data: dy's, and gamma's twice. The newest ops take empty inputs.
+        """Shapes of the outputs, before there is data: dy's, and gamma's twice. The newest ops take empty inputs on Ascend 950.
 
         Args:
             shapes: Of dy, x, variance or rstd, mean, gamma. A dimension of -1 is unknown, (-2,) is an unknown rank.
@@ -108,15 +134,15 @@ class GraphOp:
         Raises:
             ShapeError: What is known breaks a rule.
         """
-        self._check_number(shapes)
-        takes_empty = socs.current().documents == "master"
+        check_number(self.name, self.inputs, shapes)
+        target = socs.current()
+        takes_empty = target.documents == "master" and target.soc.regbase  # whose tiling alone has a template for them
         dy, x, statistic, mean, gamma = sizes = [tuple(shape) for shape in shapes]
         for name, shape in zip(self.inputs, sizes, strict=True):
             least = 1 if name in ("dy", "x") and not takes_empty else 0
-            if shape != UNKNOWN_RANK and any(size < least and size != UNKNOWN for size in shape):
-                raise ShapeError(f"{name}: expected dimensions of at least 1, or -1 for an unknown one, got {shape}")
+            check_dims(name, shape, least)
         for name, shape, other_name, other in (("x", x, "dy", dy), ("mean", mean, self.inputs[2], statistic)):
-            if UNKNOWN_RANK not in (shape, other) and _differ(shape, other):
+            if UNKNOWN_RANK not in (shape, other) and differ(shape, other):
                 raise ShapeError(f"{name}: expected the shape of {other_name}, {other}, got {shape}")
         if UNKNOWN_RANK in (dy, gamma):
             return _masked((dy, gamma, gamma), output_mask)
@@ -125,7 +151,7 @@ class GraphOp:
         if len(gamma) > len(dy):
             raise ShapeError(f"gamma: expected at most the {len(dy)} dimensions of dy {dy}, got {len(gamma)}: {gamma}")
         rows, last = dy[: len(dy) - len(gamma)], dy[len(dy) - len(gamma) :]
-        if _differ(gamma, last):
+        if differ(gamma, last):
             raise ShapeError(f"gamma: expected the last dimensions of dy, {last}, got {gamma}")
         for name, shape in ((self.inputs[2], statistic), ("mean", mean)):
             count, wanted = math.prod(shape), math.prod(rows)
@@ -148,16 +174,16 @@ class GraphOp:
         Raises:
             DtypeError: They are no row of the op's table.
         """
-        self._check_number(dtypes)
+        check_number(self.name, self.inputs, dtypes)
         dy, x, statistic, mean, gamma = map(dtype_name, dtypes)
-        if dy not in _BITS:
+        if dy not in BITS:
             raise DtypeError(f"dy: expected float32, float16 or bfloat16, got {dy}")
         if x != dy:
             raise DtypeError(f"x: expected the dtype of dy, {dy}, got {x}")
         for name, dtype in ((self.inputs[2], statistic), ("mean", mean)):
             if socs.current().mode != "strict" and dtype != "float32":
                 raise DtypeError(f"{name}: expected float32 in compat mode, got {dtype}")
-            if _BITS.get(dtype, 0) < _BITS[x]:
+            if BITS.get(dtype, 0) < BITS[x]:
                 allowed = "float32" if x == "float32" else "float32, float16 or bfloat16"
                 raise DtypeError(f"{name}: expected {allowed} for an x in {x}, got {dtype}")
         if mean != statistic:
@@ -202,24 +228,31 @@ class GraphOp:
         self, arguments: Sequence[AnyArray], output_mask: Sequence[bool], pd_gamma_dtype: DtypeLike | None
     ) -> tuple[tuple[Known, ...], Mask, str]:
         """The arrays, the mask, and the dtype of pd_gamma and pd_beta."""
-        self._check_number(arguments)
+        check_number(self.name, self.inputs, arguments)
+        self._check_product()
         arrays = tuple(as_array(name, array) for name, array in zip(self.inputs, arguments, strict=True))
         mask, facts = check_mask(output_mask), [spec_of(*pair) for pair in zip(self.inputs, arrays, strict=True)]
         _, parameter, _ = self.infer_dtype(*(spec.dtype for spec in facts), pd_gamma_dtype=pd_gamma_dtype)
         self.infer_shape(*(spec.shape for spec in facts))
         return arrays, mask, parameter
 
-    def _check_number(self, arguments: Sequence[object]) -> None:
-        if len(arguments) != len(self.inputs):
-            raise TypeError(
-                f"{self.name}: expected {len(self.inputs)}, for {', '.join(self.inputs)}, got {len(arguments)}"
-            )
+    def _check_product(self) -> None:
+        target = socs.current()
+        listed = self.products + (self.newest_products if target.documents == "master" else ())
+        if not target.soc.product.startswith(listed):
+            got = f"{target.soc.name} ({target.soc.product})"
+            text = f"{self.name}: expected a product of its page, {', '.join(listed)}, got {got}"
+            if target.mode == "strict":
+                raise BackendUnavailable(f"{text}; soc.use chooses one, and with mode='compat' every SoC runs it")
+            warnings.warn(f"{text}; compat runs it", AscendWarning, stacklevel=1)  # Python gives it once
 
 
 class _LayerNormGrad(GraphOp):
     name = "LayerNormGrad"
     inputs = ("dy", "x", "variance", "mean", "gamma")
     attributes = ("output_mask", "epsilon", "pd_gamma_dtype")
+    products = ("Ascend 950",)
+    newest_products = ("Atlas A2", "Atlas A3")
 
     def __call__(
         self,
@@ -238,7 +271,7 @@ class _LayerNormGrad(GraphOp):
         rstd = 1/sqrt(variance + epsilon), with the root that the op's older page forgets.
 
         Args:
-            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use(cann="master")``), the same dtype:
+            dy, x: (A1, …, Ai, R1, …, Rj), no dimension empty (but see ``soc.use("Ascend950", cann="master")``), the same dtype:
                 float32, float16 or bfloat16.
             variance, mean: The same shape, one element per row, the same dtype: float32, or 16 bits for a 16-bit x.
             gamma: (R1, …, Rj) in float32 or dy's dtype.
@@ -252,6 +285,7 @@ class _LayerNormGrad(GraphOp):
 
         Raises:
             ShapeError, DtypeError: An argument breaks a rule.
+            BackendUnavailable: Strict: the op's page does not list the thread's product.
 
         IR: ``REG_OP(LayerNormGrad).INPUT(dy).INPUT(x).INPUT(variance).INPUT(mean).INPUT(gamma).OUTPUT(pd_x)
         .OUTPUT(pd_gamma).OUTPUT(pd_beta)``
@@ -268,6 +302,7 @@ class _LayerNormGradV3(GraphOp):
     name = "LayerNormGradV3"
     inputs = ("dy", "x", "rstd", "mean", "gamma")
     attributes = ("output_mask", "pd_gamma_dtype")
+    products = ("Ascend 950", "Atlas A2", "Atlas A3", "Atlas 350")
 
     def __call__(
         self,

@@ -16,6 +16,7 @@ from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable, Signature
 from lngrad.check.standards import AUTO, usual
 from lngrad.core.problem import Normalization
+from lngrad.support.compilers import python
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 
 SEARCH_SECONDS, SCRIPT_SECONDS = 10.0, 60.0
@@ -140,7 +141,7 @@ def _import_of(module: str, name: str) -> str:
 
 def _shows(text: str) -> bool:
     """Whether a script ends with an error that is not its own."""
-    words, paths = [sys.executable, "-c", _APART, sys.executable, "-c", text], {"PYTHONPATH": os.pathsep.join(sys.path)}
+    words, paths = python(_APART, sys.executable, "-c", text), {"PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryFile() as log:  # a pipe would be waited for as long as what the kernel leaves behind has it
         try:
             done = subprocess.run(

@@ -37,6 +37,7 @@ from lngrad.cli.terminal import (
     progress,
     say,
 )
+from lngrad.files.boundary import one_line
 from lngrad.support.children import end_children, guarded
 
 if TYPE_CHECKING:
@@ -437,6 +438,8 @@ def _print_changes(console: Console, changes: Sequence[VerdictChange]) -> None:
     """What got better and what got worse, and how many of each."""
     for change in changes[:MAX_PRINTED]:
         colour = {"better": "green", "worse": "red"}.get(change.kind, "yellow")
-        console.print(f"[{colour}]{change.kind}[/] [bold]{escape(change.name)}[/]  {escape(change.text)}")
+        console.print(
+            f"[{colour}]{change.kind}[/] [bold]{escape(one_line(change.name))}[/]  {escape(one_line(change.text))}"
+        )
     counts = Counter(change.kind for change in changes)
     console.print(f"{counts['better']} better, {counts['worse']} worse, {counts['other']} otherwise changed")

@@ -1,7 +1,8 @@
 """The console script: how the process begins and ends. Commands return or raise; their errors are one line (terminal.py).
 
 Exit codes: 0 done; 1 a check did not pass; 2 bad input, or something is missing; 3 more to do; 130 Ctrl-C; 141 whoever
-read the output has gone, as in `lngrad info | head -1`; 143 ended from outside.
+read the output has gone, as in `lngrad info | head -1`; 143 ended from outside (129 by a
+closed terminal).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
         # An end from outside unwinds as Ctrl-C does, so that no temporary file stays behind.
         signal.signal(signal.SIGTERM, _end)
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal
+            signal.signal(signal.SIGHUP, _end)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a locale without µ gets a question mark, not a traceback

@@ -10,9 +10,10 @@ from typer import Argument, Option
 
 from lngrad import backends, set_num_threads
 from lngrad.cli.terminal import REFUSED, choice, fail, files_exist, known_norm, plain_norms, progress, say
-from lngrad.errors import LngradError
+from lngrad.errors import MAX_FOREIGN, LngradError
 from lngrad.typing import Mask
 
+MAX_NAMES = 8  # of arrays that are not used
 PROGRESS_BYTES = 64 << 20  # of dx: less is done before a bar could be read
 
 
@@ -62,7 +63,9 @@ def run(
     max_bytes: Annotated[
         int | None,
         Option(
-            min=1, help="Refuse a larger file, or a .npz whose arrays are larger unpacked.", show_default="no limit"
+            min=1,
+            help="Refuse a larger file, or a .npz whose arrays are larger unpacked.",
+            show_default="1 GiB of what a .npz has compressed",
         ),
     ] = None,
     sync: Annotated[
@@ -106,7 +109,9 @@ def run(
     start = perf_counter()
     tensors = read_tensors(input, NAMES, max_bytes)
     if tensors.others:
-        say(f"lngrad: {input}: not used: {', '.join(tensors.others)}", err=True)
+        others = ", ".join(tensors.others[:MAX_NAMES])[:MAX_FOREIGN]
+        more = f" and {len(tensors.others) - MAX_NAMES} more" if len(tensors.others) > MAX_NAMES else ""
+        say(f"lngrad: {input}: not used: {others}{more}", err=True)
     try:
         blocks = RowBlocks(
             tensors.arrays, normalized_dims=normalized_dims, output_mask=mask, eps=eps, block_bytes=block_bytes,

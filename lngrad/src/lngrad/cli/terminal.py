@@ -115,8 +115,11 @@ def escape(text: str) -> str:
 def existing(*paths: Path | None) -> None:
     """End the command at the first path that is given and does not exist."""
     for path in paths:
-        if path is not None and not path.exists():
-            fail(f"{path}: {MISSING}", REFUSED)
+        try:
+            if path is not None and not path.exists():
+                fail(f"{path}: {MISSING}", REFUSED)
+        except OSError as error:  # such as too long a name
+            fail(f"{path}: {error.strerror}", REFUSED)
 
 
 def files_exist(context: typer.Context, value: Any) -> Any:

@@ -14,7 +14,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lngrad.support.cache_folder import cache_folder, write_whole
+from lngrad.support.cache_folder import trusted_folder, write_whole
 
 MAX_TOLD = 20  # reasons that are kept for the next process, the most frequent ones
 
@@ -36,15 +36,19 @@ def counts() -> dict[str, int]:
 def last_run() -> str | None:
     """The record of the last process with fallbacks, a reason a line, or None."""
     try:
-        kept = json.loads(_file().read_text(encoding="utf-8"))
+        if (file := _file()) is None:
+            return None
+        kept = json.loads(file.read_text(encoding="utf-8"))
         lines = (f"{number} × {reason}" for reason, number in kept["counts"].items())
         return "\n".join((f"by {kept['program']}, which ended {kept['ended']}, and why:", *lines))
-    except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # none, or not one of ours
         return None
 
 
-def _file() -> Path:
-    return cache_folder() / "fallbacks.json"
+def _file() -> Path | None:
+    """None where there is no folder that nobody else can write to."""
+    folder = trusted_folder(warns=False)
+    return None if folder is None else folder / "fallbacks.json"
 
 
 def _keep(process: int) -> None:
@@ -56,5 +60,6 @@ def _keep(process: int) -> None:
         "ended": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "counts": dict(_counts.most_common(MAX_TOLD)),
     }
-    with contextlib.suppress(OSError, RuntimeError):
-        write_whole(_file(), json.dumps(kept).encode())
+    with contextlib.suppress(OSError):
+        if (file := _file()) is not None:
+            write_whole(file, json.dumps(kept).encode())

@@ -18,17 +18,23 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from time import time
 from typing import NamedTuple
 
 from lngrad.core import column_tree
 from lngrad.core.machine import processor_identity
 from lngrad.cpu.jobs import ENTRIES
 from lngrad.cpu.processors import CHOICE
-from lngrad.support.cache_folder import cache_folder, distrust, keep, kept, trusted_folder
+from lngrad.support.cache_folder import cache_folder, keep, kept, trusted_folder
+from lngrad.support.trust import distrust
 
 LIBRARY, OBJECT = ".so", ".o"  # a kernel that is linked, and one that LLVM must load
 _KERNEL = "kernel "  # before the name of a row of a table of kernels
 _KEPT_STAMPS = 8  # files of stamps, of as many states of the sources
+_KEPT_SECONDS = 30 * 86400  # since a kernel of other sources or another target was last used
+_NOTED_SECONDS = 86400  # between two notes of that
+
+_SETTINGS_CHARACTERS = 1 << 20  # of Numba's file
 
 _HERE = Path(__file__).parent
 _PACKAGE = "lngrad.cpu.kernels"
@@ -169,8 +175,12 @@ def _target() -> str:
 
 def _settings_file() -> str:
     """Numba's file in the working directory. Which processor is compiled for, only the environment says: see functions.py."""
+    file = Path(".numba_config.yaml")
     try:
-        return Path(".numba_config.yaml").read_text(encoding="utf-8", errors="replace")
+        if not file.is_file():  # a pipe or a device, which Numba does not read either
+            return ""
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(_SETTINGS_CHARACTERS)
     except OSError:
         return ""
 
@@ -220,10 +230,17 @@ def path(kernel: str, name: str, suffix: str) -> Path | None:
     return FOLDER / f"{kernel}-{stamp(name)[:8]}-{symbol(kernel, name).rpartition('_')[2][:16]}{suffix}"
 
 
-def remove_stale(file: Path) -> None:
-    """Remove the files of a kernel from other sources than `file`, and what a killed process was writing."""
-    kernel, made_of, _ = file.stem.rsplit("-", 2)
+def mark_used(file: Path) -> None:
+    """Note by a kernel's file that it is in use, once a day."""
+    with suppress(OSError):
+        if time() - file.stat().st_mtime > _NOTED_SECONDS:
+            os.utime(file)
+
+
+def remove_old(file: Path) -> None:
+    """Remove the files of a kernel beside `file` that nobody used for long; other versions of lngrad have theirs here, too."""
+    kernel, since = file.stem.rsplit("-", 2)[0], time() - _KEPT_SECONDS
     with suppress(OSError):
         for other in file.parent.glob(f"{kernel}-????????-????????????????.*"):
-            if other.suffix not in (LIBRARY, OBJECT) or not other.name.startswith(f"{kernel}-{made_of}-"):
+            if other != file and other.stat().st_mtime < since:
                 other.unlink(missing_ok=True)

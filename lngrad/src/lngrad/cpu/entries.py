@@ -112,11 +112,11 @@ def compile_elsewhere(programs: Iterable[str]) -> Iterator[str]:
     """Run programs that compile, two at a time in processes of their own; yield what went wrong in each, "" if nothing did."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from lngrad.support.compilers import run_compiler
+    from lngrad.support.compilers import python, run_compiler
 
-    path, pool = f"import sys; sys.path[:] = {sys.path!r}\n", ThreadPoolExecutor(2)
+    pool = ThreadPoolExecutor(2)
     try:
-        for done in pool.map(lambda program: run_compiler([sys.executable, "-c", path + program]), programs):
+        for done in pool.map(lambda program: run_compiler(python(program)), programs):
             yield done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -136,6 +136,7 @@ def _load(kernel: str, name: str) -> Address | None:
         content = None if file is None else kept(file)
         if file is None or content is None or symbol.encode() not in content:  # none, not whole, or another kernel's
             continue
+        cache.mark_used(file)
         if suffix == cache.LIBRARY:
             address = _open(file, symbol)
         else:
@@ -186,7 +187,7 @@ def _compile(kernel: str, name: str, dtype: str, accumulator: str) -> Address:
             keep(file, content)
         except OSError:  # full, or read-only
             break
-        cache.remove_stale(file)
+        cache.remove_old(file)
         if suffix == cache.LIBRARY:
             address = _open(file, symbol)
             if not address:  # such as on a file system from which nothing is executed

@@ -30,6 +30,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 _MAX_NPY_HEADER = 10_000  # characters, as NumPy has it: parsing a longer one can exhaust the interpreter's stack
 _ZIP_ENCRYPTED = 1  # the bit of a member's flags
 _ZIP_LOCAL_HEADER = 30  # bytes, before the name
+MAX_UNPACKED_BYTES = 1 << 30
 _MAX_SAFETENSORS_HEADER = 100_000_000  # bytes: the format's own limit
 _SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _SAFETENSORS_CODES = {name: code for code, name in _SAFETENSORS_DTYPES.items()}
@@ -99,26 +100,34 @@ def npz_arrays(path: Path, names: tuple[str, ...] | None, max_bytes: int | None)
     Args:
         path: The file.
         names: Without ".npy"; None: all.
-        max_bytes: Of all members together, uncompressed; None: no limit.
+        max_bytes: Of all members together, uncompressed; None: MAX_UNPACKED_BYTES of those that are wanted and
+            compressed, which alone are read into memory.
 
     Raises:
         FileFormatError: The archive or a member is damaged, encrypted or larger than allowed.
     """
     arrays: dict[str, Array] = {}
-    others = []
     with as_format_error(path, "is no .npz file, or is truncated or damaged"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         size = sum(member.file_size for member in members)
         if max_bytes is not None and size > max_bytes:
             raise FileFormatError(f"{path}: {size} bytes, more than --max-bytes {max_bytes} allows")
+        wanted = [member for member in members if names is None or _name_of(member) in names]
+        unpacked = sum(member.file_size for member in wanted if member.compress_type != zipfile.ZIP_STORED)
+        if max_bytes is None and unpacked > MAX_UNPACKED_BYTES:
+            raise FileFormatError(
+                f"{path}: {unpacked} bytes to unpack into memory, more than {MAX_UNPACKED_BYTES}; --max-bytes allows more"
+            )
         mapped = map_file(path)
-        for member in members:
-            name = member.filename.removesuffix(".npy")
-            if names is None or name in names:
-                arrays[name] = _read_member(archive, mapped, member, f"{path}: {one_line(name)}")
-            else:
-                others.append(one_line(name))
+        for member in wanted:
+            name = _name_of(member)
+            arrays[name] = _read_member(archive, mapped, member, f"{path}: {one_line(name)}")
+        others = [one_line(_name_of(member)) for member in members if _name_of(member) not in arrays]
     return arrays, others
+
+
+def _name_of(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy")
 
 
 def _read_member(archive: zipfile.ZipFile, mapped: Buffer, member: zipfile.ZipInfo, where: str) -> Array:

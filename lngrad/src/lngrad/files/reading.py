@@ -34,7 +34,8 @@ def read_tensors(path: Path, names: tuple[str, ...] | None = None, max_bytes: in
     Args:
         path: The file or folder.
         names: Without ".npy"; None: all.
-        max_bytes: A larger file, or larger members of a .npz, are refused. None: no limit.
+        max_bytes: A larger file, or larger members of a .npz, are refused. None: what is mapped has no limit, and compressed
+            members that of npz_arrays.
 
     Raises:
         FileFormatError: One line that names the file and says what is wrong with it.

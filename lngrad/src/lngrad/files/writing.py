@@ -23,6 +23,7 @@ import numpy as np
 
 from lngrad.errors import FileFormatError
 from lngrad.files.formats import npy_header, safetensors_header
+from lngrad.support.trust import foreign_link
 from lngrad.typing import Array, Shape
 
 Tensors = dict[str, tuple[Shape, str]]  # shape and dtype by name
@@ -161,7 +162,9 @@ def write_tensor(path: Path, array: Array, *, replace: bool = True, sync: bool =
 
 
 def _whole_file(path: Path, replace: bool = True, sync: bool = True) -> AbstractContextManager[Path]:
-    """As whole, of the file where a link leads; a device or a pipe is written to."""
+    """As whole, of the file where a link leads, unless the link is another user's; a device or a pipe is written to."""
+    if (link := foreign_link(path)) is not None:
+        raise FileFormatError(f"{path}: {link}, and is not followed")
     real = path.resolve()
     if real.exists() and not real.is_file():
         return nullcontext(real)
@@ -300,5 +303,14 @@ class _NpzWriter:
             self._member.close()
 
     def close(self) -> None:
-        self._finish()
-        self._archive.close()
+        try:
+            self._finish()
+            self._archive.close()
+        except OSError:
+            file, self._archive.fp = (
+                self._archive.fp,
+                None,
+            )  # or it is closed again when it is deleted, with a traceback
+            with suppress(OSError, AttributeError):  # None: it was closed
+                file.close()  # type: ignore[union-attr]
+            raise

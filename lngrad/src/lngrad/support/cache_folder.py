@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
+
+from lngrad.support.trust import distrust, others_in
 
 _DIGEST_BYTES = 32
 
@@ -23,42 +25,37 @@ def cache_folder() -> Path:
     Raises:
         RuntimeError: There is no home directory.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lngrad"
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
+        return Path(chosen) / "lngrad"
+    home = Path.home()
+    if os.environ.get("HOME") == "" or not home.is_dir():
+        raise RuntimeError("expected a home directory, found none")
+    return home / ".cache" / "lngrad"
 
 
-def distrust(folder: Path) -> str | None:
-    """Why code from a folder must not be run: somebody else can write there. None if it may, or there is no such folder."""
-    if not hasattr(os, "geteuid"):
-        return None
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return _others_in(found)
-
-
-def _others_in(found: os.stat_result) -> str | None:
-    """Who but this user (and root) can write to a file or folder, None if nobody."""
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to user {found.st_uid}"
-    if found.st_mode & stat.S_IWOTH:
-        return "every user can write there"
-    if found.st_mode & stat.S_IWGRP:  # also one's own: others may be in it
-        return f"group {found.st_gid} can write there"
-    return None
-
-
-def trusted_folder() -> Path | None:
-    """The cache folder, or None where there is none or, with a warning, where code from it must not be run."""
+def trusted_folder(*, warns: bool = True) -> Path | None:
+    """The cache folder, made if need be; None where there is none or, with a warning, where code from it must not be run."""
     try:
         folder = cache_folder()
     except RuntimeError:
         return None
     reason = distrust(folder)
     if reason is None:
+        with suppress(OSError):
+            _make(folder)
+        reason = distrust(folder)  # somebody else may have made it
+    if reason is None:
         return folder
-    warnings.warn(f"cache: {folder} is not used: {reason}", stacklevel=3)
+    if warns:
+        warnings.warn(f"cache: {folder} is not used: {reason}", stacklevel=3)
     return None
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, for this user alone."""
+    for place in (*reversed(folder.parents), folder):
+        if not place.is_dir():
+            place.mkdir(mode=0o700, exist_ok=True)
 
 
 def kept(path: Path, *, installed: bool = False) -> bytes | None:
@@ -70,7 +67,7 @@ def kept(path: Path, *, installed: bool = False) -> bytes | None:
     """
     try:
         with path.open("rb") as file:
-            if not installed and hasattr(os, "geteuid") and _others_in(os.fstat(file.fileno())) is not None:
+            if not installed and hasattr(os, "geteuid") and others_in(os.fstat(file.fileno())) is not None:
                 return None
             content = file.read()
     except OSError:
@@ -98,11 +95,17 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: It can't be written; nothing is left behind.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(path.parent)
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        draft.write_bytes(content)
-        draft.chmod(0o644)  # whatever the umask: what others can write is not read again
+        with open(draft, "xb", opener=_private) as file:
+            file.write(content)
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), 0o644)  # whatever the umask: what others can write is not read again
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)

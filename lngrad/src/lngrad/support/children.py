@@ -18,6 +18,7 @@ from typing import Any
 from lngrad.errors import flattened
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+SAFE_PATH, _OURS = "PYTHONSAFEPATH", "lngrad"  # keeps the current folder out of sys.path, from Python 3.11 on
 LOG_CHARACTERS = 400  # of what a child wrote, in a message
 
 _DEATH_SIGNAL, _DUMPABLE, _DROP, _SUBREAPER = 1, 4, 24, 36  # of prctl
@@ -141,15 +142,15 @@ def _fit_for_children(threads: int) -> Iterator[None]:
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
     }
     main.__spec__ = None
-    ours = BLAS_THREADS not in os.environ
-    if ours:
-        os.environ[BLAS_THREADS] = str(threads)
+    wanted = {BLAS_THREADS: str(threads), SAFE_PATH: _OURS}
+    ours = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(ours)
     try:
         yield
     finally:
         main.__dict__.update(hidden)
-        if ours:
-            del os.environ[BLAS_THREADS]
+        for name in ours:
+            del os.environ[name]
 
 
 def _begin(
@@ -160,6 +161,8 @@ def _begin(
     arguments: tuple[Any, ...],
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.environ.get(SAFE_PATH) == _OURS:  # a program that this child starts has the path that it has elsewhere
+        del os.environ[SAFE_PATH]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for replaced in descriptors:
         os.dup2(descriptor, replaced)

@@ -68,6 +68,14 @@ sys.exit(process.wait())
 """
 
 
+def python(program: str, *arguments: str) -> list[str]:
+    """Return the command that runs a program of Python, with the modules of this process: no file of the current folder is one.
+
+    Python itself puts the current folder first where a program is given as text.
+    """
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}", *arguments]
+
+
 def run_compiler(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, or to that of this process.
 
@@ -76,7 +84,7 @@ def run_compiler(command: list[str], **environment: str) -> subprocess.Completed
         environment: Variables to set beside those of this process.
     """
     return subprocess.run(
-        [sys.executable, "-c", _ENDS_WITH_US, str(os.getpid()), *command],
+        [sys.executable, "-I", "-c", _ENDS_WITH_US, str(os.getpid()), *command],
         capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL,
         env={**os.environ, **environment},
     )  # fmt: skip

@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +31,7 @@ from lngrad.core.norms import NORMS
 from lngrad.core.threads import set_num_threads
 from lngrad.errors import BackendUnavailable, LngradError, flattened
 from lngrad.support.children import BLAS_THREADS, end_of, ends_with_parent, give_up_access, how_it_died
+from lngrad.support.compilers import python
 from lngrad.support.dtypes import DTYPES, numpy_dtype
 from lngrad.testing import Inputs
 
@@ -185,11 +185,9 @@ class KernelProcess:
         self._pipe, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process lives
         arguments = theirs.fileno(), self.memory.read_only, self.name, self.threads, os.getpid()
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from lngrad.check.calls.process import serve; serve{arguments!r}"
-        )
+        program = python(f"from lngrad.check.calls.process import serve; serve{arguments!r}")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program], pass_fds=(theirs.fileno(), self.memory.read_only), stdin=subprocess.DEVNULL,
+            program, pass_fds=(theirs.fileno(), self.memory.read_only), stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log, start_new_session=True, env=self.variables,
         )  # fmt: skip
         theirs.close()

@@ -13,6 +13,7 @@ from typing import Any
 from lngrad.check.case import ADDED, DEFAULT_RANGE, INPUTS, CheckCase, Range, Source
 from lngrad.core.norms import NORMS
 from lngrad.errors import FileFormatError
+from lngrad.files.boundary import one_line
 
 _DTYPES = {
     "fp16": "float16", "half": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
@@ -136,7 +137,8 @@ def build(
     flags = {label: flag(cell) for label, cell in _by_result(mask, norm).items()}
     wanted = tuple(label for label, is_wanted in flags.items() if is_wanted) if flags else None
     case = CheckCase(
-        name[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, declared, wanted, third, norm=norm, **others
+        one_line(name)[:200], source, lead, R, dtype, gamma[1] if gamma else None, its_dtype, declared, wanted, third,
+        norm=norm, **others,
     )  # fmt: skip
     fits = not gamma or gamma[0] in (R, case.parameters)
     need(fits, f"gamma: expected the normalized shape {case.parameters}, got {gamma and gamma[0]}")

@@ -77,7 +77,14 @@ class _Document:
         try:
             self.loader = yaml.SafeLoader(text)
             try:
+                depth = 0  # the parser's time is its square
                 for token in yaml.scan(text):
+                    kind = type(token).__name__
+                    depth += kind.endswith("StartToken") - kind.endswith("EndToken")
+                    if (
+                        depth > MAX_DEPTH + 4
+                    ):  # beside the stream, the document, and the two levels above a case's values
+                        raise FileFormatError(f"{self.where(token)}: expected at most {MAX_DEPTH} levels")
                     if isinstance(token, yaml.AliasToken | yaml.AnchorToken | yaml.TagToken):
                         where = self.where(token)
                         raise FileFormatError(f"{where}: expected plain values: no anchors, aliases or tags")

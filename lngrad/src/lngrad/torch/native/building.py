@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lngrad.errors import LngradError
 from lngrad.support.cache_folder import keep, trusted_folder
-from lngrad.support.compilers import CXX_COMPILERS, compiler_version, cxx_compiler, run_compiler
+from lngrad.support.compilers import CXX_COMPILERS, compiler_version, cxx_compiler, python, run_compiler
 from lngrad.torch import native
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
@@ -76,7 +76,7 @@ def build() -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as name:
             draft = Path(name) / f"{native.MODULE}.so"
             _run(command(compiler, native.torch_folder(), native.SOURCES, draft))
-            _run([sys.executable, "-c", _TRIAL, str(draft)])
+            _run(python(_TRIAL, str(draft)))
             keep(library, draft.read_bytes())
         made_for = stamp.partition("-")[0]
         for old in folder.glob(f"torch-{made_for}-*.so"):  # by another compiler, or of other sources

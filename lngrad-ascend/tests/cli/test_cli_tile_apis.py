@@ -102,3 +102,11 @@ def test_structs_and_prototypes(tmp_path, text, compiles):
     command = [shutil.which("c++"), "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", tmp_path / "host.cpp"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == compiles, done.stderr
+
+
+def test_a_tiling_without_its_struct_is_told_what_names_it(tmp_path):
+    source = tmp_path / "bare.cpp"
+    source.write_text(KERNEL.partition("{")[0] + "{\n    GET_TILING_DATA(info, tiling);\n}\n")
+    result = kernel("run", source, "--kernel", "grad", "--arg", "x=empty:float32:8", "-D", "FORMAT=0")
+    assert result.exit_code == 2
+    assert "GET_TILING_DATA: expected REGISTER_TILING_DEFAULT(Struct) ahead of it, or op_host's header" in result.output

@@ -222,11 +222,21 @@ def _padded(matrix: Array, row: int) -> Array:
 
 
 def LayerNorm(
-    output: LocalTensor, outputMean: LocalTensor, outputVariance: LocalTensor, inputX: LocalTensor,
-    gamma: LocalTensor, beta: LocalTensor, epsilon: float, tiling: LayerNormTiling | LayerNormSeparateTiling,
-    para: LayerNormPara | None = None, *, sharedTmpBuffer: LocalTensor | None = None, isReuseSource: bool = False,
-    config: LayerNormConfig | None = None, exact_padding: bool = False,
-) -> None:  # fmt: skip
+    output: LocalTensor,
+    outputMean: LocalTensor,
+    outputVariance: LocalTensor,
+    inputX: LocalTensor,
+    gamma: LocalTensor,
+    beta: LocalTensor,
+    epsilon: float,
+    tiling: LayerNormTiling | LayerNormSeparateTiling,
+    para: LayerNormPara | None = None,
+    *,
+    sharedTmpBuffer: LocalTensor | None = None,
+    isReuseSource: bool = False,
+    config: LayerNormConfig | None = None,
+    exact_padding: bool = False,
+) -> None:
     """Normalize rows: the form with variance (LayerNormTiling), or with rstd (LayerNormSeparateTiling).
 
     C prototypes::
@@ -302,9 +312,14 @@ def _call_with_variance(
 
 
 def _call_with_rstd(
-    tensors: Six, epsilon: float, tiling: LayerNormSeparateTiling, para: LayerNormPara | None,
-    shared: LocalTensor | None, reuse: bool, config: LayerNormConfig,
-) -> None:  # fmt: skip
+    tensors: Six,
+    epsilon: float,
+    tiling: LayerNormSeparateTiling,
+    para: LayerNormPara | None,
+    shared: LocalTensor | None,
+    reuse: bool,
+    config: LayerNormConfig,
+) -> None:
     output, mean, rstd, x, gamma, beta = tensors
     soc, T = output.core.soc, output.dtype
     if para is None:

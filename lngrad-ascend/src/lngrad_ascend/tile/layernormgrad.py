@@ -50,11 +50,21 @@ class LayerNormGradShapeInfo:
 
 
 def LayerNormGrad(
-    outputPdX: LocalTensor, resForGamma: LocalTensor, inputDy: LocalTensor, inputX: LocalTensor,
-    inputVariance: LocalTensor, inputMean: LocalTensor, inputGamma: LocalTensor, epsilon: float,
-    tiling: LayerNormGradTiling, shapeInfo: LayerNormGradShapeInfo | None = None, *,
-    sharedTmpBuffer: LocalTensor | None = None, isReuseSource: bool = False, exact_padding: bool = False,
-) -> None:  # fmt: skip
+    outputPdX: LocalTensor,
+    resForGamma: LocalTensor,
+    inputDy: LocalTensor,
+    inputX: LocalTensor,
+    inputVariance: LocalTensor,
+    inputMean: LocalTensor,
+    inputGamma: LocalTensor,
+    epsilon: float,
+    tiling: LayerNormGradTiling,
+    shapeInfo: LayerNormGradShapeInfo | None = None,
+    *,
+    sharedTmpBuffer: LocalTensor | None = None,
+    isReuseSource: bool = False,
+    exact_padding: bool = False,
+) -> None:
     """Compute the gradient of x, and the normalized x that LayerNormGradBeta takes.
 
     C prototypes::
@@ -163,10 +173,16 @@ def _check_made_for(tiling: LayerNormGradTiling, type_size: int, reuse: bool) ->
 
 
 def LayerNormGradBeta(
-    outputPdGamma: LocalTensor, outputPdBeta: LocalTensor, resForGamma: LocalTensor, inputDy: LocalTensor,
-    tiling: LayerNormGradBetaTiling, *, sharedTmpBuffer: LocalTensor | None = None, isReuseSource: bool = False,
+    outputPdGamma: LocalTensor,
+    outputPdBeta: LocalTensor,
+    resForGamma: LocalTensor,
+    inputDy: LocalTensor,
+    tiling: LayerNormGradBetaTiling,
+    *,
+    sharedTmpBuffer: LocalTensor | None = None,
+    isReuseSource: bool = False,
     exact_padding: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compute the gradients of gamma and beta: sums over B and S.
 
     C prototypes::

@@ -118,9 +118,15 @@ def smallest_grad_buffer(B: int, S: int, H: int, type_size: int, reuse: bool, re
 
 
 def GetLayerNormMaxMinTmpSize(
-    srcShape: Sequence[int], typeSize: int, isReuseSource: bool, isComputeRstd: bool | None = None,
-    isOnlyOutput: bool = False, *, soc: socs.SocLike = None, lenient: bool = False,
-) -> tuple[int, int]:  # fmt: skip
+    srcShape: Sequence[int],
+    typeSize: int,
+    isReuseSource: bool,
+    isComputeRstd: bool | None = None,
+    isOnlyOutput: bool = False,
+    *,
+    soc: socs.SocLike = None,
+    lenient: bool = False,
+) -> tuple[int, int]:
     """Return the largest and the smallest temporary buffer of LayerNorm, in bytes.
 
     C prototypes::
@@ -185,9 +191,15 @@ def _matrix_shape(words: Words, srcShape: Sequence[int], typeSize: int) -> tuple
 
 
 def GetLayerNormNDTilingInfo(
-    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool,
-    isComputeRstd: bool | None = None, *, soc: socs.SocLike = None, lenient: bool = False,
-) -> LayerNormTiling | LayerNormSeparateTiling:  # fmt: skip
+    srcShape: Sequence[int],
+    stackBufferSize: int,
+    typeSize: int,
+    isReuseSource: bool,
+    isComputeRstd: bool | None = None,
+    *,
+    soc: socs.SocLike = None,
+    lenient: bool = False,
+) -> LayerNormTiling | LayerNormSeparateTiling:
     """Return the tiling of LayerNorm for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototypes::
@@ -366,9 +378,15 @@ def GetLayerNormGradMaxMinTmpSize(
 
 
 def GetLayerNormGradNDTilingInfo(
-    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None,
-    lenient: bool = False, quiet: bool = False,
-) -> LayerNormGradTiling:  # fmt: skip
+    srcShape: Sequence[int],
+    stackBufferSize: int,
+    typeSize: int,
+    isReuseSource: bool,
+    *,
+    soc: socs.SocLike = None,
+    lenient: bool = False,
+    quiet: bool = False,
+) -> LayerNormGradTiling:
     """Return the tiling of LayerNormGrad for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototype::
@@ -457,9 +475,15 @@ def GetLayerNormGradBetaMaxMinTmpSize(
 
 
 def GetLayerNormGradBetaNDTilingInfo(
-    srcShape: Sequence[int], stackBufferSize: int, typeSize: int, isReuseSource: bool, *, soc: socs.SocLike = None,
-    lenient: bool = False, quiet: bool = False,
-) -> LayerNormGradBetaTiling:  # fmt: skip
+    srcShape: Sequence[int],
+    stackBufferSize: int,
+    typeSize: int,
+    isReuseSource: bool,
+    *,
+    soc: socs.SocLike = None,
+    lenient: bool = False,
+    quiet: bool = False,
+) -> LayerNormGradBetaTiling:
     """Return the tiling of LayerNormGradBeta for a temporary buffer of ``stackBufferSize`` bytes.
 
     C prototype::

@@ -30,8 +30,6 @@ from lngrad.testing import check_same_bits
 from lngrad.typing import Tensor
 from peer_libraries import onednn
 
-NEED_OUTPUTS = {"onednn"}  # timed only where results have their memory
-
 
 def _compiled_forward(a: Arguments) -> PreparedCall:
     import torch

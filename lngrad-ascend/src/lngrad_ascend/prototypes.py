@@ -39,7 +39,7 @@ Kind = Enum(
 
 # Parameters that may point to the host's memory, each with the one that counts its bytes; and those that point to the
 # device's. "storageDims": the bytes are those of so many elements; "tensor": those of that tensor's storage.
-HOST_SIZES = {"dst": "destMax", "src": "count"}
+HOST_SIZES = {"dst": "destMax", "src": "count", "graph": "graphSize", "facts": "factsSize"}
 DEVICE_SIZES = {"devPtr": "maxCount", "tensorData": "storageDims", "tensorDataAddr": "storageDims", "addr": "tensor",
                 "workspace": "workspaceSize"}  # fmt: skip
 
@@ -269,6 +269,12 @@ _ACLNN_BASE = """
     aclnnStatus aclnnFinalize(void);
 """
 
+# What the graph engine's C++ headers call: not CANN's, whose engine is C++.
+_GRAPH = """
+    aclError lngradGraphInfer(const void *graph, size_t graphSize, void *facts, size_t factsSize);
+    aclError lngradGraphRun(const void *graph, size_t graphSize);
+"""
+
 _TWO_PHASES = """
     aclnnStatus {0}GetWorkspaceSize({1}, uint64_t *workspaceSize, aclOpExecutor **executor);
     aclnnStatus {0}(void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
@@ -338,6 +344,7 @@ for _name, _parameters in OPERATORS.items():
     _typed = re.sub(r"(^|, )(?=\w+(,|$))", r"\1const aclTensor *", " ".join(_parameters.split()))
     _typed = re.sub(r"(^|, )\*(?=\w+(,|$))", r"\1aclTensor *", _typed)
     HEADERS[_header(_name)] = HEADERS.get(_header(_name), ()) + _read(_TWO_PHASES.format(_name, _typed))
+HEADERS["lngrad/graph_engine.h"] = _read(_GRAPH)  # last: folders that are there know functions by number
 
 FUNCTIONS: dict[str, Function] = {function.name: function for functions in HEADERS.values() for function in functions}
 

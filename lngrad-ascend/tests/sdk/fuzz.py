@@ -86,5 +86,12 @@ def _argument(function: Function, parameter: Parameter, lines: list[str]) -> str
         return "(below(3) ? (void *)host : wild())" if function.name == "aclCreateScalar" else "address()"
     if parameter.kind is Kind.REAL:
         return "real()"
-    counts = parameter.type == "size_t" and parameter.name in ("size", "count", "destMax", "maxCount")
+    counts = parameter.type == "size_t" and parameter.name in (
+        "size",
+        "count",
+        "destMax",
+        "maxCount",
+        "graphSize",
+        "factsSize",
+    )
     return "count()" if counts else "number()"

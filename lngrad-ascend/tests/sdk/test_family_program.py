@@ -34,16 +34,22 @@ def test_norms_of_the_family_from_cxx(toolkit: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_program_of_an_operator_that_is_not_here_is_refused_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "operator"),
+    [
+        ("aclnnop/aclnn_group_norm_silu.h", "aclnnGroupNormSilu"),
+        ("op_graph/group_norm_silu_proto.h", "GroupNormSilu"),
+    ],
+)
+def test_a_program_of_an_operator_that_is_not_here_is_refused_in_one_sentence(
+    header: str, operator: str, tmp_path: Path
+) -> None:
     source = tmp_path / "group_norm.cpp"
-    source.write_text('#include "acl/acl.h"\n  #include "aclnnop/aclnn_group_norm_silu.h"\nint main() {}\n')
+    source.write_text(f'#include "acl/acl.h"\n  #include "{header}"\nint main() {{}}\n')
     with pytest.raises(LngradError) as refused:
         compile_program(source, tmp_path / "program", [], [])
-    assert str(refused.value) == (
-        f"{source}: expected operators that are here, got aclnnGroupNormSilu (aclnnop/aclnn_group_norm_silu.h), "
-        "which is not"
-    )
-    (tmp_path / "aclnnop").mkdir()
-    (tmp_path / "aclnnop" / "aclnn_group_norm_silu.h").touch()
+    assert str(refused.value) == f"{source}: expected operators that are here, got {operator} ({header}), which is not"
+    (tmp_path / header).parent.mkdir()
+    (tmp_path / header).touch()
     with pytest.raises(LngradError, match=r"acl/acl\.h"):
         compile_program(source, tmp_path / "program", [], [])

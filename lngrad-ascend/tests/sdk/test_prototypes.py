@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lngrad_ascend import acl, aclnn
 from lngrad_ascend.prototypes import FUNCTIONS, HANDLES, HEADERS, Kind, parse
+from lngrad_ascend.sdk import graph_engine
 from lngrad_ascend.sdk.marshal import implementation
 
 
@@ -48,9 +51,10 @@ def test_every_function_has_an_answer() -> None:
 def test_every_public_function_of_acl_and_aclnn_has_a_prototype() -> None:
     named = {
         name
-        for module in (acl, aclnn)
+        for module in (acl, aclnn, graph_engine)
         for name, value in vars(module).items()
-        if name.lower().startswith("acl") and callable(value) and not isinstance(value, type)
+        if re.match("[aA]cl|lngradGraph", name) and callable(value) and not isinstance(value, type)
     }
     assert named == set(FUNCTIONS)  # and so all are public, but for other names
-    assert {*acl.__all__, *aclnn.__all__} >= {*FUNCTIONS, "not_supported", *HANDLES}
+    cann = {name for name in FUNCTIONS if not name.startswith("lngrad")}
+    assert {*acl.__all__, *aclnn.__all__} >= {*cann, "not_supported", *HANDLES}

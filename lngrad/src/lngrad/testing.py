@@ -238,8 +238,8 @@ def check_grads(
     Raises:
         GradientError: A result is missing or there although masked off, has another shape, or is wrong.
     """
-    base = problem.BACKWARD if inputs.normalization.centred else problem.RMS_BACKWARD
-    operator = problem.EXTENDED[base, inputs.dtotal is not None, inputs.gate is not None]
+    added = {"residual": inputs.dtotal is not None, "gate": inputs.gate is not None}
+    operator = problem.operator_of("backward", inputs.normalization, **added)
     mask = operator.everything if output_mask is None else output_mask
     expected, scales = _true(inputs)._asdict(), gradient_scales(inputs)._asdict()
     return _check(operator.outputs, got, expected, scales, mask, _accumulator(inputs))
@@ -266,8 +266,8 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
     With a residual the total is compared first, and the rest with what follows from the total as it is.
     """
     normalization, accumulator, x = inputs.normalization, _accumulator(inputs), _float64(inputs.x)
-    base = problem.FORWARD if normalization.centred else problem.RMS_FORWARD
-    operator = problem.EXTENDED[base, inputs.residual is not None, inputs.gate is not None]
+    added = {"residual": inputs.residual is not None, "gate": inputs.gate is not None}
+    operator = problem.operator_of("forward", normalization, **added)
     expected, scales = {}, {}
     if inputs.residual is not None:
         expected["total"] = reference.total(x, inputs.residual, normalization=normalization)

@@ -43,6 +43,7 @@ def headers() -> dict[str, str]:
         "aclnn/aclnn_base.h": ["<stdint.h>", "<stdlib.h>", '"aclnn/acl_meta.h"'],
         "aclnn/opdev/op_errno.h": ['"aclnn/acl_meta.h"'],
         "aclnnop/aclnn_util.h": [],
+        "lngrad/graph_engine.h": ['"acl/acl_rt.h"'],
         **{path: ['"aclnn/aclnn_base.h"', '"aclnn_util.h"'] for path in HEADERS if path.startswith("aclnnop/")},
     }
     before = {

@@ -18,7 +18,7 @@ from lngrad_ascend.acl.interface import StatusError, invalid_param, null_argumen
 from lngrad_ascend.acl.memory import FIRST_ADDRESS
 from lngrad_ascend.acl.tensor import NUMPY_DTYPES
 from lngrad_ascend.prototypes import DEVICE_SIZES, FUNCTIONS, HANDLES, HOST_SIZES, REALS, Function, Kind, Parameter
-from lngrad_ascend.sdk import pointers
+from lngrad_ascend.sdk import graph_engine, pointers
 from lngrad_ascend.sdk.pointers import Handles, NoSuchMemory
 
 # The frame of a call: words that come, words that go back, numbers of an array, bytes of a text.
@@ -60,7 +60,7 @@ def entry_points(unified: bool) -> list[Callable[[Words], Reply]]:
 def implementation(function: Function) -> Callable[..., Any] | None:
     """The Python function behind a C function; None for one that is not supported."""
     name = function.name[0].lower() + function.name[1:]  # AclSet… is the older spelling
-    found = getattr(acl, name, None) or getattr(aclnn, name, None)
+    found = next((found for module in (acl, aclnn, graph_engine) if (found := getattr(module, name, None))), None)
     return found if callable(found) else None
 
 
@@ -157,7 +157,7 @@ def _reader(function: Function, parameter: Parameter, at: int, unified: bool) ->
     if host_size is not None or (unified and device_size is not None):
         names = [parameter.name for parameter in function.parameters]
         size = _size_reader(names, host_size or device_size or "")
-        used = _size_reader(names, "count") if host_size else size
+        used = _size_reader(names, "count") if host_size == "destMax" else size
         return lambda call, word: _memory(call, parameter, word, size, used)
     return lambda call, word: word or None
 

@@ -19,6 +19,7 @@ from lngrad.support.compilers import c_compiler, cxx_compiler
 from lngrad_ascend.cpp.bridge import SETTINGS_VARIABLE
 from lngrad_ascend.cpp.compiling import without_chevrons
 from lngrad_ascend.prototypes import HEADERS
+from lngrad_ascend.sdk.graph_engine import operator_headers
 from lngrad_ascend.sdk.toolkit import cflags, host, is_toolkit, libs, must_compile, required, write_toolkit
 from lngrad_ascend.soc import Settings
 
@@ -30,7 +31,9 @@ LANGUAGES = {".c": (c_compiler, "-std=gnu11")} | dict.fromkeys(
 )
 _HOSTED = str(Path(__file__).with_name("hosted.py"))
 _INSIDE = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,defs")  # as an executable: its own names first, none missing
-_OPERATOR = re.compile(r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h)[">]', re.MULTILINE)
+_OPERATOR = re.compile(
+    r'^\s*#\s*include\s*["<]((?:aclnnop/)?aclnn_\w+\.h|(?:\.\./)?op_graph/\w+_proto\.h)[">]', re.MULTILINE
+)
 
 
 def run_program(
@@ -103,11 +106,13 @@ def plain_source(source: Path, folder: Path) -> Path:
 
 def _check_operators(source: Path) -> None:
     """Refuse a program of an operator that is not here: by its header, which is neither ours nor beside the program."""
+    here = {Path(known).name for known in (*HEADERS, *operator_headers())}
     for path in _OPERATOR.findall(source.read_text(encoding="utf-8", errors="replace")):
         name = Path(path).name
-        if not any(Path(known).name == name for known in HEADERS) and not (source.resolve().parent / path).is_file():
-            operator = "".join(word.capitalize() for word in name.removesuffix(".h").split("_")[1:])
-            raise LngradError(f"{source}: expected operators that are here, got aclnn{operator} ({path}), which is not")
+        if name not in here and not (source.resolve().parent / path).is_file():
+            words = name.removesuffix(".h").removesuffix("_proto").removeprefix("aclnn_").split("_")
+            operator = "aclnn" * name.startswith("aclnn_") + "".join(map(str.capitalize, words))
+            raise LngradError(f"{source}: expected operators that are here, got {operator} ({path}), which is not")
 
 
 def compile_program(source: Path, program: Path, flags: Sequence[str], libs: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ Layout, as the toolkit of CANN has it::
 
     include/    acl/ aclnn/ aclnnop/        headers of host programs
                 kernel_operator.h, …        headers of kernels, from lngrad_ascend.cpp
+                graph/ ge/ op_graph/        headers of graph programs
     lib64/      liblngrad_cann.so, and the names that programs link as links to it
     share/      a CMake package
     src/        the C files that lib64 was made of
@@ -27,11 +28,13 @@ from lngrad.support.compilers import c_compiler, run_compiler
 from lngrad_ascend.cpp.headers import header_files, write_files
 from lngrad_ascend.sdk import texts
 from lngrad_ascend.sdk.c_sources import entry_points, frame_header, headers
+from lngrad_ascend.sdk.graph_engine import operator_headers
 from lngrad_ascend.soc import Settings, get
 
 LIBRARY = "liblngrad_cann.so"
 LIBRARIES = ("ascendcl", "acl_rt", "nnopbase", "opapi", "opapi_nn", "opapi_math", "cust_opapi")
-INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop")  # the -I of the documents
+# The -I of the documents, and of builds of graph programs.
+INCLUDE_FOLDERS = ("include", "include/aclnn", "include/aclnnop", "include/graph", "include/ge")
 LINKED = ("opapi_nn", "opapi_math", "ascendcl", "nnopbase")  # the -l of the documents
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
 PYTHON, VERSION = sys.executable, f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -119,7 +122,7 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
     """Every file but the library, by its path."""
     shim = resources("lngrad_ascend.sdk") / "shim"
     return {
-        **{f"include/{path}": text for path, text in (headers() | header_files()).items()},
+        **{f"include/{path}": text for path, text in (headers() | header_files() | graph_headers()).items()},
         "include/lngrad/soc.h": "".join(
             f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in get(settings.soc).macros.items()
         ),
@@ -131,6 +134,14 @@ def _files(folder: Path, settings: Settings) -> dict[str, str]:
         "set_env.sh": texts.set_env(),
         "README.md": texts.readme(folder, settings),
     }
+
+
+def graph_headers() -> dict[str, str]:
+    """Return the headers of graph programs by path: those of the folder include, and the operators' own."""
+    folder = Path(__file__).with_name("include")
+    texts = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.h")}
+    aliases = dict.fromkeys(("ge/ge_api_types.h", "ge/ge_ir_build.h"), '#include "ge/ge_api.h"\n')
+    return texts | operator_headers() | aliases
 
 
 def _libpython() -> str:

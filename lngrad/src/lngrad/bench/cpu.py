@@ -18,7 +18,7 @@ from lngrad.bench.runner import LNGRAD, ROOFLINE, Contest, Say, check_first_rows
 from lngrad.check.implementations import IMPLEMENTATIONS, Arguments, Implementation, NotApplicable, PreparedCall
 from lngrad.core.arrays import Output, empty
 from lngrad.core.plan import make_plan
-from lngrad.core.problem import BACKWARD, FORWARD, RMS_BACKWARD, RMS_FORWARD, WITH_RESIDUAL, describe
+from lngrad.core.problem import BACKWARD, FORWARD, describe
 from lngrad.core.threads import get_num_threads
 from lngrad.cpu.entries import kernel_address
 from lngrad.cpu.jobs import TRIAD_BLOCK, Triad, new_job
@@ -162,11 +162,9 @@ def _ours(scope: str, job: Job, a: Arguments) -> PreparedCall:
     check_first_rows(a, forward=job.op == "forward", backward=job.op == "backward")
     if scope in ("call", "overhead"):
         return lambda: lngrad.layer_norm_backward(a.dy, a.x, a.mean, a.rstd, a.gamma)
-    pair = (FORWARD, BACKWARD) if a.normalization.centred else (RMS_FORWARD, RMS_BACKWARD)
-    operator = pair[job.op == "backward"]
-    operator = operator if a.residual is None else WITH_RESIDUAL[operator]
+    operator = BACKWARD if job.op == "backward" else FORWARD
     arguments = tuple(getattr(a, name) for name in operator.inputs)
-    problem, inputs = describe(operator, arguments, None, operator.everything, None, a.normalization)
+    problem, inputs = describe(operator, arguments, None, operator.everything, None)
     plan = make_plan(problem, "numba_cpu")
     results = [None if output is None else empty("numpy", output) for output in problem.outputs()]
     arrays = (*inputs, *results)

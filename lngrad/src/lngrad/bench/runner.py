@@ -211,7 +211,7 @@ SAMPLES = 8  # that have scales and shifts of their own
 
 
 def random_arguments(job: Job) -> Arguments:
-    """Random NumPy arrays, with the mean and rstd of lngrad's forward; a backward's x is the total, where there is a residual.
+    """Random NumPy arrays, with the mean and rstd of lngrad's forward.
 
     Blocks of 4096 rows are rotations of one another. Samples are the first dimension of x where they have parameters each.
     """
@@ -239,13 +239,12 @@ def random_arguments(job: Job) -> Arguments:
     if norm.gated:
         a = replace(a, gate=noise(x.shape, 0.0))
     results: Record = public_functions("numba_cpu").forward(a)()._asdict()  # type: ignore[misc]  # it is there
-    a = replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])
-    return replace(a, x=results["total"], summand=x) if residual and job.op == "backward" else a
+    return replace(a, mean=results.get("mean", np.zeros_like(results["rstd"])), rstd=results["rstd"])
 
 
 def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
-    arrays = a.dy, a.x if a.summand is None else a.summand, a.mean, a.rstd, a.residual, a.dtotal, a.gate
+    arrays = a.dy, a.x, a.mean, a.rstd, a.residual, a.dtotal, a.gate
     dy, x, mean, rstd, *added = (None if array is None else array[..., :CHECKED_ROWS, :] for array in arrays)
     beta = a.beta if a.normalization.centred else None
     return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)

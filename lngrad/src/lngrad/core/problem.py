@@ -238,6 +238,24 @@ EXTENDED = {
     **{(operator, True, False): extended for operator, extended in WITH_RESIDUAL.items()},
     **{(operator, False, True): extended for operator, extended in WITH_GATE.items()},
 }
+# By direction and whether rows are centred: what a new switch of Normalization chooses an operator by stands here.
+_PLAIN = {
+    ("forward", True): FORWARD,
+    ("forward", False): RMS_FORWARD,
+    ("backward", True): BACKWARD,
+    ("backward", False): RMS_BACKWARD,
+}
+
+
+def operator_of(
+    direction: Literal["forward", "backward"], normalization: Normalization, *, residual: bool = False, gate: bool = False
+) -> Operator:  # fmt: skip
+    """The operator of a normalization, with a residual (or the gradient of its total) or a gate.
+
+    Raises:
+        KeyError: There is none with both.
+    """
+    return EXTENDED[_PLAIN[direction, normalization.centred], residual, gate]
 
 
 @dataclass(frozen=True, eq=False)

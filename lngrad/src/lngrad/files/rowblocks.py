@@ -17,10 +17,7 @@ from lngrad.api import layer_norm, layer_norm_backward, rms_norm, rms_norm_backw
 from lngrad.core.arrays import Output, empty
 from lngrad.core.column_tree import CHUNK, ColumnTree
 from lngrad.core.problem import (
-    BACKWARD,
-    EXTENDED,
     LAYER_NORM,
-    RMS_BACKWARD,
     ROLES,
     Forward,
     Grads,
@@ -29,6 +26,7 @@ from lngrad.core.problem import (
     RmsForward,
     Role,
     describe,
+    operator_of,
 )
 from lngrad.errors import DtypeError, FileFormatError, ShapeError
 from lngrad.files.boundary import check_whole
@@ -189,7 +187,7 @@ def _describe(
     mean = rstd = np.broadcast_to(zero, x.shape[:split])
     if statistics != "x":
         mean, rstd = arrays.get("mean", mean), arrays[statistics]
-    operator = EXTENDED[BACKWARD if normalization.centred else RMS_BACKWARD, "dtotal" in arrays, False]
+    operator = operator_of("backward", normalization, residual="dtotal" in arrays)
     named = {"gamma": gamma, **arrays, "mean": mean, "rstd": rstd}
     wanted = dict(zip(Grads._fields, mask, strict=True))
     try:

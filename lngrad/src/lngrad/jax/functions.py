@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, epsilon
+from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, epsilon, operator_of
 from lngrad.errors import DtypeError, ShapeError, install_command
 from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
@@ -216,7 +216,7 @@ def _modulated(centred: bool, eps: Any, **arguments: Any) -> jax.Array:
         if array is not None and 1 < array.ndim < x.ndim:
             parameters[k] = array.reshape(*array.shape[:-1], *(1,) * (x.ndim - array.ndim), array.shape[-1])
     normalization = Normalization.of(centred, 1.0, modulated=True)
-    operator, facts = operators.row("forward", normalization, False), tuple(map(_facts, (x, *parameters)))
+    operator, facts = operator_of("forward", normalization), tuple(map(_facts, (x, *parameters)))
     problem, _ = describe(operator, facts, x.shape[-1:], operator.everything, None, normalization)
 
     def of_sample(*arrays: Any) -> Any:
@@ -239,7 +239,7 @@ def _normalized(
 ) -> tuple[Any, Any]:
     """y and total, None without a residual, of the operator's arguments in its order."""
     check_axis(axis_name)
-    operator = operators.row("forward", normalization, "residual" in arguments)
+    operator = operator_of("forward", normalization, residual="residual" in arguments)
     arrays = dict(zip(arguments, _arrays(**arguments), strict=True))
     described = tuple(map(_facts, arrays.values()))
     problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)
@@ -330,7 +330,7 @@ def _gradients(
     check_axis(axis_name)
     if arguments["dtotal"] is None:
         del arguments["dtotal"]
-    operator = operators.row("backward", normalization, "dtotal" in arguments)
+    operator = operator_of("backward", normalization, residual="dtotal" in arguments)
     arrays = dict(zip(arguments, _arrays(**arguments), strict=True))
     problem, _ = describe(
         operator, tuple(map(_facts, arrays.values())), normalized_shape, output_mask, None, normalization

@@ -20,20 +20,16 @@ from lngrad.core import formulas
 from lngrad.core.problem import (
     ADD_BACKWARD,
     ADD_FORWARD,
-    BACKWARD,
-    FORWARD,
     GATED_BACKWARD,
     GATED_FORWARD,
     LAYER_NORM,
-    RMS_BACKWARD,
-    RMS_FORWARD,
     ROLES,
     WITH_GATE,
-    WITH_RESIDUAL,
     ForwardWithTotal,
     Normalization,
     Operator,
     Role,
+    operator_of,
 )
 from lngrad.jax import calls, meshes
 from lngrad.jax.meshes import result, vary_together
@@ -122,20 +118,6 @@ def _call(like: Any, shapes: list[tuple[int, ...]], dtypes: list[Any], attribute
     return jax.ffi.ffi_call(TARGET, results, vmap_method="expand_dims")(*arrays, call=attribute)  # type: ignore[no-any-return]
 
 
-_ROWS = {
-    ("forward", True): FORWARD,
-    ("forward", False): RMS_FORWARD,
-    ("backward", True): BACKWARD,
-    ("backward", False): RMS_BACKWARD,
-}
-
-
-def row(direction: str, normalization: Normalization, is_added: bool) -> Operator:
-    """The operator of a normalization; is_added: with a residual, or in a backward with dtotal."""
-    operator = _ROWS[direction, normalization.centred]
-    return WITH_RESIDUAL[operator] if is_added else operator
-
-
 def _on_cpu(
     most: Operator,
     *arrays: Any,
@@ -154,7 +136,7 @@ def _on_cpu(
     """
     named, is_wanted = dict(zip(most.inputs, arrays, strict=True)), dict(zip(most.outputs, wanted, strict=False))
     is_added = any(named.get(name) is not None for name in ("residual", "dtotal"))
-    operator = most if most in WITH_GATE.values() else row(most.direction, normalization, is_added)
+    operator = most if most in WITH_GATE.values() else operator_of(most.direction, normalization, residual=is_added)
     mask = tuple(is_wanted[name] for name in operator.outputs if name in is_wanted)
     outputs = [name for name, want in zip(operator.outputs, mask or operator.everything, strict=True) if want]
     x = named["x"]

@@ -319,35 +319,50 @@ class _Trial:
         accepted = {where for where in alone if self._accepts(formula, {where}, torch.float32, torch.float32)}
         if not accepted:
             return f"{_DIFFERENT} in training" if alone else "takes one rank in two layouts"
-        if self.kept:
-            return f"its forward sets {', '.join(sorted(self.kept))}"
         where = next(key for key in self.samples if key in accepted)
-        if not self._same_derivatives(formula, where, self._gate(where)):
-            return "has other derivatives"
-        beyond = [name for name, change in _BEYOND.items() if not self._holds_for(change, formula, where)]
-        if beyond:
-            return f"{_DIFFERENT} with {beyond[0]}"
-        if self._holds_for(lambda x: 1e25 * x, formula, where):  # ours does not: it sums squares in float32
-            return "stays right where squares overflow"
-        pairs = [(dtype, dtype if self.gate else None) for dtype in _DTYPES]
-        if self.gate:
-            pairs += [(torch.float32, dtype) for dtype in _DTYPES if dtype not in _WIDE]
-            alone_too = not formula.group and self._accepts(
-                formula, {where}, torch.float32, torch.float32, of_gate=None
-            )
-            if alone_too and self._same_derivatives(formula, where, None):
-                pairs += [(dtype, None) for dtype in _DTYPES]
-        dtypes, of_all = {}, _DTYPES if self.values else (None,)
-        for (of_x, of_gate), of_tensors, autocast in itertools.product(pairs, of_all, ("", "cpu")):
-            result = self._accepts(formula, accepted, of_x, of_tensors, autocast, of_gate)
-            if result is not None:
-                of_weight, of_bias = (of_tensors if name else None for name in (formula.weight, formula.bias))
-                dtypes[of_x, of_weight, of_bias, autocast, of_gate] = result
+        if objection := self._objection(formula, where):
+            return objection
+        dtypes = self._dtypes(formula, accepted, self._pairs(formula, where))
         if formula.weight is None is formula.bias and not hasattr(self.module, "normalized_shape"):
             other = _Trial(self.module, {}, self.gate, size=5)
             if not formula.group and other._accepts(formula, accepted, torch.float32, None):
                 formula = formula._replace(shape=None)
         return formula._replace(axes=frozenset(accepted), dtypes=frozenset(dtypes.items()), rounded=self.rounded)
+
+    def _objection(self, formula: Formula, where: tuple[int, str]) -> str:
+        """Why a formula whose values are theirs is not theirs, or an empty text."""
+        if self.kept:
+            return f"its forward sets {', '.join(sorted(self.kept))}"
+        if not self._same_derivatives(formula, where, self._gate(where)):
+            return "has other derivatives"
+        for name, change in _BEYOND.items():
+            if not self._holds_for(change, formula, where):
+                return f"{_DIFFERENT} with {name}"
+        if self._holds_for(lambda x: 1e25 * x, formula, where):  # ours does not: it sums squares in float32
+            return "stays right where squares overflow"
+        return ""
+
+    def _pairs(self, formula: Formula, where: tuple[int, str]) -> list[tuple[Any, Any]]:
+        """The dtypes of x and of the gate that are tried together; None: no gate."""
+        pairs = [(dtype, dtype if self.gate else None) for dtype in _DTYPES]
+        if self.gate:
+            pairs += [(torch.float32, dtype) for dtype in _DTYPES if dtype not in _WIDE]
+            alone = not formula.group and self._accepts(formula, {where}, torch.float32, torch.float32, of_gate=None)
+            if alone and self._same_derivatives(formula, where, None):
+                pairs += [(dtype, None) for dtype in _DTYPES]
+        return pairs
+
+    def _dtypes(
+        self, formula: Formula, places: set[tuple[int, str]], pairs: list[tuple[Any, Any]]
+    ) -> dict[tuple[Any, Any, Any, str, Any], Any]:
+        """The result's dtype by those of x, weight and bias, by autocast and the gate's, where the formula is theirs."""
+        dtypes, of_all = {}, _DTYPES if self.values else (None,)
+        for (of_x, of_gate), of_tensors, autocast in itertools.product(pairs, of_all, ("", "cpu")):
+            result = self._accepts(formula, places, of_x, of_tensors, autocast, of_gate)
+            if result is not None:
+                of_weight, of_bias = (of_tensors if name else None for name in (formula.weight, formula.bias))
+                dtypes[of_x, of_weight, of_bias, autocast, of_gate] = result
+        return dtypes
 
     def _accepts(
         self, formula: Formula, places: set[tuple[int, str]], of_x: Any, of_tensors: Any, autocast: str = "",

@@ -17,7 +17,7 @@ import lngrad
 from lngrad.check.case import OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import norm_with
-from lngrad.core.problem import BACKWARD, LAYER_NORM, RMS_BACKWARD, WITH_GATE, Normalization, Operator
+from lngrad.core.problem import LAYER_NORM, Normalization, Operator, operator_of
 from lngrad.errors import MAX_FOREIGN
 from lngrad.support.dtypes import numpy_dtype
 from lngrad.testing import Inputs
@@ -162,8 +162,7 @@ class Arguments:
     @property
     def operator(self) -> Operator:
         """The backward that is computed: its results have names."""
-        operator = BACKWARD if self.normalization.centred else RMS_BACKWARD
-        return operator if self.gate is None else WITH_GATE[operator]
+        return operator_of("backward", self.normalization, gate=self.gate is not None)
 
     @property
     def wanted(self) -> tuple[str, ...]:

@@ -5,32 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "lngrad/ge_types.h"
 #include "tikicpulib.h"
-
-namespace ge {
-
-class Shape {
-public:
-    Shape() = default;
-    explicit Shape(const std::vector<int64_t>& dims) : dims_(dims) {}
-    Shape(std::initializer_list<int64_t> dims) : dims_(dims) {}
-    std::size_t GetDimNum() const { return dims_.size(); }
-    int64_t GetDim(std::size_t index) const { return index < dims_.size() ? dims_[index] : 0; }
-    void SetDim(std::size_t index, int64_t value) { dims_.at(index) = value; }
-    void AppendDim(int64_t value) { dims_.push_back(value); }
-    std::vector<int64_t> GetDims() const { return dims_; }
-    int64_t GetShapeSize() const
-    {
-        int64_t size = dims_.empty() ? 0 : 1;
-        for (int64_t one : dims_) size *= one;
-        return size;
-    }
-
-protected:
-    std::vector<int64_t> dims_;
-};
-
-} // namespace ge
 
 namespace AscendC {
 using TensorShape = ge::Shape;

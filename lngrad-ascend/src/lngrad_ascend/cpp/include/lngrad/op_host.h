@@ -16,24 +16,11 @@
 
 namespace ge {
 
-using graphStatus = uint32_t;
-using char_t = char;
-constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 0xFFFFFFFF, GRAPH_PARAM_INVALID = 50331649;
-enum Format { FORMAT_NCHW = 0, FORMAT_NHWC, FORMAT_ND, FORMAT_NC1HWC0, FORMAT_FRACTAL_Z, FORMAT_FRACTAL_NZ = 29, FORMAT_NCDHW = 30 };
-inline int GetSizeByDataType(DataType type)
-{
-    constexpr int sizes[] = {4, 2, 1, 4, 1, -1, 2, 2, 4, 8, 8, 8, 1};
-    return type == 27 ? 2 : type <= 12 ? sizes[type] : -1; // DT_BF16, DT_BOOL, where these are macros too
-}
 inline Format GetPrimaryFormat(int format) { return Format(format); }
 struct TypeUtils {
     static bool GetDataTypeLength(DataType type, uint32_t& length) { return (length = GetSizeByDataType(type)) != 0; }
     static std::string DataTypeToSerialString(int type) { return std::to_string(type); }
     static std::string FormatToSerialString(int format) { return std::to_string(format); }
-};
-struct AscendString : std::string {
-    using std::string::string;
-    const char* GetString() const { return c_str(); }
 };
 
 } // namespace ge

@@ -86,3 +86,18 @@ def test_every_row_says_where_it_comes_from():
 def test_a_device_s_own_name_finds_its_family():
     assert soc.get("Ascend910_9392").name == "Ascend910_93"
     assert soc.get("Ascend310P3") is soc.get("Ascend310P")
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("Ascend950PR_9589", "Ascend950"), ("Ascend950DT_95A2", "Ascend950"), ("ascend950dt_9582", "Ascend950"),
+        ("Ascend910_9382", "Ascend910_93"), ("Ascend910_9362", "Ascend910_93"), ("ascend910_93", "Ascend910_93"),
+        ("Ascend910ProA", "Ascend910A"), ("Ascend910ProB", "Ascend910A"), ("Ascend310P5", "Ascend310P"),
+        ("Ascend310P7", "Ascend310P"), ("ascend310p", "Ascend310P"), ("ascend950", "Ascend950"),
+        ("Ascend910B", "Ascend910A"), ("ascend910b", "Ascend910B1"), ("ascend910b3", "Ascend910B3"),
+        ("Ascend310B4", "Ascend310B"), ("ascend310b", "Ascend310B"),
+    ],
+)  # fmt: skip
+def test_names_of_devices_and_build_files(name, row):
+    assert soc.get(name).name == row

@@ -187,7 +187,7 @@ def run_grad(
     shape = (B, S, H, H if originH is None else originH)
     if stack_bytes is None:
         stack_bytes = tiling.safe_stack_bytes("LayerNormGrad", shape, dtype.itemsize, reuse, soc)
-    info = tiling.GetLayerNormGradNDTilingInfo(shape, stack_bytes, dtype.itemsize, reuse, soc=soc)
+    info = tiling.GetLayerNormGradNDTilingInfo(shape, stack_bytes, dtype.itemsize, reuse, soc=soc, quiet=True)
     pd_x, res = np.empty(case.x.size, dtype), np.empty(case.x.size, dtype)
 
     def kernel(dy, x, variance, mean, gamma, pd_x, res):
@@ -224,7 +224,7 @@ def run_beta(
     shape = (B, S, H, H if originH is None else originH)
     if stack_bytes is None:
         stack_bytes = tiling.safe_stack_bytes("LayerNormGradBeta", shape, dtype.itemsize, reuse, soc)
-    info = tiling.GetLayerNormGradBetaNDTilingInfo(shape, stack_bytes, dtype.itemsize, reuse, soc=soc)
+    info = tiling.GetLayerNormGradBetaNDTilingInfo(shape, stack_bytes, dtype.itemsize, reuse, soc=soc, quiet=True)
     pd_gamma, pd_beta = np.empty(H, dtype), np.empty(H, dtype)
 
     def kernel(res, dy, pd_gamma, pd_beta):

@@ -134,8 +134,8 @@ def _step(rows: int, H: int, originH: int, type_size: int, reuse: bool, soc: Soc
     grad_bytes, beta_bytes = _safe_bytes(rows, H, originH, type_size, reuse, soc)
     return StepTiling(
         rows,
-        GetLayerNormGradNDTilingInfo(shape, grad_bytes, type_size, reuse, soc=soc),
-        GetLayerNormGradBetaNDTilingInfo(shape, beta_bytes, type_size, False, soc=soc),
+        GetLayerNormGradNDTilingInfo(shape, grad_bytes, type_size, reuse, soc=soc, quiet=True),
+        GetLayerNormGradBetaNDTilingInfo(shape, beta_bytes, type_size, False, soc=soc, quiet=True),
     )
 
 

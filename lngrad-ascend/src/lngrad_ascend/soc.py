@@ -59,7 +59,7 @@ class Soc:
     @property
     def macros(self) -> dict[str, str]:
         """The macros by which kernels ask the compiler for the architecture."""
-        core = {1001: "100", 2002: "200", 2201: "220", 3510: "310"}[self.arch]
+        core = {1001: "100", 2002: "200", 2201: "220", 3002: "300", 3510: "310"}[self.arch]
         return {"__CCE_AICORE__": core, "__NPU_ARCH__": str(self.arch)}
 
     @property
@@ -105,6 +105,9 @@ _TABLE = {
         Soc("Ascend310P", "Atlas inference (310P)", 2002, 256 * KIB, 8, False, True, False, 8,
             "platform_config/Ascend310P3.ini: ub_size 262144, ai_core_cnt 8 (7 further vector cores are not used "
             "here); that all of it is free to kernels is UNVERIFIED; " + _INIT_BUFFER),
+        Soc("Ascend310B", "Atlas 200I/500 A2 inference (310B)", 3002, 256 * KIB, 1, False, False, True, 8,
+            "NpuArch 3002: asc-devkit; no tile API, DataCopyPad: product tables of the manual; one AI core: Atlas 200I DK "
+            "A2. The Unified Buffer, bfloat16 and buffers a position are UNVERIFIED"),
         Soc("Ascend910A", "Atlas training (910)", 1001, 256 * KIB, 32, False, False, False, 4,
             "hardware_info of the operator unit tests (UB_SIZE 262144, CORE_NUM 32), UNVERIFIED on a device; "
             + _INIT_BUFFER),
@@ -123,14 +126,23 @@ _TABLE = {
 
 # Names that a device reports for itself, or that operators are registered under, where a row is for a family.
 _ALIASES = {
-    **dict.fromkeys(("Ascend310P1", "Ascend310P3"), "Ascend310P"),
-    "Ascend910PremiumA": "Ascend910A",
+    **{f"Ascend310P{number}": "Ascend310P" for number in (1, 2, 3, 4, 5, 7)},
+    **{f"Ascend310B{number}": "Ascend310B" for number in (1, 2, 3, 4)},
+    **dict.fromkeys(("Ascend910", *(f"Ascend910{part}" for part in ("B", "ProA", "ProB", "PremiumA"))), "Ascend910A"),
+    "ascend910b": DEFAULT,  # of build.sh: all A2; Ascend910B is a bin of the first 910
     "Ascend910B2C": "Ascend910B2",
     "Ascend910B4-1": "Ascend910B4",
-    **dict.fromkeys(("Ascend910_9391", "Ascend910_9392", "Ascend910_9381", "Ascend910_9372"), "Ascend910_93"),
-    **dict.fromkeys(("Ascend950PR_958b", "Ascend950PR_9599"), "Ascend950"),
+    **{f"Ascend910_93{part}": "Ascend910_93" for part in (61, 62, 72, 81, 82, 91, 92)},
+    **dict.fromkeys(("Ascend950PR", "Ascend950DT"), "Ascend950"),
+    **{
+        f"Ascend950PR_{part}": "Ascend950"
+        for part in ("950z", "957b", "957c", "957d", "958a", "958b", 9579, 9589, 9598, 9599)
+    },
+    **{f"Ascend950DT_{part}": "Ascend950" for part in ("950x", "950y", "95A1", "95A2", 9591, 9592, 9595, 9596)},
+    **{f"Ascend950DT_95{part}": "Ascend950" for part in (*range(71, 79), *range(81, 89))},
     "Ascend350_355e": "Ascend350",
 }
+_LOWER = {name.lower(): name for name in (*_ALIASES, *_TABLE)} | {"ascend910b": "ascend910b"}
 
 
 class _Thread(threading.local):
@@ -194,6 +206,8 @@ def current() -> Target:
 def get(name: SocLike = None) -> Soc:
     """Return the row of a SoC; a row is returned as it is, None means this thread's SoC.
 
+    Names that devices and build files use are known too, in upper or lower case.
+
     Raises:
         UnknownSoc: the name is not in the table.
     """
@@ -201,6 +215,8 @@ def get(name: SocLike = None) -> Soc:
         return _thread.target.soc
     if isinstance(name, Soc):
         return name
+    if name not in _ALIASES:
+        name = _LOWER.get(name.lower(), name)
     try:
         return _TABLE[_ALIASES.get(name, name)]
     except KeyError:

@@ -306,7 +306,7 @@ def share(case, soc, pairs, *, reuse=False, stack_bytes=None):
     B, S, H = case.x.shape
     shape = (B, S, H, H)
     stack = stack_bytes or tiling.safe_stack_bytes("LayerNormGrad", shape, 4, reuse, soc)
-    info = tiling.GetLayerNormGradNDTilingInfo(shape, stack, 4, reuse, soc=soc)
+    info = tiling.GetLayerNormGradNDTilingInfo(shape, stack, 4, reuse, soc=soc, quiet=True)
     got = {}
 
     def kernel():
@@ -398,7 +398,7 @@ class TestDoor:
             tensor.write("test", "dst", tensor.GetSize())[:] = 1
         arguments |= {
             "epsilon": 1e-5,
-            "tiling": tiling.GetLayerNormGradNDTilingInfo((1, rows, H, H), stack, size, False),
+            "tiling": tiling.GetLayerNormGradNDTilingInfo((1, rows, H, H), stack, size, False, quiet=True),
             "sharedTmpBuffer": tile.temporary(stack),
         }
         LayerNormGrad(**(arguments | change))
@@ -425,7 +425,7 @@ class TestDoor:
             self.call(inputGamma=Tile().temporary(32).ReinterpretCast(F))
 
     def test_whole_blocks(self):
-        info = tiling.GetLayerNormGradNDTilingInfo((1, 4, 12, 12), 1 << 14, 4, False)
+        info = tiling.GetLayerNormGradNDTilingInfo((1, 4, 12, 12), 1 << 14, 4, False, quiet=True)
         with pytest.raises(AlignmentFault, match="H is 12 of 4 bytes = 48; pad it"):
             self.call(tiling=info)
 

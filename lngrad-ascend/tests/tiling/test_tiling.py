@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import ClassVar
 
 import hypothesis.strategies as st
@@ -13,9 +14,9 @@ from lngrad_ascend.faults import AscendWarning, TilingError
 from lngrad_ascend.tiling.structs import float_from_bits, int16, int64, uint8, uint64
 
 GRAD_SIZES = tiling.GetLayerNormGradMaxMinTmpSize
-GRAD_INFO = tiling.GetLayerNormGradNDTilingInfo
+GRAD_INFO = partial(tiling.GetLayerNormGradNDTilingInfo, quiet=True)
 BETA_SIZES = tiling.GetLayerNormGradBetaMaxMinTmpSize
-BETA_INFO = tiling.GetLayerNormGradBetaNDTilingInfo
+BETA_INFO = partial(tiling.GetLayerNormGradBetaNDTilingInfo, quiet=True)
 FORWARD_SIZES = tiling.GetLayerNormMaxMinTmpSize
 FORWARD_INFO = tiling.GetLayerNormNDTilingInfo
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BAR_CELLS, LEAST_CELLS = 32, 16  # of a bar: on a usual terminal, and on the narrowest
 PAIR, BESIDE_BAR = 28, 48  # characters that a field with its value takes, and the columns beside a bar
-COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red"}
+COLOURS = {"ok": "green", "reserve": "yellow", "overrun": "red", "assert": "red", "unfit": "red"}
 
 
 def tiling(
@@ -42,7 +42,7 @@ def tiling(
     """Say whether a temporary buffer suffices for an Ascend C tile API, and what would be safe.
 
     Prints the tiling struct, draws the buffers and states what a kernel would touch. Ends with 1 if
-    that is more than the buffer has, which a device does not notice.
+    that is more than the buffer has, which a device does not notice, or if the kernel refuses the call.
 
     Example: lngrad tiling --shape 2,32,16 --soc Ascend910B1
     """
@@ -65,7 +65,7 @@ def tiling(
         typer.echo(report.to_json())
     else:
         render(report, Console())
-    if report.verdict in ("overrun", "assert"):
+    if report.verdict in ("overrun", "assert", "unfit"):
         raise typer.Exit(FAILED)
 
 
@@ -147,6 +147,7 @@ def _verdict(report: TilingReport) -> Text:
         "overrun": f"too small: the kernel touches {report.touched_bytes:,} bytes, {report.overrun_bytes:,} past the "
         f"end of {report.stack_bytes:,}. No check of the device notices.",
         "assert": f"refused: the tiling function needs more than {report.stack_bytes:,} bytes for one row.",
+        "unfit": "not a supported call.",
     }
     fits = (
         f"it fits: with {report.operand_bytes:,} bytes of operands, {report.ub_bytes:,} bytes of Unified Buffer"
@@ -154,7 +155,8 @@ def _verdict(report: TilingReport) -> Text:
         else f"but it does not fit: {report.operand_bytes:,} bytes of operands beside it exceed the "
         f"{report.ub_bytes:,} bytes of Unified Buffer; call with fewer rows"
     )
-    text = Text(texts[report.verdict], style=COLOURS[report.verdict])
+    lines = [texts[report.verdict], *(f"- {doubt}" for doubt in report.doubts)]
+    text = Text("\n".join(lines), style=COLOURS[report.verdict])
     # A buffer of exactly what is touched gives the same chunks, and is enough for them.
     more = report.verdict == "overrun" and report.touched_bytes != report.safe_bytes
     above = f"; above the size given, the next safe one is {report.touched_bytes:,} bytes" if more else ""

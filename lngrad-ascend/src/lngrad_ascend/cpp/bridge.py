@@ -240,7 +240,7 @@ def _answer(address: int) -> int:
                 _reply(record, reply)
         return 0
     except BaseException as error:  # also what stops a block that waits for another one
-        session.error = _placed(error, site, op)
+        session.error = _placed(error, site, op, core.index)
         return 1
     finally:
         core.site = outer
@@ -255,12 +255,15 @@ def _reply(record: memoryview, reply: LocalTensor | float | np.generic) -> None:
         protocol.write_result(record, 0 if real else int(reply), float(reply) if real else 0.0)
 
 
-def _placed(error: BaseException, site: Site, op: int) -> BaseException:
-    """Put the kernel's line before the text of an error of ours."""
+def _placed(error: BaseException, site: Site, op: int, block: int) -> BaseException:
+    """Put the kernel's line before the text of an error of ours, and the block where `Core.entered` does not."""
     if isinstance(error, LngradError):
         api = Op(op).name if op >= _INSTRUCTIONS else OPERATIONS[op].name
         text = f"{site_text(site)}: {error}"
-        error.args = (text if isinstance(error, DeviceFault) else f"{text} ({api})",)
+        named = api.replace("_", "").lower() in text.lower()
+        error.args = (
+            text if isinstance(error, DeviceFault) else f"block {block}: {text}{'' if named else f' ({api})'}",
+        )
     return error
 
 

@@ -258,6 +258,10 @@ def _explained(output: str, source: Path, kernel: str, draft: Path) -> str:
         place, text = f"{error['file']}:{error['line']}", error["text"]
         if Path(error["file"]).name == "entry.cpp" and draft in Path(error["file"]).parents:
             place, text = str(source), f"kernel: expected a function of this file, got {kernel!r} ({text})"
+        if "lngrad_tiling_struct" in text:
+            text = (
+                "GET_TILING_DATA: expected REGISTER_TILING_DEFAULT(Struct) ahead of it, or op_host's header (--header)"
+            )
         for pattern in _MISSING:
             missing = pattern.search(text)
             if missing and not _declared(missing["name"]):

@@ -170,6 +170,12 @@ def _transpose(c: KernelCall) -> None:
     TransDataTo5HD(blocks[:16], blocks[16:], params)
 
 
+def _data_format(number: int) -> DataFormat:
+    if number not in {layout.value for layout in DataFormat}:
+        raise DtypeError(f"LayerNormGrad: dataFormat must be ND, got {number}, which is no DataFormat")
+    return DataFormat(number)
+
+
 def _tile_api(
     function: Callable[..., None],
     kind: type[TilingStruct],
@@ -302,7 +308,7 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     ),
     Op.LAYER_NORM_GRAD: _tile_api(
         LayerNormGrad, LayerNormGradTiling, 7,
-        more=lambda c: {"shapeInfo": LayerNormGradShapeInfo(DataFormat(c.n[4]))},
+        more=lambda c: {"shapeInfo": LayerNormGradShapeInfo(_data_format(c.n[4]))},
     ),
     Op.LAYER_NORM_GRAD_BETA: _tile_api(LayerNormGradBeta, LayerNormGradBetaTiling, 4, epsilon=False),
 }  # fmt: skip

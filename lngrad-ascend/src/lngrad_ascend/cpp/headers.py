@@ -72,7 +72,8 @@ def _tiling_structs() -> str:
     for struct in _STRUCTS:
         types = typing.get_type_hints(struct)
         lines = (
-            f"    {'float' if types[field.name] is float else 'uint32_t'} {field.name} = 0;" for field in fields(struct)
+            f"    LNGRAD_FIELD({'float' if types[field.name] is float else 'uint32_t'}, {field.name})"
+            for field in fields(struct)
         )
         structs.append("\n".join([f"struct {struct.__name__} {{", *lines, "};"]))
     structs.append("using LogSoftMaxTiling = SoftMaxTiling;")  # the same fields
@@ -91,7 +92,15 @@ def _tiling_structs() -> str:
 #include <cstdint>
 #include <cstring>
 
+// A host's structs have get_ and set_ functions, as its tiling functions' code uses them.
+#ifdef LNGRAD_TILINGDATA_BASE_H
+#define LNGRAD_FIELD(Type, name) TILING_DATA_FIELD_DEF(Type, name)
+#else
+#define LNGRAD_FIELD(Type, name) Type name = 0;
+#endif
+
 {joined}
+#undef LNGRAD_FIELD
 
 namespace AscendC {{
 namespace tiling {{

@@ -131,6 +131,8 @@ def _work(connection: Connection, request: Request) -> None:
     """Send None when the kernel begins, then its Result and remarks of a second run; or the error of its arguments."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does
     try:
+        if request.options["soc"]:
+            socs.use(request.options["soc"])  # its macros are the compiler's
         if request.project:
             request = _planned(request, request.project)
         kernel = compile(**request.build)
@@ -154,7 +156,8 @@ def _work(connection: Connection, request: Request) -> None:
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
         connection.send(Result(str(fault), picture=picture, kind=type(fault).__name__))
     except (LngradError, OSError, MemoryError) as error:
-        connection.send(error)
+        broken = str(error).startswith("block ")  # by the kernel, not by the command's arguments
+        connection.send(Result(str(error), kind=type(error).__name__) if broken else error)
 
 
 def _guarded_copies(arrays: Mapping[str, Array | None]) -> dict[str, Array | None]:
@@ -185,8 +188,6 @@ def _without_auto_sync(kernel: Any, blocks: int, request: Request) -> tuple[str,
 
 def _planned(request: Request, inputs: ProjectInputs) -> Request:
     """A request for a project's folder, as its op_host has it; options of the command come first."""
-    if request.options["soc"]:
-        socs.use(request.options["soc"])
     plan = Project(inputs.folder).plan(request.arrays, inputs.shapes, inputs.dtype, inputs.attributes)
     for name in request.wanted:
         if plan.arrays.get(name) is None:

@@ -6,6 +6,7 @@ A picture has one row a pipe, in issue order, arrows for flags, red where nothin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias i
 Instruction = tuple[str, int, int, Site]
 NOBODY: Instruction = ("nothing", 0, 0, ("", 0))
 
-_INSIDE = tuple(f"{Path(__file__).parents[1] / folder}" for folder in ("device", "tile"))
+_INSIDE = (*(f"{Path(__file__).parents[1] / folder}" for folder in ("device", "tile")), contextlib.__file__)
 
 
 def kernel_frame() -> FrameType:

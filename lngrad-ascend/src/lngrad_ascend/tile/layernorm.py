@@ -27,7 +27,7 @@ from lngrad_ascend.tile.layernormgrad_kernels import (
     multiply_rows,
     reciprocal,
 )
-from lngrad_ascend.tile.tile_call import TileCall
+from lngrad_ascend.tile.tile_call import TileCall, check_kinds
 from lngrad_ascend.tiling.structs import LayerNormSeparateTiling, LayerNormTiling
 
 API = "LayerNorm"
@@ -275,6 +275,8 @@ def LayerNorm(
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
     tensors = (output, outputMean, outputVariance, inputX, gamma, beta)
+    roles = ("output", "outputMean", "outputVariance", "inputX", "gamma", "beta")
+    check_kinds(API, dict(zip(roles, tensors, strict=True)), epsilon, tiling, LayerNormTiling, LayerNormSeparateTiling)
     if isinstance(tiling, LayerNormTiling):
         _call_with_variance(tensors, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
     else:
@@ -292,7 +294,7 @@ def _call_with_variance(
     sizes = (rows * H, rows, rows, rows * H, H, H)
     operands = dict(zip(roles, zip(tensors, sizes, strict=True), strict=True))
     call = TileCall(API, ForwardTensors, operands, 3, shared)
-    call.check(H, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4)
+    call.check(H, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4, scratch=("inputX",))
     if tiling.originalHLength < H and not exact:
         warn_at_kernel(
             f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+import numpy as np
+
 from lngrad.errors import DtypeError
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.report import warn_at_kernel
@@ -22,7 +24,8 @@ from lngrad_ascend.tile.layernormgrad_kernels import (
     grad_common,
     stack_bytes_touched,
 )
-from lngrad_ascend.tile.tile_call import TileCall
+from lngrad_ascend.tile.tile_call import TileCall, check_kinds
+from lngrad_ascend.tiling.host_functions import CHUNK_BUFFERS, HALF_CHUNK_BUFFERS, chunk_buffers, smallest_grad_buffer
 from lngrad_ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling
 
 
@@ -96,13 +99,15 @@ def LayerNormGrad(
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
+    tensors = {
+        "outputPdX": outputPdX, "resForGamma": resForGamma, "inputDy": inputDy, "inputX": inputX,
+        "inputVariance": inputVariance, "inputMean": inputMean, "inputGamma": inputGamma,
+    }  # fmt: skip
+    check_kinds("LayerNormGrad", tensors, epsilon, tiling, LayerNormGradTiling)
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     matrix, regbase = rows * H, outputPdX.core.soc.regbase
-    operands = {
-        "outputPdX": (outputPdX, matrix), "resForGamma": (resForGamma, matrix), "inputDy": (inputDy, matrix),
-        "inputX": (inputX, matrix), "inputVariance": (inputVariance, rows), "inputMean": (inputMean, rows),
-        "inputGamma": (inputGamma, H),
-    }  # fmt: skip
+    sizes = {"inputVariance": rows, "inputMean": rows, "inputGamma": H}
+    operands = {name: (tensor, sizes.get(name, matrix)) for name, tensor in tensors.items()}
     call = TileCall("LayerNormGrad", GradTensors, operands, 2, sharedTmpBuffer)
     # A braced initializer of C++, ``{DataFormat::ND}``, is a set or a tuple in Python: it is named.
     layout = DataFormat.ND if shapeInfo is None else getattr(shapeInfo, "dataFormat", None)
@@ -115,18 +120,28 @@ def LayerNormGrad(
             raise TilingError(
                 f"{call.api}: {name} must be above 0, got {getattr(tiling, name)}; the tiling was never filled"
             )
-    call.check(H, isReuseSource, tiling.stackBufferSize)
     room, touched = call.temp.GetSize(), 0 if regbase else stack_bytes_touched(tiling)
+    call.check(H, isReuseSource, tiling.stackBufferSize, scratch=("inputDy", "inputX"), touched=touched)
+    size = outputPdX.dtype.itemsize
+    _check_made_for(tiling, size, isReuseSource)
+    least = smallest_grad_buffer(tiling.bLength, tiling.sLength, H, size, isReuseSource, regbase)
+    narrow = f"the manual asks S of inputVariance and inputMean to fill 32 bytes, S is {tiling.sLength} of {size} bytes"
+    small = f"the tiling was made for {tiling.stackBufferSize} bytes, the published minimum is {least}"
+    call.remark({narrow: tiling.sLength * size % call.soc.block_bytes != 0, small: tiling.stackBufferSize < least})
     if tiling.stackBufferSize < touched <= room:  # the chunks pass the buffer that the tiling was made for
         warn_at_kernel(
             f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
             f"byte {touched} of it; this call is right only because the buffer happens to have {room}"
         )
-    if tiling.originalHLength < H and not exact_padding and inputMean.read(call.api, "inputMean", rows).any():
-        warn_at_kernel(
-            f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
-            "-2 * (0 - mean), and the mean is not 0: outputPdX is wrong. exact_padding=True leaves them out"
-        )
+    if tiling.originalHLength < H and not exact_padding:
+        padding = call.check_padding(("inputDy", "inputX", "inputGamma"), H, tiling.originalHLength, True)
+        mean = inputMean.read(call.api, "inputMean", rows).astype(np.float32)[:, None]
+        if (padding["inputX"] - mean).any() or (padding["inputDy"] * padding["inputGamma"]).any():
+            warn_at_kernel(
+                f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
+                "-2 * (x - mean), and x is not the mean there, or dy * gamma not 0: outputPdX is wrong. Fill the padding of "
+                "inputX with the row's mean, of inputDy with 0; in Python, exact_padding=True leaves it out"
+            )
     eps = float(outputPdX.dtype.type(epsilon))
     run = grad_3510 if regbase else grad_common
     call.run(lambda tensors: run(tensors, eps, tiling, isReuseSource, exact_padding))
@@ -138,6 +153,23 @@ def LayerNormGrad(
                 f"{name} was overwritten by LayerNormGrad with isReuseSource=true and is read again: it contains "
                 "intermediates now (the manual speaks of inputX only, the published code overwrites both)",
             )
+
+
+def _check_made_for(tiling: LayerNormGradTiling, type_size: int, reuse: bool) -> None:
+    """Refuse a tiling whose positions are those of another typeSize or isReuseSource."""
+    kinds = {(2, False): "half", (4, False): "float", (4, True): "float with isReuseSource=true"}
+    places = {name: getattr(tiling, f"{name}Pos") for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS}
+
+    def fits(kind: tuple[int, bool]) -> bool:
+        expected = {name: index * tiling.oneCalSize for index, name in enumerate(chunk_buffers(*kind))}
+        return places == dict.fromkeys(places, 0) | expected
+
+    made_for = [*filter(fits, kinds)]
+    if made_for and (type_size, reuse) not in made_for:
+        raise TilingError(
+            f"LayerNormGrad: the tiling was made for {kinds[made_for[0]]}, by its x1TensorPos {tiling.x1TensorPos} and "
+            f"tmpTensorPos {tiling.tmpTensorPos}; the call is {kinds[type_size, reuse]}"
+        )
 
 
 def LayerNormGradBeta(
@@ -176,13 +208,15 @@ def LayerNormGradBeta(
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
     """
-    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
-    operands = {
-        "outputPdGamma": (outputPdGamma, H), "outputPdBeta": (outputPdBeta, H), "resForGamma": (resForGamma, matrix),
-        "inputDy": (inputDy, matrix),
+    tensors = {
+        "outputPdGamma": outputPdGamma, "outputPdBeta": outputPdBeta, "resForGamma": resForGamma, "inputDy": inputDy,
     }  # fmt: skip
+    check_kinds("LayerNormGradBeta", tensors, 0, tiling, LayerNormGradBetaTiling)
+    H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
+    operands = {name: (tensor, H if name.startswith("output") else matrix) for name, tensor in tensors.items()}
     call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
-    call.check(H, isReuseSource, tiling.stackBufferSize * 4)
+    call.check(H, isReuseSource, tiling.stackBufferSize * 4, scratch=("resForGamma", "inputDy"))
+    call.remark({})
     if tiling.oneCalSize < 1:
         raise TilingError(
             f"{call.api}: oneCalSize must be above 0, got {tiling.oneCalSize}; the tiling was never filled"
@@ -192,12 +226,24 @@ def LayerNormGradBeta(
         raise TilingError(
             f"{call.api}: the buffers end at float {end}, stackBufferSize is {tiling.stackBufferSize} floats"
         )
-    # A chunk of one row has no distance of rows to get wrong.
-    if tiling.originalHLength < H and not exact_padding and not regbase and tiling.bsCurLength > 1:
-        warn_at_kernel(
-            f"{call.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
-            "outputPdGamma and outputPdBeta are wrong. exact_padding=True takes storageHLength"
+    made_for, T = (
+        ("float", "half")[bool(flag)] for flag in (tiling.betaTempTensorPos, outputPdGamma.dtype == np.float16)
+    )
+    if made_for != T:
+        raise TilingError(
+            f"{call.api}: the tiling was made for {made_for}, by its betaTempTensorPos {tiling.betaTempTensorPos}; the call "
+            f"is {T}"
         )
+    if tiling.originalHLength < H and not exact_padding:
+        # A chunk of one row has no distance of rows to get wrong.
+        mixes = not regbase and tiling.bsCurLength > 1
+        call.check_padding(("resForGamma", "inputDy"), H, tiling.originalHLength, mixes)
+        if mixes:
+            warn_at_kernel(
+                f"{call.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
+                "outputPdGamma and outputPdBeta are wrong. Give this tiling storageHLength as originHLength; in Python, "
+                "exact_padding=True takes it"
+            )
     if regbase:
         call.run(lambda tensors: beta_3510(tensors, tiling))
     else:

@@ -7,21 +7,25 @@ memory, and the results are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from itertools import combinations
+from itertools import combinations, product
+from numbers import Real
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
+from lngrad_ascend import soc as socs
 from lngrad_ascend.device.core import Core
+from lngrad_ascend.device.descriptors import check_place
 from lngrad_ascend.device.local_tensor import LocalTensor, pop_stack_buffer
 from lngrad_ascend.device.report import warn_at_kernel
 from lngrad_ascend.device.unified_buffer import State, TPosition
-from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault
+from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault, TilingError
 from lngrad_ascend.tiling.host_functions import align_up
+from lngrad_ascend.tiling.structs import TilingStruct
 
 POSITIONS = (TPosition.VECIN, TPosition.VECOUT, TPosition.VECCALC)
 
@@ -57,6 +61,23 @@ def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
         raise PositionFault(f"{api}: {name} must be at one of {names}, it is at {tensor.GetPosition().value}")
 
 
+def check_kinds(
+    api: str, tensors: Mapping[str, object], epsilon: object, tiling: object, *kinds: type[TilingStruct]
+) -> None:
+    """Refuse a product without the API, then arguments in each other's places. Raises DeviceFault, DtypeError, TilingError."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, LocalTensor):
+            raise DtypeError(f"{api}: {name} must be a LocalTensor, got {type(tensor).__name__}")
+        if not tensor.core.soc.tile_api:
+            soc = tensor.core.soc
+            raise DeviceFault(f"{api}: not available on {soc.name} ({soc.product}), see the manual's product table")
+    if not isinstance(epsilon, Real):
+        raise DtypeError(f"{api}: epsilon must be a number, got {type(epsilon).__name__}; sharedTmpBuffer is a keyword")
+    if not isinstance(tiling, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TilingError(f"{api}: tiling must be a {names}, got {type(tiling).__name__}; sharedTmpBuffer is a keyword")
+
+
 class TileCall(Generic[Tensors]):
     """A call of a tile API.
 
@@ -85,25 +106,29 @@ class TileCall(Generic[Tensors]):
         self.temp = pop_stack_buffer(self.first.core) if shared is None else shared
         self.tensors = kind(*(operand.tensor for operand in self.operands), self.temp)
 
-    def check(self, H: int, isReuseSource: bool, stack_bytes: int, wide: Iterable[str] = ()) -> None:
+    def check(
+        self, H: int, isReuseSource: bool, stack_bytes: int, wide: Iterable[str] = (), *, scratch: Iterable[str] = (),
+        touched: int = 0,
+    ) -> None:  # fmt: skip
         """Check everything that all tile APIs ask of their arguments. Raises DeviceFault or DtypeError.
 
         Args:
             H: Elements of the last axis in memory.
             stack_bytes: The temporary buffer that the tiling was made for.
             wide: Names of the operands that are float whatever T is.
+            scratch: Names of the inputs that isReuseSource overwrites, on the product that overwrites most.
+            touched: How far into the temporary buffer the kernel reaches, where that is more.
         """
         api, dtype = self.api, self.first.dtype
-        if not self.soc.tile_api:
-            raise DeviceFault(
-                f"{api}: not available on {self.soc.name} ({self.soc.product}), see the manual's product table"
-            )
         if dtype not in (np.float16, np.float32):
             raise DtypeError(f"{api}: T must be half or float, got {dtype}")
         if isReuseSource and dtype == np.float16:
             raise DtypeError(f"{api}: isReuseSource=true takes float only, T is half")
         for name, tensor, count in self.operands:
             _check_position(api, name, tensor)
+            check_place(
+                api, f"{name} ({tensor.describe()})", tensor.start, tensor.start, tensor.end, self.soc.block_bytes
+            )
             if tensor.GetSize() < count:
                 raise BoundsFault(f"{api}: {name} needs {count} elements for this tiling, it has {tensor.GetSize()}")
             if name in wide:
@@ -115,7 +140,8 @@ class TileCall(Generic[Tensors]):
         if H * size % block:
             raise AlignmentFault(
                 f"{api}: the last axis must fill blocks of {block} bytes, H is {H} of {size} bytes = {H * size}; pad it "
-                "and give storageHLength and originHLength to the tiling"
+                "(findings B and C of docs/ascend-tile.md say with what) and give storageHLength and originHLength to the "
+                "tiling"
             )
         for output, other in combinations(self.outputs, 2):
             if output.window().overlaps(other.window()):
@@ -126,10 +152,54 @@ class TileCall(Generic[Tensors]):
             _check_position(api, where, self.shared)
             if self.shared.dtype != np.uint8:
                 raise DtypeError(f"{api}: sharedTmpBuffer must be uint8, got {self.shared.dtype}")
+            place = self.shared.start, self.shared.start, self.shared.end
+            check_place(api, f"{where} ({self.shared.describe()})", *place, block)
         if self.temp.GetSize() < stack_bytes:
             raise BoundsFault(
                 f"{api}: {where} has {self.temp.GetSize()} bytes, the tiling was made for stackBufferSize {stack_bytes}"
             )
+        self._check_apart(scratch if isReuseSource else (), where, max(stack_bytes, touched))
+
+    def _check_apart(self, scratch: Iterable[str], where: str, reach: int) -> None:
+        """Refuse scratch that shares memory with an input: inputs by name, and the first bytes of the temporary buffer."""
+        api, inputs = self.api, self.operands[len(self.outputs) :]
+        written = [operand for operand in inputs if operand.name in scratch]
+        if reach:
+            written.append(Operand(where, self.temp, min(reach, self.temp.nbytes)))
+        for taken, other in product(written, inputs):
+            if taken.name != other.name and taken.window().overlaps(other.window()):
+                raise OverlapFault(
+                    f"{api}: {taken.describe()} and {other.describe()} must not share memory: the first is written "
+                    "before the second has been read"
+                )
+
+    def check_padding(self, names: Iterable[str], H: int, originH: int, spreads: bool) -> dict[str, Array]:
+        """Return the padded columns of inputs, in float; remark those that are not 0, as the manual asks.
+
+        Raises:
+            DeviceFault: They have NaN or infinity, and the padding ``spreads`` into results.
+        """
+        padding = {}
+        for name, tensor, count in self.operands:
+            if name in names:
+                values = tensor.read(self.api, name, count).reshape(-1, H)[:, originH:].astype(np.float32)
+                padding[name] = values
+                if spreads and not np.isfinite(values).all():
+                    raise DeviceFault(
+                        f"{self.api}: the padding of {name}, columns {originH} to {H} of each row, has NaN or infinity, "
+                        f"which reaches {self.outputs[0].name}; the manual asks for 0"
+                    )
+                if values.any():
+                    self.first.core.remark(f"{self.api}: the padding of {name} is not 0, as the manual asks")
+        return padding
+
+    def remark(self, texts: Mapping[str, bool]) -> None:
+        """Remark the texts that hold, and a product that only the newest page of the API lists, if older ones are chosen."""
+        documents = socs.current().documents
+        product = f"the page of CANN {documents} lists Atlas A2 and A3, {self.soc.product} is on the newest one only"
+        for text, holds in {**texts, product: documents != "master" and self.soc.arch != 2201}.items():
+            if holds:
+                self.first.core.remark(f"{self.api}: {text}")
 
     def run(self, compute: Callable[[Tensors], None]) -> None:
         """Run ``compute`` on the tensors; warn where shared memory changes what it gives."""

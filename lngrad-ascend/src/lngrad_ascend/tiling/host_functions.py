@@ -52,6 +52,7 @@ class Words:
     api: str
     lenient: bool
     _complaints: list[str] = field(default_factory=list)
+    doubts: Sequence[str] = ()
 
     def rule(self, holds: bool, text: str) -> None:
         """Raise ``text`` if the rule does not hold, or note it when lenient."""
@@ -88,10 +89,32 @@ class Words:
 
     def close(self, result: Result) -> Result:
         """Return a result, and warn about what was let pass."""
-        if self._complaints:
-            # 3: the caller of the tiling function.
-            warnings.warn(f"{self.api} (lenient): " + "; ".join(self._complaints), AscendWarning, stacklevel=3)
+        for label, texts in ((" (lenient)", self._complaints), ("", self.doubts)):
+            if texts:
+                # 3: the caller of the tiling function.
+                warnings.warn(f"{self.api}{label}: " + "; ".join(texts), AscendWarning, stacklevel=3)
         return result
+
+
+def doubts(soc: socs.Soc, dims: Sequence[int], type_size: int, stack_bytes: int, smallest: int) -> list[str]:
+    """Return why the kernel refuses a call that its tiling function accepts, or is likely to be wrong."""
+    H, originH = dims[2:]
+    texts = {
+        f"the API is not available on {soc.name} ({soc.product})": not soc.tile_api,
+        f"the kernel refuses storageHLength {H}: {H * type_size} bytes are no whole blocks of {soc.block_bytes}":
+            H * type_size % soc.block_bytes != 0,
+        f"originHLength {originH} and storageHLength {H} differ, which the manual excludes from supported scenarios: "
+        "findings B and C of docs/ascend-tile.md": originH < H,
+        f"stackBufferSize {stack_bytes} is below the published minimum {smallest}": stack_bytes < smallest,
+    }  # fmt: skip
+    return [text for text, holds in texts.items() if holds]
+
+
+def smallest_grad_buffer(B: int, S: int, H: int, type_size: int, reuse: bool, regbase: bool) -> int:
+    """Return the published minimum of LayerNormGrad's temporary buffer, in bytes."""
+    if regbase:  # two rows of floats, x1 and x2; with reuse they live in the inputs
+        return 0 if reuse and type_size == FLOAT_BYTES else 2 * align_up(H, FLOATS_PER_BLOCK) * FLOAT_BYTES
+    return len(chunk_buffers(type_size, reuse)) * min(B * S * H, H * H) * type_size
 
 
 def GetLayerNormMaxMinTmpSize(
@@ -342,10 +365,9 @@ def GetLayerNormGradMaxMinTmpSize(
     """
     words = Words("GetLayerNormGradMaxMinTmpSize", lenient)
     B, S, H, _ = words.shape(srcShape, typeSize)
-    if socs.get(soc).regbase:
-        # Two rows of floats, x1 and x2; with reuse they live in the inputs.
-        reuses = isReuseSource and typeSize == FLOAT_BYTES
-        need = 0 if reuses else words.word("maxValue", 2 * align_up(H, 8) * FLOAT_BYTES)
+    regbase = socs.get(soc).regbase
+    if regbase:
+        need = words.word("maxValue", smallest_grad_buffer(B, S, H, typeSize, isReuseSource, regbase))
         return words.close((need, need))
     count = words.word("B*S*H", B * S * H)
     square = words.word("H*H", H * H)
@@ -363,6 +385,7 @@ def GetLayerNormGradNDTilingInfo(
     *,
     soc: socs.SocLike = None,
     lenient: bool = False,
+    quiet: bool = False,
 ) -> LayerNormGradTiling:
     """Return the tiling of LayerNormGrad for a temporary buffer of ``stackBufferSize`` bytes.
 
@@ -379,6 +402,7 @@ def GetLayerNormGradNDTilingInfo(
         stackBufferSize: Bytes of the temporary buffer.
         typeSize, isReuseSource, soc, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors; a buffer below one
             row is one.
+        quiet: Without the warning of what the kernel refuses, or is likely to compute wrongly.
     """
     words = Words("GetLayerNormGradNDTilingInfo", lenient)
     B, S, H, originH = words.shape(srcShape, typeSize)
@@ -417,6 +441,10 @@ def GetLayerNormGradNDTilingInfo(
         setattr(tiling, f"{name}Pos", words.word(f"{name}Pos", index * chunk))
     for name in CHUNK_BUFFERS + HALF_CHUNK_BUFFERS:
         setattr(tiling, f"{name}Size", chunk)
+    if not quiet:
+        target = socs.get(soc)
+        smallest = smallest_grad_buffer(B, S, H, typeSize, isReuseSource, target.regbase)
+        words.doubts = doubts(target, (B, S, H, originH), typeSize, stack_bytes, smallest)
     return words.close(tiling)
 
 
@@ -454,6 +482,7 @@ def GetLayerNormGradBetaNDTilingInfo(
     *,
     soc: socs.SocLike = None,
     lenient: bool = False,
+    quiet: bool = False,
 ) -> LayerNormGradBetaTiling:
     """Return the tiling of LayerNormGradBeta for a temporary buffer of ``stackBufferSize`` bytes.
 
@@ -470,6 +499,7 @@ def GetLayerNormGradBetaNDTilingInfo(
         stackBufferSize: Bytes of the temporary buffer.
         typeSize, lenient: As for GetLayerNormMaxMinTmpSize, and so are the errors; too small a buffer is one.
         isReuseSource, soc: Ignored, as upstream, but soc must exist.
+        quiet: Without the warning of what the kernel refuses, or is likely to compute wrongly.
     """
     socs.get(soc)
     words = Words("GetLayerNormGradBetaNDTilingInfo", lenient)
@@ -511,4 +541,6 @@ def GetLayerNormGradBetaNDTilingInfo(
         inputDyTmpTensorPos=2 * H if half else 0,
         resForGammaTmpTensorPos=2 * H + chunk if half else 0,
     )
+    if not quiet:  # a buffer below the minimum was refused above
+        words.doubts = doubts(socs.get(soc), (B, S, H, originH), typeSize, stackBufferSize, 0)
     return words.close(tiling)

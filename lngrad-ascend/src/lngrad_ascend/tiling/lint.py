@@ -9,9 +9,10 @@ word. The lint is arithmetic on the published formulas; nothing here was run on 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from lngrad_ascend import soc as socs
 from lngrad_ascend.faults import TilingError
@@ -19,7 +20,7 @@ from lngrad_ascend.tiling import host_functions as host
 from lngrad_ascend.tiling.host_functions import FLOAT_BYTES, align_up, chunk_buffers, rows_per_block
 from lngrad_ascend.tiling.structs import LayerNormGradBetaTiling, LayerNormGradTiling, LayerNormTiling, TilingStruct
 
-Verdict = Literal["ok", "reserve", "overrun", "assert"]
+Verdict = Literal["ok", "reserve", "overrun", "assert", "unfit"]
 APIS: dict[str, tuple[Callable[..., tuple[int, int]], Callable[..., TilingStruct]]] = {
     "LayerNorm": (host.GetLayerNormMaxMinTmpSize, host.GetLayerNormNDTilingInfo),
     "LayerNormGrad": (host.GetLayerNormGradMaxMinTmpSize, host.GetLayerNormGradNDTilingInfo),
@@ -51,9 +52,10 @@ class TilingReport:
 
     Attributes:
         verdict: "ok"; "reserve": the struct reserves past the end, but this shape does not reach there; "overrun":
-            the kernel writes past the end; "assert": the tiling function refuses the size.
+            the kernel writes past the end; "assert": the tiling function refuses the size; "unfit": the buffer would do,
+            but ``doubts`` say why the kernel refuses the call, or is likely to be wrong.
         overrun_bytes: By how much the kernel passes the end.
-        safe_bytes: The smallest temporary buffer with which this call stays inside it.
+        safe_bytes: The smallest temporary buffer, not below the published minimum, with which this call stays inside it.
         operand_bytes: Unified Buffer that the tensors of the call take beside the temporary buffer.
         fits_ub: Whether the operands and the safe temporary buffer fit the SoC's Unified Buffer together.
         tiling: The struct, or None after "assert".
@@ -77,6 +79,7 @@ class TilingReport:
     fits_ub: bool
     buffers: tuple[Buffer, ...]
     tiling: TilingStruct | None
+    doubts: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
@@ -124,9 +127,14 @@ def lint(
     tiling = call.tiling(stack_bytes)
     buffers = call.buffers(tiling)
     reserved = max((b.start + b.reserved for b in buffers), default=0)
-    touched = max((b.start + b.touched for b in buffers), default=0)
+    touched = _reached(buffers)
     verdict: Verdict = "overrun" if touched > stack_bytes else "reserve" if reserved > stack_bytes else "ok"
+    texts = host.doubts(target, dims, type_size, stack_bytes, smallest)
+    if texts and verdict in ("ok", "reserve"):
+        verdict = "unfit"
     safe, operands = call.safe_bytes(), call.operand_bytes()
+    if safe < smallest:  # other chunks, which may reach further
+        safe = max(smallest, _reached(call.buffers(call.tiling(smallest))))
     return TilingReport(
         api=api,
         soc=target.name,
@@ -146,7 +154,12 @@ def lint(
         fits_ub=operands + align_up(safe, target.block_bytes) <= target.ub_bytes,
         buffers=buffers,
         tiling=tiling,
+        doubts=tuple(texts),
     )
+
+
+def _reached(buffers: Sequence[Buffer]) -> int:
+    return max((b.start + b.touched for b in buffers), default=0)
 
 
 def safe_stack_bytes(
@@ -180,7 +193,8 @@ class _Call:
         """Return the struct for a temporary buffer, or None where the tiling function refuses the size."""
         if stack_bytes < self._refused_below():
             return None
-        return APIS[self.api][1](self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc)
+        quiet = {} if self.api == "LayerNorm" else {"quiet": True}
+        return APIS[self.api][1](self.dims, stack_bytes, self.type_size, self.reuse, soc=self.soc, **quiet)
 
     def _refused_below(self) -> int:
         """Return the smallest size in bytes for which the tiling function fills the struct: one row a chunk."""
@@ -266,5 +280,8 @@ def sweep(soc: socs.SocLike = "Ascend910B1") -> tuple[SweepRow, ...]:
         shapes = [(1, S, H) for H in range(step, 1024 + 1, step) for S in (1, 2, 4, 7, 8, 16, 32, 64, 100, 128, 256)]
         for stack in ("min", "max"):
             verdicts = [lint("LayerNormGrad", shape, dtype, soc, stack, reuse).verdict for shape in shapes]
-            rows.append(SweepRow(dtype, reuse, stack, *map(verdicts.count, get_args(Verdict))))
+            counts = Counter("refused" if verdict in ("assert", "unfit") else verdict for verdict in verdicts)
+            rows.append(
+                SweepRow(dtype, reuse, stack, counts["ok"], counts["reserve"], counts["overrun"], counts["refused"])
+            )
     return tuple(rows)

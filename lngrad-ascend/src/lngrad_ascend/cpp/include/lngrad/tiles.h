@@ -27,10 +27,10 @@ void tile_api(Op op, Where where, double epsilon, std::initializer_list<Operand>
               const Tiling& tiling, bool reuse, std::initializer_list<int64_t> more = {})
 {
     Call& call = issue(op, where);
-    for (const Operand& one : tensors) put(call, one);
-    for (const Operand& one : buffer) put(call, one);
+    for (const Operand& tensor : tensors) put(call, tensor);
+    for (const Operand& shared : buffer) put(call, shared);
     put_each(call, reinterpret_cast<intptr_t>(&tiling), sizeof tiling, reuse, buffer.size());
-    for (int64_t one : more) put(call, one);
+    for (int64_t number : more) put(call, number);
     call.real = epsilon;
     finish(call);
 }
@@ -39,10 +39,19 @@ void tile_api(Op op, Where where, double epsilon, std::initializer_list<Operand>
 
 namespace AscendC {
 
-// Each with a temporary buffer and without: `buffer` holds it or nothing, and its parameter comes last in a row.
-#define LNGRAD_TILE_APIS(buffer, Shared, ConstShared) \
+#if defined(__NPU_ARCH__) && defined(__has_attribute)
+#if (__NPU_ARCH__ == 1001 || __NPU_ARCH__ == 3002) && __has_attribute(unavailable)
+#define LNGRAD_TILE_API __attribute__((unavailable("not available on this SoC, see the manual's product table")))
+#endif
+#endif
+#ifndef LNGRAD_TILE_API
+#define LNGRAD_TILE_API // the call is refused when it runs
+#endif
+
+// Each with a temporary buffer and without: `buffer` holds it or nothing; only with it Beta's tiling is const.
+#define LNGRAD_TILE_APIS(buffer, Const, Shared, ConstShared) \
     template <typename T, bool isReuseSource = false> \
-    void LayerNormGrad(const LocalTensor<T>& outputPdX, const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy, \
+    LNGRAD_TILE_API void LayerNormGrad(const LocalTensor<T>& outputPdX, const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy, \
                        const LocalTensor<T>& inputX, const LocalTensor<T>& inputVariance, const LocalTensor<T>& inputMean, \
                        const LocalTensor<T>& inputGamma, Shared T epsilon, LayerNormGradTiling& tiling, \
                        const LayerNormGradShapeInfo& shapeInfo = {}, Where where = Where::here()) \
@@ -52,15 +61,15 @@ namespace AscendC {
                          buffer, tiling, isReuseSource, {int64_t(shapeInfo.dataFormat)}); \
     } \
     template <typename T, bool isReuseSource = false> \
-    void LayerNormGradBeta(const LocalTensor<T>& outputPdGamma, const LocalTensor<T>& outputPdBeta, \
+    LNGRAD_TILE_API void LayerNormGradBeta(const LocalTensor<T>& outputPdGamma, const LocalTensor<T>& outputPdBeta, \
                            const LocalTensor<T>& resForGamma, const LocalTensor<T>& inputDy, \
-                           ConstShared const LayerNormGradBetaTiling& tiling, Where where = Where::here()) \
+                           ConstShared Const LayerNormGradBetaTiling& tiling, Where where = Where::here()) \
     { \
         lngrad::tile_api(Op::LAYER_NORM_GRAD_BETA, where, 0, {outputPdGamma, outputPdBeta, resForGamma, inputDy}, \
                          buffer, tiling, isReuseSource); \
     } \
     template <typename T, bool isReuseSource = false> \
-    void LayerNorm(const LocalTensor<T>& output, const LocalTensor<T>& outputMean, const LocalTensor<T>& outputVariance, \
+    LNGRAD_TILE_API void LayerNorm(const LocalTensor<T>& output, const LocalTensor<T>& outputMean, const LocalTensor<T>& outputVariance, \
                    const LocalTensor<T>& inputX, const LocalTensor<T>& gamma, const LocalTensor<T>& beta, \
                    ConstShared const T epsilon, LayerNormTiling& tiling, Where where = Where::here()) \
     { \
@@ -68,7 +77,7 @@ namespace AscendC {
                          {output, outputMean, outputVariance, inputX, gamma, beta}, buffer, tiling, isReuseSource); \
     } \
     template <typename U, typename T, bool isReuseSource = false, const LayerNormConfig& config = LNCFG_NORM> \
-    void LayerNorm(const LocalTensor<T>& output, const LocalTensor<float>& outputMean, \
+    LNGRAD_TILE_API void LayerNorm(const LocalTensor<T>& output, const LocalTensor<float>& outputMean, \
                    const LocalTensor<float>& outputRstd, const LocalTensor<T>& inputX, const LocalTensor<U>& gamma, \
                    const LocalTensor<U>& beta, const float epsilon, ConstShared const LayerNormPara& para, \
                    const LayerNormSeparateTiling& tiling, Where where = Where::here()) \
@@ -79,9 +88,10 @@ namespace AscendC {
                           config.isOnlyOutput, config.isOutputRstd}); \
     }
 #define LNGRAD_SHARED LocalTensor<uint8_t>& sharedTmpBuffer,
-LNGRAD_TILE_APIS({}, , )
-LNGRAD_TILE_APIS({sharedTmpBuffer}, LNGRAD_SHARED, const LNGRAD_SHARED)
+LNGRAD_TILE_APIS({}, , , )
+LNGRAD_TILE_APIS({sharedTmpBuffer}, const, LNGRAD_SHARED, const LNGRAD_SHARED)
 #undef LNGRAD_SHARED
+#undef LNGRAD_TILE_API
 #undef LNGRAD_TILE_APIS
 
 } // namespace AscendC

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <string>
 
+#include "register/tilingdata_base.h"
 #include "kernel_tiling/kernel_tiling.h"
 #include "lngrad/host.h"
-#include "register/tilingdata_base.h"
 #include "securec.h"
 #include "tiling/platform/platform_ascendc.h"
 

@@ -107,6 +107,11 @@ def document_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         page.lngrad_folder = tmp_path_factory.mktemp(Path(page.path).stem)
         for name in ("cases", "examples"):
             (page.lngrad_folder / name).symlink_to(ROOT / name)
+        if "lngrad_ascend.soc" in sys.modules:  # an earlier page chose a SoC, or called aclInit
+            from lngrad_ascend import acl, soc
+
+            soc.use(soc.DEFAULT)
+            acl.aclFinalize()
     monkeypatch.chdir(page.lngrad_folder)
     run_those_above(request.node)
     return page.lngrad_folder

@@ -45,7 +45,7 @@ def main() -> int:
 
     case = CheckCase(
         name="mine", source=Source("here"), lead=(30,), normalized=(100,), dtype="float32", gamma_dtype="float32",
-        statistics_dtype="float32", output_dtypes=("float32",) * 3, ranges={"mean": None, "statistic": None},
+        statistics_dtype="float32", ranges={"mean": None, "statistic": None},
     )  # fmt: skip
     result = check_case(case, Options(impl=f"{backward.__module__}:backward"))
     print(result.reason)

@@ -384,7 +384,7 @@ def test_a_missing_file_is_named_first_and_in_the_same_words(words):
         ("certify --impl asc", {"ascend_sim", "ascendc:"}),
         ("golden --format np", {"npy", "npz"}),
         ("run --norm r", {"rms_norm"}),
-        ("bench --norm add", {"add_layer_norm", "add_rms_norm"}),
+        ("check --norm add", {"add_layer_norm", "add_rms_norm"}),
     ],
 )
 def test_the_shell_completes_values(line, offered):

@@ -141,6 +141,6 @@ def errors_of(dtype: str, *layer: Array) -> dict[str, Array]:
                 as_numpy, implementation.forward(arguments)()[1:]
             )  # each library is judged with those of its own forward
             grads = implementation.backward(replace(arguments, mean=mean, rstd=rstd))()
-            shares = error_shares(grads, Inputs(dy, x, mean, rstd, gamma, beta, 1))
+            shares = error_shares(lngrad.Grads(*grads), Inputs(dy, x, mean, rstd, gamma, beta, 1))
             found[name] = np.concatenate([share.ravel() for share in shares])
     return found

@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def trusted_folder(*, warns: bool = True) -> Path | None:
-    """The cache folder, made where others could make it; None where there is none or, with a warning, where others can write."""
+    """The cache folder, made where others could make it; None without one or, with a warning, where others can write."""
     try:
         folder = cache_folder()
     except RuntimeError:

@@ -14,9 +14,8 @@ def with_options(command: Callable[[Any], None]) -> Callable[..., None]:
     """Make a command for typer of a function whose one parameter is a dataclass with typer's annotations on its fields."""
     (name,) = inspect.signature(command).parameters
     options = get_type_hints(command)[name]
-    types = get_type_hints(
-        options, vars(sys.modules[options.__module__]), include_extras=True
-    )  # a lambda's globals too
+    # With globals, as a lambda among the annotations has them.
+    types = get_type_hints(options, vars(sys.modules[options.__module__]), include_extras=True)
 
     @wraps(command)
     def called(**values: Any) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time
 
-from lngrad.support.trust import distrust, others_in
+from lngrad.support.trust import anybody_can_make, distrust, others_in
 
 _DIGEST_BYTES = 32
 _KEPT_SECONDS = 30 * 86400  # since a file was last used
@@ -37,13 +37,13 @@ def cache_folder() -> Path:
 
 
 def trusted_folder(*, warns: bool = True) -> Path | None:
-    """The cache folder, made if need be; None where there is none or, with a warning, where code from it must not be run."""
+    """The cache folder, made where others could make it; None without one or, with a warning, where others can write."""
     try:
         folder = cache_folder()
     except RuntimeError:
         return None
     reason = distrust(folder)
-    if reason is None:
+    if reason is None and anybody_can_make(folder):
         with suppress(OSError):
             _make(folder)
         reason = distrust(folder)  # somebody else may have made it

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 MAX_LINKS = 40  # on the way, as Linux has it
@@ -52,6 +53,13 @@ def distrust(folder: Path) -> str | None:
         if (reason := others_in(found, on_the_way=True)) is not None:
             return f"{place}: {reason}"
     return None if last is None else others_in(last[1])
+
+
+def anybody_can_make(folder: Path) -> bool:
+    """Whether a folder is not there, and every user can make it."""
+    with suppress(OSError):
+        return not folder.exists() and bool([*steps(folder)][-1][1].st_mode & stat.S_ISVTX)
+    return False
 
 
 def others_in(found: os.stat_result, *, on_the_way: bool = False) -> str | None:

@@ -27,7 +27,7 @@ def layouts(draw, dims):
 @st.composite
 def calls(draw):
     """A valid call, the SoC it is valid on, and a rounding."""
-    name = draw(st.sampled_from(soc.names()))
+    name = draw(st.sampled_from([name for name in soc.names() if name != "Ascend310B"]))  # its page has no backward
     known = ANY if soc.get(name).bf16 else ANY[:2]
     shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=8).filter(lambda sizes: np.prod(sizes) <= 3000))
     shape[-1] = draw(st.integers(1, 40))

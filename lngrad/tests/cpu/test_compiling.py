@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lngrad.cpu import compiling
+from lngrad.cpu.kernels import pool
 from lngrad.cpu.processors import CHOICE
 
 # A function that calls max of a tuple and raises: what our kernels call too, and what they have no place for.
@@ -54,7 +55,7 @@ def test_others_compile_as_ever():
 def test_functions_of_the_kernels_are_known_as_ours():
     """By Numba's name of their package; those of others would be optimized and emitted each by itself."""
     compiling.compile_kernel("again", "begin", "", "")
-    assert all(compiled.library._is_ours for compiled in compiling.pool.begin.overloads.values())
+    assert all(compiled.library._is_ours for compiled in pool.begin.overloads.values())
 
 
 # Prints the assembly's streamed stores. They are kept as kernels are, by all that the machine code depends on.

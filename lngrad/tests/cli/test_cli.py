@@ -215,7 +215,10 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number, code):
     output = tmp_path / "out" / "grads.safetensors"
     output.parent.mkdir()
     command = ["run", tmp_path, "-o", output, "--backend", "numpy_cpu", "--block-bytes", 1 << 20]
-    process = subprocess.Popen([sys.executable, "-m", "lngrad", *map(str, command)], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lngrad", *map(str, command)], stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has it ignored
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while not list(output.parent.iterdir()) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)

@@ -82,7 +82,7 @@ def _added_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
         return f"{name} adds in float32; this case's total is rounded to {case.dtype}"
     if {case.gamma_dtype, case.statistics_dtype, *case.output_dtypes.values()} != {"float32"}:
         return f"{name} takes gamma in x's dtype, the rest in float32"
-    if case.wanted != case.outputs:
+    if case.wanted != case.operator.outputs:
         return f"{name} has no mask"
     return None if case.lead and case.M * case.N else f"{name} takes no empty arrays, and rows alone"
 
@@ -126,7 +126,7 @@ def _aclnn_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
         return "aclnnLayerNormBackward takes mean and rstd of one dtype"
     if case.norm == "rms_norm" and (case.gamma_dtype is None or case.output_dtypes["dgamma"] != "float32"):
         return "aclnnRmsNormGrad takes a gamma, and gives dgamma in FLOAT"
-    if case.norm == "rms_norm" and case.wanted != case.outputs:
+    if case.norm == "rms_norm" and case.wanted != case.operator.outputs:
         return "aclnnRmsNormGrad has no mask"
     return tensors_as_x(case, drawn)
 

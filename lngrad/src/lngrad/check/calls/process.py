@@ -200,8 +200,8 @@ class KernelProcess:
             raise BackendUnavailable(str(answer["text"]))
         self.has_threads, self.on_device = bool(answer["threads"]), bool(answer["device"])
         if answer["signature"] is not None:
-            norms, *others = answer["signature"]
-            self.signature = Signature(tuple(norms), *others)
+            norms, *others, gives, backward = answer["signature"]
+            self.signature = Signature(tuple(norms), *others, tuple(gives), backward)
 
     def _death(self) -> _Ended:
         """What became of a process that does not answer."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, Signature, unprepared
-from lngrad.check.implementations.ours import on_device, require_triton, where_triton_runs
+from lngrad.check.implementations.ours import on_device
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
 from lngrad.core.norms import NORMS, PLAIN
@@ -187,16 +187,6 @@ def _floats(label: str, result: Any) -> Array:
     if array.dtype.name not in DTYPES:
         raise DtypeError(f"{label}: expected {', '.join(DTYPES)}, got {array.dtype.name}")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder())
-
-
-def triton_function(name: str) -> Implementation:
-    """A function that launches Triton kernels: it takes tensors, on a GPU, or on the CPU with Triton's interpreter.
-
-    Raises:
-        BackendUnavailable: There is no such function, or no Triton.
-    """
-    require_triton()
-    return where_triton_runs(users_function(name, on_gpu=True))
 
 
 def mutant(name: str) -> Implementation:

@@ -83,7 +83,7 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
     pairs = zip(ADDED, (case.residual, case.residual, case.gated), strict=True)
     dtypes |= {name: case.dtype if is_there else None for name, is_there in pairs}
-    dtypes |= {"beta": case.gamma_dtype if case.beta and case.normalization.centred else None}
+    dtypes |= {"beta": case.gamma_dtype if case.beta and case.normalization.has_beta else None}
     arrays: dict[str, Any] = dict.fromkeys(dtypes)
     for name, dtype in dtypes.items():
         if dtype is not None and name in case.files:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lngrad.check.calls.kernel import OTHER_POISON, KernelError, Request, arrays_of
-from lngrad.check.case import FORWARD, OF_ROWS, CheckCase, Results
+from lngrad.check.case import OF_ROWS, CheckCase, Results
 from lngrad.check.case_calls import CaseCalls
 from lngrad.check.comparison import Comparison, different
 from lngrad.check.implementations import NotApplicable
@@ -154,7 +154,6 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Di
     assert found.kept is not None  # of a case that can be judged
     if hidden := _hidden(calls.case, found.kept[1], found.kept[0], shares):
         return hidden
-    shares = {name: share for name, share in shares.items() if name not in FORWARD}
     try:
         return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief")
     except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it

@@ -239,7 +239,7 @@ def _judged(a: Arguments, label: Any, result: Any) -> Array:
 
 
 def _on_host(result: Any) -> Array:
-    return np.array(on_host(result.detach() if hasattr(result, "detach") else result))
+    return np.array(on_host(result.detach()) if hasattr(result, "detach") else result)
 
 
 def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 
 from lngrad.check.case import PARAMETERS, CheckCase, Results
 from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, by_name, find
-from lngrad.check.implementations.implementation import first_line
+from lngrad.check.implementations.implementation import OVERWRITTEN, first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
@@ -214,7 +214,7 @@ class Caller:
 
         Raises:
             NotApplicable, Exception: Whatever the implementation raises.
-            RuntimeError: It changed an input that it could write.
+            Fault: It changed an input that it could write.
         """
         drawn = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
@@ -266,7 +266,7 @@ class Caller:
                 continue
             if after[name].tobytes() != self._view(place, self._bytes).tobytes():
                 also = "; --allow inplace-dy judges what else it does" if name == "dy" else ""
-                raise RuntimeError(f"it changed its input {name}{also}")
+                raise Fault(OVERWRITTEN, f"it changed its input {name}{also}")
 
 
 def _places(request: Request) -> Iterator[tuple[str, Place]]:

@@ -25,7 +25,7 @@ import numpy as np
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
 from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
-from lngrad.check.implementations.implementation import first_line, unprepared
+from lngrad.check.implementations.implementation import OVERWRITTEN, first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
 from lngrad.core.threads import set_num_threads
@@ -97,7 +97,7 @@ class KernelProcess:
                 self._writes = True
                 raise
             self._writes = True
-        raise KernelError("it writes to its inputs, and puts back what was there")
+        raise KernelError("it writes to its inputs, and puts back what was there", OVERWRITTEN)
 
     def again(self) -> Results:
         return self._results(self._ask("again", None))

@@ -59,8 +59,8 @@ def names() -> list[str]:
 
 
 def has_signature(name: str) -> bool:
-    """Whether it may be a forward, whose signature a trial finds."""
-    return ":" in name and name.partition(":")[0] not in {*_PREFIXES, *ELSEWHERE}
+    """Whether it may be a forward, whose signature a trial or its parameters tell."""
+    return ":" in name and not name.startswith("mutant:")
 
 
 def find(name: str) -> Implementation:

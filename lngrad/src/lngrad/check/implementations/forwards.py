@@ -21,6 +21,8 @@ import numpy as np
 from lngrad.check.case import STATISTICS
 from lngrad.check.implementations.hub import layer
 from lngrad.check.implementations.implementation import (
+    FORWARD_ALONE,
+    OVERWRITTEN,
     Arguments,
     Fault,
     Implementation,
@@ -178,6 +180,7 @@ def _implementation(
                 for name, norm in NORMS.items()
                 if norm_with(norm.normalization._replace(modulated=False), norm.residual, norm.gated).name in norms
             ]
+    text += f"; {FORWARD_ALONE}" * (not has_backward)
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
     where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
@@ -202,6 +205,8 @@ def _results(library: _Library, way: _Way, returned: _Returned, has_backward: bo
         try:
             results = _outputs(way.call(arrays | switches, a.normalized_shape, eps))
         except Exception as error:
+            if "in-place operation" in str(error):  # torch sees that x is written to
+                raise Fault(OVERWRITTEN, f"the forward writes to its inputs: {first_line(error)}") from None
             raise NotApplicable(first_line(error)) from None
         if tuple(results[0].shape) != tuple(arrays["x"].shape):
             raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(results[0].shape)}")

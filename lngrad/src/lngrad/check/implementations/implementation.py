@@ -40,6 +40,9 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
 
+OVERWRITTEN = "inputs overwritten"
+
+
 class Fault(Exception):
     """A call showed what is wrong with it, before any result: the name of the mistake; the text is a sentence."""
 
@@ -86,12 +89,8 @@ class Signature(NamedTuple):
             ranges={**case.ranges, **ranges}, beta=self.bias and gamma is not None,
         )  # fmt: skip
 
-    @property
-    def part(self) -> str:
-        """Which half of a norm is not judged, as there is none; "" if both are."""
-        if not self.gives:
-            return "the forward, as a backward alone is given"
-        return "" if self.backward else "gradients, as a forward alone is given"
+
+BACKWARD_ALONE, FORWARD_ALONE = "backward judged, no forward given", "forward judged, no backward given"
 
 
 @dataclass(frozen=True)
@@ -195,6 +194,11 @@ class Arguments:
         """Shapes of a backward's results, by name."""
         parameter = self.normalized_shape if self.gamma is None else self.gamma.shape
         return {name: self.x.shape if name in OF_ROWS else parameter for name in self.operator.outputs}
+
+    def of_forward(self) -> dict[str, Any]:
+        """The arrays that a forward takes, by name."""
+        x = self.x if self.summand is None else self.summand
+        return {"x": x, **{name: getattr(self, name) for name in ("gamma", "beta", "residual", "gate")}}
 
     @property
     def N(self) -> int:

@@ -178,7 +178,7 @@ def _of_forward(case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[s
     explanations, others, text = explain_forward(case, drawn.exact, got._asdict(), shares)
     if not explanations:
         return Diagnosis(None, f"{UNEXPLAINED} {text}")
-    return _diagnosis(explanations)._replace(alternatives=tuple((name, MISTAKES[name].sentence) for name in others))
+    return _diagnosis(explanations)._replace(alternatives=tuple((other.name, other.sentence) for other in others))
 
 
 def _of_gradients(

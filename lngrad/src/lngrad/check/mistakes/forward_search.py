@@ -35,8 +35,8 @@ NO_NUMBER = 1e-6  # of a coefficient that is fitted
 
 def explain_forward(
     case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mapping[str, Array]
-) -> tuple[list[Explanation], tuple[str, ...], str]:
-    """What explains the wrong results of a forward, if anything; names that explain them as well; and what they look like."""
+) -> tuple[list[Explanation], list[Difference], str]:
+    """What explains the wrong results of a forward, if anything; what explains them as well; and what they look like."""
     call = ForwardCase(case, exact)
     true, scales = call.results, scales_of(case, exact)
     outputs = [
@@ -47,17 +47,24 @@ def explain_forward(
     if case.M * case.N > MAX_WHOLE and not case.normalization.modulated and case.M > SOME_ROWS:
         call, outputs = _some_rows(call, outputs)
     if not any(output.is_wrong for output in outputs):
-        return [], (), "no known mistake: every element is right to the rounding of its dtype"
+        return [], [], "every element is right to the rounding of its dtype"
     if case.N < 2 or max(output.result.size for output in outputs) < MIN_ELEMENTS:
-        return [], (), text  # anything would explain so few numbers
+        return [], [], text  # anything would explain so few numbers
     if (nearest := nearest_of(outputs, _known(call))) is not None:
-        return [_known_mistake(nearest.name)], nearest.others, text
+        return (
+            [_known_mistake(nearest.name)],
+            [Difference(name, MISTAKES[name].sentence) for name in nearest.others],
+            text,
+        )
     for first, absent in TOGETHER.items():
         without = _known(replace(call, raw=replace(call.raw, **{absent: None})))
         if getattr(call.raw, absent) is not None and (nearest := nearest_of(outputs, without)) is not None:
-            return [_known_mistake(first), _known_mistake(nearest.name)], (), text
-    found = [next(_explanations(call, output), None) for output in outputs if output.is_wrong]
-    return [explanation for explanation in found if explanation is not None] if all(found) else [], (), text
+            return [_known_mistake(first), _known_mistake(nearest.name)], [], text
+    found = [list(_explanations(call, output)) for output in outputs if output.is_wrong]
+    if not all(found):
+        return [], [], text
+    others = [explanation.differences[0] for explanation in found[0][1:]] if len(found) == 1 else []
+    return [explanations[0] for explanations in found], others, text
 
 
 def _known(call: ForwardCase) -> Iterator[tuple[str, Any]]:

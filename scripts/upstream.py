@@ -71,10 +71,11 @@ def _operator(
     alone: dict[str, Any] = {"options": ["-fsyntax-only"], "modes": ()} if compile_only else {}
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         try:
-            found = run_operator(
-                folder, Path(scratch), soc=DEFAULT, toolkit=toolkit, gtest=gtest, time_limit=time_limit, **alone
+            files = list(
+                run_operator(
+                    folder, Path(scratch), soc=DEFAULT, toolkit=toolkit, gtest=gtest, time_limit=time_limit, **alone
+                )
             )
-            files = list(found)
         except LngradError as error:
             return Row(room, folder.name, [], str(error))
     print(folder.name, *(file.error or [file.count(mode) for mode in MODES] for file in files), file=sys.stderr)

@@ -10,9 +10,8 @@ import numpy as np
 
 from lngrad.errors import DtypeError
 from lngrad.typing import Array
-from lngrad_ascend.device.copies import BLOCK_BYTES
 from lngrad_ascend.device.core import running
-from lngrad_ascend.device.descriptors import check_place
+from lngrad_ascend.device.descriptors import BLOCK_BYTES, check_place
 from lngrad_ascend.device.global_tensor import GlobalTensor, too_far
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.pipes import MTE2, WRITE_MTE2

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -137,6 +137,8 @@ class Core:
         atomic_site: Where it was set.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
         combine: What such a copy makes of two elements.
+        loops: By whether copies go inward, what SetLoopModePara has set (``loops.LoopMode``).
+        refreshed: What other cores had finished at NdDmaDci, as far as this one knew; None: it was not called.
         quiet: Whether NumPy's warnings are silenced, once for a kernel.
         running: The vector instruction that is computed, or was last.
     """
@@ -173,6 +175,8 @@ class Core:
         self.mutexes: dict[int, Snapshot | None] = {}  # what the last unlock has finished; None: locked
         self.atomic_site: Site | None = None
         self.combine: Callable[..., object] = np.add
+        self.loops: dict[bool, Any] = {}
+        self.refreshed: list[Snapshot] | None = None
         self.quiet = False
         self.regions, self.schedule, self.tiling_key = regions, schedule, tiling_key
         self.polled: dict[tuple[int, int], int] = {}  # how often places of global memory were read, from `fresh` on
@@ -213,6 +217,10 @@ class Core:
                 f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in self.flags.values()
             )
             raise SyncFault(f"end of kernel: {len(self.flags)} flags were never waited for: {left} [ErrorSync3]")
+        for mode in self.loops.values():
+            self.tolerate(
+                SyncFault(f"end of kernel: {mode.describe()} and was never reset: ResetLoopModePara is missing")
+            )
         if self.atomic is not None:
             self.site = self.atomic_site
             self.warn(

@@ -176,11 +176,11 @@ def test_arguments_in_each_others_places(name, value, kind, text):
 
 def test_the_buffer_in_the_prototypes_place():
     def change(arguments):
-        *tensors, made, buffer = arguments.values()
+        *tensors, struct, buffer = arguments.values()
         with pytest.raises(TilingError, match=r"tiling must be .*, got LocalTensor; sharedTmpBuffer is a keyword"):
-            LayerNormGradBeta(*tensors, buffer, made)
+            LayerNormGradBeta(*tensors, buffer, struct)
         with pytest.raises(DtypeError, match=r"expected no argument behind the last of its signature, got"):
-            LayerNormGradBeta(*tensors, made, buffer)
+            LayerNormGradBeta(*tensors, struct, buffer)
         return {}
 
     call(api=LayerNormGradBeta, change=change)

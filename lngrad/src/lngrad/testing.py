@@ -17,7 +17,7 @@ from lngrad.typing import Mask
 
 __all__ = [
     "CASES", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "Normalization", "check_forward",
-    "check_grads", "check_same_bits", "error_share", "error_shares", "forward_scales", "gradient_scales", "make_inputs",
+    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs",
     "terms_of",
 ]  # fmt: skip
 

@@ -31,7 +31,7 @@ FACTS = {
 def of_forward(make_case):
     """A case whose forward alone is judged, and its inputs."""
 
-    def made(wanted=(), **facts):
+    def computed(wanted=(), **facts):
         ranges = {"mean": None, "statistic": None, "x": (-1.0, 3.0)} | facts.pop("ranges", {})
         facts = {
             "lead": (11,),
@@ -44,10 +44,10 @@ def of_forward(make_case):
         case = replace(case, wanted=wanted or NORMS[case.norm].outputs[len(case.operator.outputs) :], beta=True)
         return case, draw(case, 0, 0, case.M, 1 << 30)
 
-    return made
+    return computed
 
 
-def said(case, drawn, results) -> Diagnosis:
+def diagnosis_of(case, drawn, results) -> Diagnosis:
     """What is said of float64 results by name, rounded to the case's dtypes."""
     truth, scales = truth_of(case, drawn.exact), scales_of(case, drawn.exact)
     got = {
@@ -88,13 +88,13 @@ def test_an_example_has_its_mistake_and_its_twin_is_right(of_forward, listed):
     name, _ = next(listed.mistakes())
     case, drawn = of_forward(norm=listed.norm, **FACTS.get(listed.code, {}))
     wrong, right = kernels(listed, name)
-    made = run_example(right, case, drawn.exact)
+    computed = run_example(right, case, drawn.exact)
     truth = truth_of(case, drawn.exact)
-    for label, array in made.items() if len(case.wanted) > 1 else ():
+    for label, array in computed.items() if len(case.wanted) > 1 else ():
         assert np.abs(array.reshape(truth[label].shape) - truth[label]).max() <= 1e-6 * np.abs(truth[label]).max(), (
             label
         )
-    found = said(case, drawn, run_example(wrong, case, drawn.exact))
+    found = diagnosis_of(case, drawn, run_example(wrong, case, drawn.exact))
     assert name in (found.mistake, *dict(found.alternatives)), found
 
 
@@ -121,7 +121,7 @@ def test_a_mistake_of_statistics_or_gamma_is_named_in_a_forward_too(of_forward, 
         truth = truth_of(case, drawn.exact)
         if results is None or max(np.abs(results[label] / array - 1).max() for label, array in truth.items()) < 1e-5:
             continue
-        found.append(said(case, drawn, results))
+        found.append(diagnosis_of(case, drawn, results))
         if name in (found[-1].mistake, *dict(found[-1].alternatives)):
             return
     assert not found, found
@@ -138,6 +138,6 @@ def test_a_mistake_of_statistics_or_gamma_is_named_in_a_forward_too(of_forward, 
 def test_a_forward_that_no_known_mistake_explains_has_a_formula(of_forward, change, name):
     case, drawn = of_forward()
     truth = truth_of(case, drawn.exact)
-    found = said(case, drawn, truth | change(truth))
+    found = diagnosis_of(case, drawn, truth | change(truth))
     assert found.mistake == name, found
     assert found.formulas

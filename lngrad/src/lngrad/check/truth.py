@@ -33,7 +33,8 @@ def has_forward(case: CheckCase) -> bool:
 
 def true_forward(case: CheckCase, exact: Inputs) -> dict[str, Any]:
     """y, mean and rstd in float64, of a total as it was rounded; and the total before."""
-    x, facts = exact.total, {"normalized": exact.normalized, "normalization": exact.normalization}
+    facts: dict[str, Any] = {"normalized": exact.normalized, "normalization": exact.normalization}
+    x = exact.total
     with np.errstate(all="ignore"):
         if not x.size:
             found = {"y": np.zeros(x.shape), "mean": np.zeros(exact.mean.shape), "rstd": np.ones(exact.rstd.shape)}

@@ -200,8 +200,9 @@ class KernelProcess:
             raise BackendUnavailable(str(answer["text"]))
         self.has_threads, self.on_device = bool(answer["threads"]), bool(answer["device"])
         if answer["signature"] is not None:
-            norms, *others, gives, backward = answer["signature"]
-            self.signature = Signature(tuple(norms), *others, tuple(gives), backward)
+            pairs = answer["signature"].items()
+            facts: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in pairs}
+            self.signature = Signature(**facts)
 
     def _death(self) -> _Ended:
         """What became of a process that does not answer."""
@@ -290,7 +291,13 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         return
     caller = Caller(subject, memory)
     device = subject.where.startswith("on ")
-    _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=device, signature=subject.signature)
+    _tell(
+        pipe,
+        kind="ready",
+        threads=subject.set_threads is not None,
+        device=device,
+        signature=subject.signature and subject.signature._asdict(),
+    )
     asked: Any = None
     while True:
         try:

@@ -214,7 +214,7 @@ def _results(library: _Library, way: _Way, returned: _Returned, has_backward: bo
 
     inputs, found = {role: library.array(array) for role, array in leaves.items()}, dict[str, Any]()
     if has_backward and library.gradients is not None:
-        dys = [{"y": a.dy, "total": a.dtotal}.get(label) for label in returned]
+        dys = [{"y": a.dy, "total": a.dtotal}.get(label or "") for label in returned]
         results, found = library.gradients(call, inputs, dys)
     else:
         results = call(inputs)

@@ -218,10 +218,10 @@ def mutant(name: str) -> Implementation:
     def forward(a: Arguments) -> Any:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone
         assert a.exact is not None
-        made = MISTAKES[name].forward(ForwardCase(a.case, a.exact))
-        if made is None:
+        results = MISTAKES[name].forward(ForwardCase(a.case, a.exact))
+        if results is None:
             raise NotApplicable(f"{name} makes no difference to this case")
-        return {label: made[label].astype(numpy_dtype(a.case.output_dtypes[label])) for label in a.wanted}
+        return {label: results[label].astype(numpy_dtype(a.case.output_dtypes[label])) for label in a.wanted}
 
     def backward(a: Arguments) -> Any:
         assert a.case is not None

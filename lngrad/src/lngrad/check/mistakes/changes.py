@@ -132,10 +132,10 @@ class Mistake:
             if (changed := self.of_forward(call)) is None:
                 return None
             inputs = replace(call.inputs, **{name: item for name, item in changed.items() if name in vars(call.inputs)})
-            made = {"y": call.y(inputs), "mean": wide(inputs.mean), "rstd": wide(inputs.rstd)}
-        made["total"] = wide(changed["x"]) if "x" in changed else call.results.get("total")
-        made |= {name.removeprefix(RETURNED): item for name, item in changed.items() if name not in vars(inputs)}
-        return {name: without_nan(made[name].reshape(right.shape), right) for name, right in call.results.items()}
+            computed: dict[str, Any] = {"y": call.y(inputs), "mean": wide(inputs.mean), "rstd": wide(inputs.rstd)}
+        computed["total"] = wide(changed["x"]) if "x" in changed else call.results.get("total")
+        computed |= {name.removeprefix(RETURNED): item for name, item in changed.items() if name not in vars(inputs)}
+        return {name: without_nan(computed[name].reshape(right.shape), right) for name, right in call.results.items()}
 
     def changed(self, call: ExactCase) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""

@@ -57,7 +57,8 @@ def explain_forward(
             text,
         )
     for first, absent in TOGETHER.items():
-        without = _known(replace(call, raw=replace(call.raw, **{absent: None})))
+        nothing: dict[str, Any] = {absent: None}
+        without = _known(replace(call, raw=replace(call.raw, **nothing)))
         if getattr(call.raw, absent) is not None and (nearest := nearest_of(outputs, without)) is not None:
             return [_known_mistake(first), _known_mistake(nearest.name)], [], text
     found = [list(_explanations(call, output)) for output in outputs if output.is_wrong]
@@ -109,7 +110,7 @@ def _explanations(call: ForwardCase, output: WrongOutput) -> Iterator[Explanatio
     fit = Fit(t, output.name, result, bound, {output.name: true}, 1, output.max_left)
     if not fit.is_finite:
         return
-    explainers = misplaced.unwritten, misplaced.narrow_store, misplaced.clipped, misplaced.moved
+    explainers: Sequence[Any] = (misplaced.unwritten, misplaced.narrow_store, misplaced.clipped, misplaced.moved)
     if output.name in ("mean", "rstd"):
         explainers = explainers[1:2]
     yield from (found for explainer in explainers if (found := explainer(fit)) is not None)
@@ -153,8 +154,8 @@ def _multiples(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
         )
         numbers = np.where(np.abs(numbers / size) < NO_NUMBER, 0.0, numbers / size)
         times = dict(zip(basis, numbers, strict=True))
-        made = sum(factor * basis[name] for name, factor in times.items())
-        if rank < len(basis) or not fit.explains(made) or not fit.is_left_little(made, fit.true):
+        computed = sum(factor * basis[name] for name, factor in times.items())
+        if rank < len(basis) or not fit.explains(computed) or not fit.is_left_little(computed, fit.true):
             continue
         texts = {name: number_text(factor, call.terms.N, call.terms.M) for name, factor in times.items()}
         off = {name: text for name, text in texts.items() if name == extra or text != "1"}
@@ -195,8 +196,8 @@ def _rows(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
     whole = np.maximum(squares * size - cross**2, TINY)
     factor = (row_sum(first * target) * size - row_sum(second * target) * cross) / whole
     shift = (row_sum(second * target) * squares - row_sum(first * target) * cross) / whole
-    made = factor * of_xhat + shift * gamma + of_beta
-    if t.M > 1 and fit.explains(made) and fit.is_left_little(made, fit.true):
+    computed = factor * of_xhat + shift * gamma + of_beta
+    if t.M > 1 and fit.explains(computed) and fit.is_left_little(computed, fit.true):
         row = int(np.argmax(np.abs(shift) + np.abs(factor - 1)))
         mean, rstd_of = t.mean[row, 0] - float((shift / factor / t.rstd)[row, 0]), float((factor * t.rstd)[row, 0])
         text = f"(in row {row} {mean:.6g} and {rstd_of:.6g} for {t.mean[row, 0]:.6g} and {t.rstd[row, 0]:.6g})"
@@ -211,8 +212,8 @@ def _named(call: ForwardCase, fit: Fit, name: str, statistics: Statistics) -> It
     formula = fit.right.replace("mean", "**mean′**") if name == "mean" else fit.right.replace("rstd", "**rstd′**")
     for values, difference in statistics:
         changed: dict[str, Any] = {name: values.reshape(np.shape(call.inputs.rstd))}
-        made = call.y(replace(call.inputs, **changed)).reshape(fit.result.shape)
-        if fit.explains(made) and fit.is_left_little(made, fit.true):
+        computed = call.y(replace(call.inputs, **changed)).reshape(fit.result.shape)
+        if fit.explains(computed) and fit.is_left_little(computed, fit.true):
             yield Explanation(fit.formula(formula), (difference,))
 
 
@@ -225,8 +226,8 @@ def _columns(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
     for name, slope, rest in (("gamma", t.xhat, of_beta), ("beta", np.ones_like(t.xhat), of_xhat)):
         weighted = slope * fit.weight
         value = ((fit.result - rest) * fit.weight * weighted).sum(0) / np.maximum((weighted**2).sum(0), TINY)
-        made = slope * value + rest
-        if fit.explains(made) and fit.is_left_little(made, fit.true):
+        computed = slope * value + rest
+        if fit.explains(computed) and fit.is_left_little(computed, fit.true):
             right = np.broadcast_to(t.gamma if name == "gamma" else of_beta, t.xhat.shape)[0]
             wrong = np.abs(value - right) > 1e-4 * np.maximum(np.abs(right).max(), TINY)
             if wrong.any():

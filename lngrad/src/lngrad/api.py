@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from lngrad.core import calls
-from lngrad.core.arrays import as_array
+from lngrad.core.arrays import as_array, note_writes, without_history
 from lngrad.core.calls import Switches
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
@@ -311,6 +311,8 @@ def _call(
     if call is None:
         call, arrays = _first_call(key, operator, arrays, switches, shape, mask, out, backend)
     results = tuple.__new__(operator.results, call.run(arrays, numbers, out))
+    if out is not None and call.plan.problem.kind == "torch":
+        note_writes(out)
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
 
 
@@ -319,6 +321,10 @@ def _first_call(
     shape: int | Sequence[int] | None, mask: Sequence[bool], out: Any, backend: str | None,
 ) -> tuple[calls.BoundCall, tuple[Any, ...]]:  # fmt: skip
     """Describe and plan a call, and keep it under its key. Returns it, and the arguments as arrays."""
+    if key is None:
+        arrays = tuple(map(without_history, operator.inputs, arrays))
+        for name, array in zip(operator.outputs, out if isinstance(out, tuple) else (), strict=False):
+            without_history(f"out.{name}", array)
     gamma = arrays[operator.inputs.index("gamma")]
     axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
     normalization = Normalization.of(
@@ -340,7 +346,7 @@ def _with_axis_last(
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
     named = dict(zip(operator.inputs, arrays, strict=True))
     x = named["x"] = as_array("x", named["x"])
-    if not -x.ndim <= axis < x.ndim:
+    if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"axis: expected one of x's {x.ndim} axes, got {axis}")
     axis %= x.ndim
     for name in operator.inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lngrad.core.arrays import ArraySpec, require_memory
+from lngrad.core.arrays import ArraySpec, refuse_sizes, require_memory
 from lngrad.core.problem import (
     GATED_FORWARD,
     Forward,
@@ -409,6 +409,7 @@ def _gradients(
 def _arrays(**arrays: Any) -> Iterator[Any]:
     """JAX's arrays; what comes from elsewhere is checked for memory first, because JAX would read it as it is."""
     for name, array in arrays.items():
+        refuse_sizes(name, array)
         require_memory(name, array)
         yield None if array is None else jnp.asarray(array)
 

@@ -116,7 +116,6 @@ class Masked:
         (lambda x: (x, 8), r"^gamma: expected an array, got 8; did you mean normalized_shape=\?$"),
         (lambda x: (x, (8,)), r"^gamma: expected an array, got \(8,\); did you mean normalized_shape=\?$"),
         (lambda x: (torch.nested.nested_tensor([x, x]),), r"^x: expected a dense tensor, got a nested one; lngrad.torch"),
-        (lambda x: (x.to("meta"),), r"^x: expected a tensor with memory, got one without"),
     ],
 )  # fmt: skip
 def test_what_comes_from_elsewhere_is_refused_in_a_line(arguments, text):

@@ -55,7 +55,10 @@ class Interface:
 
 
 WITHOUT = (freed, shortened, shortened_behind_an_offset, zero)
-BEHIND = "(expected .* bytes of (storage|memory), got|expected a tensor with memory, got one without|its __array_interface__ can't be read: data is NULL)"
+BEHIND = (
+    "(expected .* bytes of (storage|memory), got|expected a tensor with memory, got one without|"
+    "its __array_interface__ can't be read: data is NULL)"
+)
 
 
 @pytest.mark.parametrize("make", [*WITHOUT, Exported, Interface], ids=lambda make: make.__name__)

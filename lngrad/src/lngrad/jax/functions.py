@@ -146,7 +146,9 @@ def add_layer_norm(
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     switches = Normalization.of(True, offset, alpha, has_residual=True)
-    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual)
+    return _normalized(  # type: ignore[no-any-return]
+        switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual
+    )
 
 
 def add_rms_norm(
@@ -166,7 +168,9 @@ def add_rms_norm(
     add_layer_norm.
     """
     switches = Normalization.of(False, offset, alpha, has_residual=True)
-    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
+    return _normalized(  # type: ignore[no-any-return]
+        switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual
+    )
 
 
 def gated_rms_norm(

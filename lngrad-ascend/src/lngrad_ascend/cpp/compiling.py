@@ -127,7 +127,9 @@ def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Pat
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
     flags = [*FLAGS, *(REGISTER_FLAGS if socs.current().soc.regbase else ())]
-    key = digest("\0".join([text, *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
+    key = digest(
+        "\0".join([text, *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode()
+    )
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
         library = None if folder is None else _fresh(folder, key[:32])

@@ -248,10 +248,10 @@ def _vector_function(c: KernelCall) -> None:
 
 def _vector_rule(c: KernelCall) -> int:
     rule, api, *numbers = c.n
-    sites = None
+    others = ()
     if rule == Rule.UNORDERED:
-        sites = (file_name(numbers[0]), numbers[1]), (file_name(numbers[2]), numbers[3])
-    return c.session.vectors.broken(rule, ctypes.string_at(api).decode(), c.site, tuple(numbers), sites)
+        others = (file_name(numbers[0]), numbers[1]), (file_name(numbers[2]), numbers[3])
+    return c.session.vectors.broken(rule, ctypes.string_at(api).decode(), c.site, tuple(numbers), others)
 
 
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {

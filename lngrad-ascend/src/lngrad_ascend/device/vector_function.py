@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from lngrad.support.addresses import address_of
-from lngrad.typing import Address
 from lngrad_ascend.device.core import Core
 from lngrad_ascend.device.pipes import READ_V, WRITE_V, V
 from lngrad_ascend.device.races import Span
@@ -23,6 +23,7 @@ from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault, Overl
 
 Range = tuple[int, int, Site]  # first byte, byte behind the last, the first access to them
 MAX_PLANS = 4096
+DEAD = -2  # no tensor's handle: a pointer does not know in which life it was taken
 _VIEW = struct.Struct("<qqqq")  # of VectorFunction::Buffer
 
 
@@ -93,11 +94,9 @@ class VectorFunctions:
         if plan is None or core.ub.stale or not self._repeats(plan):
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            plan = [use for run in reads for use in self._use(name, run, READ_V)]
-            self._plans[key] = plan + [use for run in writes for use in self._use(name, run, WRITE_V)]
+            self._plans[key] = [*self._uses(name, reads, READ_V), *self._uses(name, writes, WRITE_V)]
         core.tally.instructions[name] += 1
-        first = (reads or writes)[0]
-        core.log.append((name, V, core.index, core.site or first[2]))
+        core.log.append((name, V, core.index, core.site or (reads or writes)[0][2]))
 
     def _repeats(self, plan: list[Use]) -> bool:
         """Note a function that does what an earlier one did, if everything it uses is in order."""
@@ -122,51 +121,52 @@ class VectorFunctions:
                         core.ub.padding[span.start : span.stop] = 0
         return True
 
-    def _use(self, name: str, run: Range, bit: int) -> list[Use]:
-        """Check one range, and return what is worth keeping of it."""
-        core, ub = self.core, self.core.ub
-        start, stop, site = run
-        verb, code = ("writes", "ErrorWrite1") if bit == WRITE_V else ("reads", "ErrorRead1")
-        outer, core.site = core.site, core.site or site
-        try:
-            piece = self._piece(start, stop)
-            if piece is None:
-                core.tolerate(
-                    BoundsFault(f"{name}: {verb} {stop - start} bytes at byte {start} that no tensor has [{code}]")
-                )
-                return []
-            end = piece.start + piece.size
-            if stop > end:
-                text = f"{name}: {verb} {stop - end} bytes behind the end of {piece.name} at byte {end}"
-                if bit == WRITE_V:
-                    core.tolerate(BoundsFault(f"{text} [{code}]"))
-                else:
-                    core.remark(text)
-                stop = end
-            role = "dst" if bit == WRITE_V else "src"
-            if piece.handle < 0:
-                core.refuse(name, role, piece, -2, start, V, bit == WRITE_V)
-                return []
+    def _uses(self, name: str, ranges: list[Range], bit: int) -> Iterator[Use]:
+        """Check ranges, those of one place and one allocation at a time, and give what is worth keeping of them."""
+        core = self.core
+        groups: dict[tuple[int, Site], tuple[Allocation, list[tuple[int, int]]]] = {}
+        piece: Allocation | None = None
+        for start, stop, site in ranges:
+            if piece is None or not (piece.start <= start and stop <= piece.start + piece.size and piece.handle >= 0):
+                piece = self._piece(name, start, stop, site, bit)
+            if piece is not None:
+                end = min(stop, piece.start + piece.size)
+                groups.setdefault((id(piece), site), (piece, []))[1].append((start, end))
+        for (_, site), (piece, runs) in groups.items():
             instruction = (name, V, core.index, core.site or site)
-            poison = ub.poison[start:stop].copy()
-            if bit == READ_V:
-                for number in np.unique(poison).tolist():
-                    origin = ub.origin(number)
-                    origin.first = origin.first or instruction
-            core.touch(instruction, role, piece.handle, ((start, stop),), bit, carries=True)
-            if bit == WRITE_V and poison.any():  # the code has it as it is now
-                ub.poison[start:stop] = poison
-                ub.doubt(((start, stop),))
-            return [Use(piece, piece.handle, instruction, bit, tuple(ub.spans.cover(start, stop)))]
-        finally:
-            core.site = outer
+            if piece.handle < 0:
+                core.refuse(name, "dst" if bit == WRITE_V else "src", piece, DEAD, runs[0][0], V, bit == WRITE_V)
+                continue
+            core.touch(
+                instruction, "dst" if bit == WRITE_V else "src", piece.handle, runs, bit, carries=True, poisoned=True
+            )
+            spans = tuple(span for run in runs for span in core.ub.spans.cover(*run))
+            if bit == READ_V and not all(span.valid for span in spans):
+                core.trace_poison(runs, instruction)
+            yield Use(piece, piece.handle, instruction, bit, spans)
 
-    def _piece(self, start: int, stop: int) -> Allocation | None:
-        """Return the allocation that a range begins in: a whole one, a live one, the smallest."""
-        found = [a for a in self.core.ub.allocations if a.start <= start < a.start + a.size]
-        return max(found, key=lambda a: (stop <= a.start + a.size, a.handle >= 0, -a.size), default=None)
+    def _piece(self, name: str, start: int, stop: int, site: Site, bit: int) -> Allocation | None:
+        """Return the allocation that a range begins in: one that holds all of it, a live one, the smallest.
 
-    def broken(self, rule: int, api: str, site: Site, numbers: tuple[int, ...], other: tuple[Site, Site] | None) -> int:
+        Raises:
+            BoundsFault: There is none, or a store passes its end.
+        """
+        core = self.core
+        found = [a for a in core.ub.allocations if a.start <= start < a.start + a.size]
+        piece = max(found, key=lambda a: (stop <= a.start + a.size, a.handle >= 0, -a.size), default=None)
+        end = start if piece is None else piece.start + piece.size
+        if stop <= end:
+            return piece
+        verb, code = ("writes", "ErrorWrite1") if bit == WRITE_V else ("reads", "ErrorRead1")
+        whose = "that no tensor has" if piece is None else f"behind the end of {piece.name}"
+        text = f"{site_text(site)}: {name}: {verb} {stop - end} bytes at byte {end}, {whose}"
+        if piece is None or bit == WRITE_V:
+            core.tolerate(BoundsFault(f"{text} [{code}]"))
+        else:
+            core.remark(text)
+        return piece
+
+    def broken(self, rule: int, api: str, site: Site, numbers: tuple[int, ...], others: tuple[Site, ...]) -> int:
         """Refuse what the code has found, or return the poison of bytes that depend on it.
 
         Args:
@@ -174,52 +174,56 @@ class VectorFunctions:
             api: The instruction.
             site: Where it stands; of a register or a mask, where it is declared.
             numbers: What the rule's text says.
-            other: Of UNORDERED, the store and the load.
+            others: Of UNORDERED, the store and the load.
 
         Raises:
             DeviceFault: The rule's.
         """
         core = self.core
-        first, second, third = (*numbers, 0, 0, 0)[:3]
-        if rule in (Rule.BLANK_REGISTER, Rule.BLANK_MASK):
-            kind = "register" if rule == Rule.BLANK_REGISTER else "mask"
-            return core.ub.origin_number(f"was computed with a {kind} that nothing had written, declared", site)
-        if rule == Rule.UNORDERED and other is not None:
-            if core.rules.ordering:
-                raise RaceFault(
-                    f"{api} uses bytes that a load at {site_text(other[1])} read and a store at {site_text(other[0])} wrote in "
-                    "the same vector function, and nothing orders the two. Missing between them: "
-                    "LocalMemBar<MemType::VEC_STORE, MemType::VEC_LOAD>()"
-                )
-            return 0
-        unit = core.soc.block_bytes
-        if rule == Rule.OUTSIDE:
-            raise BoundsFault(
-                f"{api}: the address must lie in the Unified Buffer of {core.ub.size} bytes, got {second} bytes at byte {first}; "
-                "GetPhyAddr gives it"
-            )
-        if rule == Rule.NO_FUNCTION:
-            raise DeviceFault(
-                f"{api}: registers live in a vector function: __VEC_SCOPE__ {{ … }}, or a __simd_vf__ function that asc_vf_call "
-                "starts"
-            )
-        if rule == Rule.NARROW_MASK:
-            core.warn(
-                f"{api}: the mask was made for elements of {first} bytes and is used on elements of {second}: {third} of them "
-                "that hold something are left out"
-            )
-        elif rule == Rule.PACKED_WIDTH:
-            core.warn(f"{api}: dst has elements of {second} bytes, and this StoreDist packs {first}: PACK_B32 stores 2 of 4 bytes")
-        elif rule == Rule.ALIGNMENT:
-            raise AlignmentFault(f"{api}: the address must be a multiple of {second} bytes here, got byte {first}")
-        elif rule == Rule.LOAD_PRE:
-            raise PoisonFault(f"{api}: the unaligned register holds nothing: LoadUnAlignPre comes first")
-        elif rule == Rule.STORE_POST:
-            raise PoisonFault(
-                f"{api}: the last {first} bytes, less than a block of {unit}, stay in the unaligned register: StoreUnAlignPost is missing"
-            )
-        elif rule == Rule.INDEX:
-            raise PoisonFault(f"{api}: the index of lane {first} has no value")
-        elif rule == Rule.SAME_INDEX:
-            core.tolerate(OverlapFault(f"{api}: index {first} comes twice; which lane is stored there is open"))
+        if rule in _BLANK:
+            return core.ub.origin_number(f"was computed with a {_BLANK[rule]} that nothing had written, declared", site)
+        how, text = _TEXTS[rule]
+        text = text.format(*numbers, api=api, others=[site_text(other) for other in others], size=core.ub.size)
+        if how is None:
+            core.warn(text)
+        elif how is OverlapFault:
+            core.tolerate(how(text))
+        elif how is not RaceFault or core.rules.ordering:
+            raise how(text)
         return 0
+
+
+_BLANK: dict[int, str] = {Rule.BLANK_REGISTER: "register", Rule.BLANK_MASK: "mask"}
+# By rule: the fault (None: a warning; a device runs on where two lanes have one index), and its text.
+_TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
+    Rule.OUTSIDE: (
+        BoundsFault,
+        "{api}: the address must lie in the Unified Buffer of {size} bytes, got {1} bytes at byte {0}; GetPhyAddr gives it",
+    ),
+    Rule.ALIGNMENT: (AlignmentFault, "{api}: the address must be a multiple of {1} bytes here, got byte {0}"),
+    Rule.NO_FUNCTION: (
+        DeviceFault,
+        "{api}: registers live in a vector function: __VEC_SCOPE__ {{ … }}, or a __simd_vf__ function that asc_vf_call starts",
+    ),
+    Rule.UNORDERED: (
+        RaceFault,
+        "{api} stores what was loaded at {others[1]}, and the store of these bytes at {others[0]}, in the same vector function, "
+        "may not have finished then. Missing between them: LocalMemBar<MemType::VEC_STORE, MemType::VEC_LOAD>()",
+    ),
+    Rule.LOAD_PRE: (PoisonFault, "{api}: the unaligned register holds nothing: LoadUnAlignPre comes first"),
+    Rule.STORE_POST: (
+        PoisonFault,
+        "{api}: the last {0} bytes stay in the unaligned register: StoreUnAlignPost is missing, with which they get to memory",
+    ),
+    Rule.NARROW_MASK: (
+        None,
+        "{api}: the mask was made for elements of {0} bytes and is used on elements of {1}: {2} of these that hold something are "
+        "left out",
+    ),
+    Rule.PACKED_WIDTH: (
+        None,
+        "{api}: dst has elements of {1} bytes, and this StoreDist stores {0} bytes of each: expected DIST_PACK_B and twice the bits",
+    ),
+    Rule.INDEX: (PoisonFault, "{api}: the index of lane {0} has no value"),
+    Rule.SAME_INDEX: (OverlapFault, "{api}: index {0} comes twice, and which lane is stored there is open"),
+}  # fmt: skip

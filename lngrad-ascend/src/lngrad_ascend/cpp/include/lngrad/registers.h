@@ -15,7 +15,7 @@
 #define __local_mem__
 #define PRELOAD(n)
 #define __VEC_SCOPE__ if (lngrad::VectorScope lngrad_scope("__VEC_SCOPE__", lngrad::Where::here()); false) {} else
-#define LNGRAD_INLINE inline __attribute__((always_inline))
+#define LNGRAD_INLINE inline
 
 namespace lngrad {
 

@@ -24,7 +24,7 @@ from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
-# Registers' lanes are C++: quick enough at -O2 only, cast to other types by reference, and no product is fused with a sum unasked.
+# Lanes of registers are C++: quick enough at -O2 only; cast to other types by reference; no product is fused with a sum unasked.
 REGISTER_FLAGS = ("-O2", "-fno-strict-aliasing", "-ffp-contract=off")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 
@@ -99,6 +99,11 @@ def compiler() -> list[str]:
         raise CompileError(f"compiler: {reason}; set CXX or install g++") from None
 
 
+def flags_of(soc: socs.Soc) -> tuple[str, ...]:
+    """Return the flags that kernels for a SoC have behind those of all."""
+    return REGISTER_FLAGS if soc.regbase else ()
+
+
 def build(
     source: Path, kernel: str, include: Sequence[Path], ahead: Sequence[Path], define: Mapping[str, str | None]
 ) -> Path:
@@ -126,7 +131,7 @@ def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Pat
     defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
-    flags = [*FLAGS, *(REGISTER_FLAGS if socs.current().soc.regbase else ())]
+    flags = [*FLAGS, *flags_of(socs.current().soc)]
     key = digest(
         "\0".join([text, *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode()
     )

@@ -68,7 +68,7 @@ class VectorFunctions:
         self._plans: dict[tuple[tuple[Range, ...], ...] | tuple[bytes, bytes], list[Use]] = {}
 
     def view(self) -> bytes:
-        """Return where the code finds the Unified Buffer: its bytes, their poison, the blocks where allocations begin, its size."""
+        """Return where the code finds the Unified Buffer: its bytes, their poison, where allocations begin, its size."""
         core, ub = self.core, self.core.ub
         starts = tuple(allocation.start for allocation in ub.allocations)
         if starts != self._starts:
@@ -207,7 +207,7 @@ _TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
     ),
     Rule.UNORDERED: (
         RaceFault,
-        "{api} stores what was loaded at {others[1]}, and the store of these bytes at {others[0]}, in the same vector function, "
+        "{api} stores what was loaded at {others[1]}, and the store of these bytes at {others[0]} in the same vector function "
         "may not have finished then. Missing between them: LocalMemBar<MemType::VEC_STORE, MemType::VEC_LOAD>()",
     ),
     Rule.LOAD_PRE: (PoisonFault, "{api}: the unaligned register holds nothing: LoadUnAlignPre comes first"),
@@ -217,12 +217,12 @@ _TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
     ),
     Rule.NARROW_MASK: (
         None,
-        "{api}: the mask was made for elements of {0} bytes and is used on elements of {1}: {2} of these that hold something are "
-        "left out",
+        "{api}: the mask was made for elements of {0} bytes and is used on elements of {1}: {2} of these that hold something "
+        "are left out",
     ),
     Rule.PACKED_WIDTH: (
         None,
-        "{api}: dst has elements of {1} bytes, and this StoreDist stores {0} bytes of each: expected DIST_PACK_B and twice the bits",
+        "{api}: dst has elements of {1} bytes, and this StoreDist stores {0} of each: expected DIST_PACK_B and twice their bits",
     ),
     Rule.INDEX: (PoisonFault, "{api}: the index of lane {0} has no value"),
     Rule.SAME_INDEX: (OverlapFault, "{api}: index {0} comes twice, and which lane is stored there is open"),

@@ -24,7 +24,7 @@ from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
-# Lanes of registers are C++: quick enough at -O2 only; cast to other types by reference; no product is fused with a sum unasked.
+# Lanes of registers are C++: quick enough at -O2 only, cast to other types by reference, their products not fused with sums.
 REGISTER_FLAGS = ("-O2", "-fno-strict-aliasing", "-ffp-contract=off")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 

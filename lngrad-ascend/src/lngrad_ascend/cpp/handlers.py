@@ -264,7 +264,7 @@ def _vector_function(c: KernelCall) -> None:
 
 def _vector_rule(c: KernelCall) -> int:
     rule, api, *numbers = c.n
-    others = ()
+    others: tuple[Site, ...] = ()
     if rule == Rule.UNORDERED:
         others = (file_name(numbers[0]), numbers[1]), (file_name(numbers[2]), numbers[3])
     return c.session.vectors.broken(rule, ctypes.string_at(api).decode(), c.site, tuple(numbers), others)

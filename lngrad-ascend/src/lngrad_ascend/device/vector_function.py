@@ -222,7 +222,7 @@ _TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
     ),
     Rule.PACKED_WIDTH: (
         None,
-        "{api}: dst has elements of {1} bytes, and this StoreDist stores {0} of each: expected DIST_PACK_B and twice their bits",
+        "{api}: dst has elements of {1} bytes; this StoreDist stores {0} of each: expected DIST_PACK_B + twice their bits",
     ),
     Rule.INDEX: (PoisonFault, "{api}: the index of lane {0} has no value"),
     Rule.SAME_INDEX: (OverlapFault, "{api}: index {0} comes twice, and which lane is stored there is open"),

@@ -7,18 +7,14 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-
 namespace lngrad {
-
 enum class Rounding : uint8_t { NEAREST, FLOOR, CEIL, AWAY, TRUNC, ODD };
-
 // A binary format: bits of the fraction, the exponent of the smallest normal number, the largest number, what it has beyond that.
 struct Format {
     int fraction, least;
     double largest;
     bool infinity, nan;
 };
-
 inline double round_whole(double x, Rounding mode)
 {
     switch (mode) {
@@ -58,12 +54,10 @@ inline double magnitude_of(uint32_t bits, const Format& format)
     if (exponent == 0) return std::ldexp(fraction, format.least - format.fraction);
     return std::ldexp(fraction + (1 << format.fraction), format.least - format.fraction + exponent - 1);
 }
-
 constexpr Format HALF{10, -14, 65504, true, true}, BFLOAT16{7, -126, 3.3895313892515355e38, true, true};
 constexpr Format FLOAT{23, -126, 3.4028234663852886e38, true, true};
 constexpr Format E4M3{3, -6, 448, false, true}, E5M2{2, -14, 57344, true, true};
 constexpr Format E2M1{1, 0, 6, false, false}, E1M2{2, 0, 1.75, false, false};
-
 // Two numbers of four bits are one element.
 template <int>
 struct BytePattern {
@@ -71,9 +65,7 @@ struct BytePattern {
     BytePattern() = default;
     explicit constexpr BytePattern(uint8_t pattern) : bits(pattern) {}
 };
-
 } // namespace lngrad
-
 using fp8_e4m3fn_t = lngrad::BytePattern<0>;
 using fp8_e5m2_t = lngrad::BytePattern<1>;
 using fp8_e8m0_t = lngrad::BytePattern<2>;
@@ -81,9 +73,7 @@ using hifloat8_t = lngrad::BytePattern<3>;
 using fp4x2_e2m1_t = lngrad::BytePattern<4>;
 using fp4x2_e1m2_t = lngrad::BytePattern<5>;
 using int4x2_t = lngrad::BytePattern<6>;
-
 namespace lngrad {
-
 template <typename T>
 struct is_byte_pattern : std::false_type {};
 template <int which>
@@ -135,7 +125,5 @@ inline float hifloat8_value(uint8_t code)
     }
     return sign * std::ldexp(1.0f + std::ldexp(float(fraction), -left), exponent);
 }
-
 } // namespace lngrad
-
 #endif

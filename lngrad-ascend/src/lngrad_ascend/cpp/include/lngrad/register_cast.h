@@ -5,9 +5,7 @@
 #include "lngrad/byte_types.h"
 #include "lngrad/register_memory.h"
 #include "lngrad/system.h"
-
 namespace lngrad {
-
 using AscendC::RoundMode;
 using AscendC::Reg::CastTrait;
 using AscendC::Reg::SatMode;
@@ -32,7 +30,6 @@ inline bool saturates(SatMode mode, bool floats)
     if (control_chosen >> 60 & 1) return floats ? mode == SatMode::SAT : mode != SatMode::NO_SAT;
     return floats ? mode == SatMode::SAT : true;
 }
-
 template <typename T>
 constexpr Format format_of()
 {
@@ -115,16 +112,13 @@ inline To converted(From from, RoundMode mode, SatMode limit)
         }
     }
 }
-
 } // namespace lngrad
-
 namespace AscendC {
 namespace Reg {
-
 // The wider type has one element in each of its places, the narrower one in part `layoutMode` of it. Two numbers of four bits are one
 // element of a byte, beside two of 16 bits.
-template <typename T = DefaultType, typename U = DefaultType, const CastTrait& trait = castTrait, typename S, typename V, typename = if_register<V>>
-LNGRAD_INLINE void Cast(S& dstReg, V& srcReg, MaskReg& mask, Where where = Where::here())
+template <LNGRAD_TYPES(T, U), const CastTrait& trait = castTrait, typename S, typename V, typename = if_register<V>>
+inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
 {
     using To = typename S::ActualT;
     using From = typename V::ActualT;
@@ -180,14 +174,14 @@ LNGRAD_INLINE void Cast(S& dstReg, V& srcReg, MaskReg& mask, Where where = Where
     set_lanes(dstReg, lanes);
 }
 // To a whole number, in the type that it has.
-template <typename T = DefaultType, RoundMode roundMode = RoundMode::CAST_NONE, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename = if_register<S>>
-LNGRAD_INLINE void Truncate(S& dstReg, S& srcReg, MaskReg& mask, Where where = Where::here())
+template <typename T = DefaultType, RoundMode roundMode = RoundMode::CAST_NONE, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>>
+inline void Truncate(S& dstReg, S& srcReg, MaskReg& mask, LNGRAD_AT)
 {
     using A = typename S::ActualT;
     each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Truncate", [](A a) { return A(float(lngrad::round_whole(float(a), lngrad::rounding(roundMode)))); }, srcReg);
 }
 template <typename T0 = DefaultType, typename T1 = DefaultType, typename T2, RegLayout layout = RegLayout::ZERO, typename T3, typename T4, typename = if_register<T4>>
-LNGRAD_INLINE void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, Where where = Where::here())
+inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
 {
     static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND};
     T4 product;
@@ -195,8 +189,8 @@ LNGRAD_INLINE void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mas
     Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where);
 }
 // exp(srcReg0 - srcReg1); half is widened to float first.
-template <typename T = DefaultType, typename U = DefaultType, RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename V, typename = if_register<V>>
-LNGRAD_INLINE void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, Where where = Where::here())
+template <LNGRAD_TYPES(T, U), RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>>
+inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
 {
     static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN};
     S first, second, difference;
@@ -209,16 +203,11 @@ LNGRAD_INLINE void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, Wher
     dstReg.loads = difference.loads;
 }
 template <typename T0 = DefaultType, typename T1 = DefaultType, typename T2, RegLayout layout = RegLayout::ZERO, typename T3, typename T4, typename = if_register<T4>>
-LNGRAD_INLINE void FusedMulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, Where where = Where::here())
-{
-    MulsCast<T0, T1, T2, layout>(dstReg, srcReg, scalarValue, mask, where);
-}
-template <typename T = DefaultType, typename U = DefaultType, RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename V, typename = if_register<V>>
-LNGRAD_INLINE void FusedExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, Where where = Where::here())
-{
-    ExpSub<T, U, layout, mode>(dstReg, srcReg0, srcReg1, mask, where);
-}
-
+inline void FusedMulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
+{ MulsCast<T0, T1, T2, layout>(dstReg, srcReg, scalarValue, mask, where); }
+template <LNGRAD_TYPES(T, U), RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>>
+inline void FusedExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
+{ ExpSub<T, U, layout, mode>(dstReg, srcReg0, srcReg1, mask, where); }
 } // namespace Reg
 
 // Limits of the element types, as scalars.
@@ -230,7 +219,5 @@ struct NumericLimits {
     static T Max() { return std::is_integral_v<T> ? T(std::numeric_limits<T>::max()) : T(float(lngrad::format_of<T>().largest)); }
     static T Lowest() { return std::is_integral_v<T> ? T(std::numeric_limits<T>::lowest()) : T(-float(lngrad::format_of<T>().largest)); }
 };
-
 } // namespace AscendC
-
 #endif

@@ -5,14 +5,12 @@
 #include <cmath>
 
 #include "lngrad/registers.h"
-
 namespace lngrad {
-
 using AscendC::Reg::MaskReg;
 
 // A number to compute with: whole ones wrap around, half and bfloat16_t are computed in float and rounded once.
 template <typename A>
-LNGRAD_INLINE constexpr auto number(A value)
+inline constexpr auto number(A value)
 {
     if constexpr (std::is_integral_v<A>) {
         return static_cast<std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>>(value);
@@ -33,54 +31,51 @@ inline A rounded(double value)
     return A(near);
 }
 template <typename A>
-LNGRAD_INLINE A fused(A a, A b, A c) // a b + c, rounded once
+inline A fused(A a, A b, A c) // a b + c, rounded once
 {
     if constexpr (std::is_same_v<A, float>) return __builtin_fmaf(a, b, c);
     else if constexpr (std::is_integral_v<A>) return A(number(a) * number(b) + number(c));
     else return rounded<A>(double(float(a)) * double(float(b)) + double(float(c)));
 }
 template <typename A>
-LNGRAD_INLINE bool is_nan(A a)
+inline bool is_nan(A a)
 {
     if constexpr (std::is_integral_v<A>) return false;
     else return float(a) != float(a);
 }
 template <typename A>
-LNGRAD_INLINE bool negative_zero(A a)
+inline bool negative_zero(A a)
 {
     if constexpr (std::is_integral_v<A>) return false;
     else return float(a) == 0 && std::signbit(float(a));
 }
 template <typename A>
-LNGRAD_INLINE A larger(A a, A b) { return is_nan(a) || a > b || (a == b && negative_zero(b)) ? a : b; }
+inline A larger(A a, A b) { return is_nan(a) || a > b || (a == b && negative_zero(b)) ? a : b; }
 template <typename A>
-LNGRAD_INLINE A smaller(A a, A b) { return is_nan(a) || a < b || (a == b && negative_zero(a)) ? a : b; }
+inline A smaller(A a, A b) { return is_nan(a) || a < b || (a == b && negative_zero(a)) ? a : b; }
 template <typename A>
-LNGRAD_INLINE A magnitude(A a)
+inline A magnitude(A a)
 {
     if constexpr (std::is_integral_v<A>) return std::is_signed_v<A> && a < 0 ? A(0 - number(a)) : a;
     else return bits_as<A>(Word<A>(bits_as<Word<A>>(a) & (Word<A>(-1) >> 1)));
 }
 // Subnormal numbers are zeros to functions that take several cycles.
-LNGRAD_INLINE float flushed(float a) { return std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
-
+inline float flushed(float a) { return std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
 template <typename A, AscendC::CMPMODE mode>
-LNGRAD_INLINE bool compared(A a, A b)
+inline bool compared(A a, A b)
 {
     using AscendC::CMPMODE;
     return mode == CMPMODE::LT ? a < b : mode == CMPMODE::GT ? a > b : mode == CMPMODE::EQ ? a == b
          : mode == CMPMODE::LE ? a <= b : mode == CMPMODE::GE ? a >= b : a != b;
 }
-
 // The bits of a mask for lanes of a register, as words of 0 or all ones.
 template <typename R>
-LNGRAD_INLINE auto chosen(const MaskReg& mask, int i)
+inline auto chosen(const MaskReg& mask, int i)
 {
     using W = Word<typename R::ActualT>;
     if constexpr (R::step == int(sizeof(W))) return W(0) - W(reinterpret_cast<const W*>(mask.bit)[i] & 1);
     else return W(0) - W(mask.bit[i * R::step]);
 }
-
 // Lanes of sources that have no value leave none in dst.
 template <typename R, typename... S>
 inline void spread(R& dst, const MaskReg& mask, bool merges, const S&... sources)
@@ -108,10 +103,9 @@ inline void narrow(const MaskReg& mask, Where where, const char* api, int step, 
     }
     if (lost != 0) broken(Rule::NARROW_MASK, where, api, mask.width, step, lost);
 }
-
 // What becomes of dst beside its lanes: before these are written.
 template <typename R, typename... S>
-LNGRAD_INLINE void note(R& dst, const MaskReg& mask, bool merges, Where where, const char* api, const S&... sources)
+inline void note(R& dst, const MaskReg& mask, bool merges, Where where, const char* api, const S&... sources)
 {
     Loads loads;
     if (merges) loads.add(dst.loads, 2 * VL);
@@ -125,11 +119,10 @@ LNGRAD_INLINE void note(R& dst, const MaskReg& mask, bool merges, Where where, c
     dst.loads = loads;
 }
 template <typename R>
-LNGRAD_INLINE void set_lanes(R& dst, const void* lanes) { std::memcpy(dst.lane, lanes, R::bytes); }
-
+inline void set_lanes(R& dst, const void* lanes) { std::memcpy(dst.lane, lanes, R::bytes); }
 // dst = compute(sources…) in the lanes that are on; the others are 0, or stay.
 template <bool merges, typename R, typename F, typename... S>
-LNGRAD_INLINE void each_lane(R& dst, const MaskReg& mask, Where where, const char* api, F compute, const S&... sources)
+inline void each_lane(R& dst, const MaskReg& mask, Where where, const char* api, F compute, const S&... sources)
 {
     using W = Word<typename R::ActualT>;
     alignas(64) W lanes[R::lanes];
@@ -164,9 +157,9 @@ inline void move_lanes(R& dst, const S& first, const S& second, F from)
     if (any) std::memcpy(dst.origins.number, numbers, sizeof numbers);
 }
 template <typename R>
-LNGRAD_INLINE void read_all(R& source) { source.loads.read(2 * VL); }
+inline void read_all(R& source) { source.loads.read(2 * VL); }
 template <typename R>
-LNGRAD_INLINE void set_all(R& dst)
+inline void set_all(R& dst)
 {
     dst.loads.count = 0;
     dst.origins.held = Held::VALUES;
@@ -182,18 +175,14 @@ inline uint16_t origin_under(const R& source, const MaskReg& mask)
     }
     return 0;
 }
-
 template <auto mode>
 constexpr bool merging()
 {
     if constexpr (std::is_same_v<std::decay_t<decltype(mode)>, AscendC::Reg::MaskMergeMode>) return mode == AscendC::Reg::MaskMergeMode::MERGING;
     else return mode->mrgMode == AscendC::Reg::MaskMergeMode::MERGING;
 }
-
 } // namespace lngrad
-
 namespace AscendC {
-
 // How exactly a function is computed: here always rounded once. Subnormal numbers are zeros but in the modes of FTZ_FALSE.
 #define LNGRAD_ALGORITHM(Name, ...) \
     enum class Name##Algo { INTRINSIC = 0, __VA_ARGS__ }; \
@@ -221,9 +210,7 @@ LNGRAD_PRECISE_ALGORITHM(Div, DIFF_COMPENSATION, PRECISION_1ULP_FTZ_TRUE, PRECIS
 LNGRAD_PRECISE_ALGORITHM(Sqrt, FAST_INVERSE, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE)
 #undef LNGRAD_ALGORITHM
 #undef LNGRAD_PRECISE_ALGORITHM
-
 namespace Reg {
-
 using lngrad::each_lane, lngrad::number;
 
 template <auto mode>
@@ -242,52 +229,51 @@ constexpr bool flushes()
 }
 // A function of floats with the mode's treatment of subnormal numbers.
 template <auto mode, typename A, typename F, typename... Values>
-LNGRAD_INLINE A function_of(F compute, Values... values)
+inline A function_of(F compute, Values... values)
 {
     if constexpr (std::is_same_v<A, float> && flushes<mode>()) return lngrad::flushed(compute(lngrad::flushed(values)...));
     else return A(compute(static_cast<float>(values)...));
 }
-
 // The forms of instructions. `a`, `b`, `d`: lanes of the sources and of dst; A: their type.
 #define LNGRAD_UNARY(Name, ModeType, ...) \
-    template <typename T = DefaultType, ModeType mode = MaskMergeMode::ZEROING, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, U& srcReg, MaskReg& mask, Where where = Where::here()) \
+    template <typename T = DefaultType, ModeType mode = ZEROING, typename U, typename = if_register<U>> \
+    inline void Name(U& dstReg, U& srcReg, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename U::ActualT; \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name, [](A a) { return __VA_ARGS__; }, srcReg); \
     }
 #define LNGRAD_BINARY(Name, ModeType, ...) \
-    template <typename T = DefaultType, ModeType mode = MaskMergeMode::ZEROING, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here()) \
+    template <typename T = DefaultType, ModeType mode = ZEROING, typename U, typename = if_register<U>> \
+    inline void Name(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename U::ActualT; \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name, [](A a, A b) { return __VA_ARGS__; }, srcReg0, srcReg1); \
     }
 #define LNGRAD_TERNARY(Name, ...) \
-    template <typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here()) \
+    template <typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename = if_register<U>> \
+    inline void Name(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename U::ActualT; \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name, [](A a, A b, A d) { return __VA_ARGS__; }, srcReg0, srcReg1, dstReg); \
     }
 #define LNGRAD_SCALAR(Name, ...) \
-    template <typename T = DefaultType, typename U, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename = if_register<S>> \
-    LNGRAD_INLINE void Name(S& dstReg, S& srcReg, U scalarValue, MaskReg& mask, Where where = Where::here()) \
+    template <typename T = DefaultType, typename U, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>> \
+    inline void Name(S& dstReg, S& srcReg, U scalarValue, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename S::ActualT; \
         const A b = A(scalarValue); \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name, [b](A a) { return __VA_ARGS__; }, srcReg); \
     }
 #define LNGRAD_SHIFT(Name, ...) \
-    template <typename T = DefaultType, typename U = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename V, typename = if_register<V>> \
-    LNGRAD_INLINE void Name(S& dstReg, S& srcReg0, V& srcReg1, MaskReg& mask, Where where = Where::here()) \
+    template <LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>> \
+    inline void Name(S& dstReg, S& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename S::ActualT; \
         using B = typename V::ActualT; \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name, [](A a, B b) { return __VA_ARGS__; }, srcReg0, srcReg1); \
     } \
-    template <typename T = DefaultType, typename U, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename = if_register<S>> \
-    LNGRAD_INLINE void Name##s(S& dstReg, S& srcReg, U b, MaskReg& mask, Where where = Where::here()) \
+    template <typename T = DefaultType, typename U, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>> \
+    inline void Name##s(S& dstReg, S& srcReg, U b, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename S::ActualT; \
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name "s", [b](A a) { return __VA_ARGS__; }, srcReg); \
@@ -327,13 +313,13 @@ LNGRAD_SHIFT(ShiftLeft, uint64_t(b) >= 8 * sizeof(A) ? A(0) : A(number(a) << b))
 LNGRAD_SHIFT(ShiftRight, uint64_t(b) >= 8 * sizeof(A) ? A(a < A(0) ? -1 : 0) : A(a >> b))
 
 template <typename A>
-LNGRAD_INLINE A quotient(A a, A b) // whole numbers: towards 0; by 0 all bits, as the emulation of them has it
+inline A quotient(A a, A b) // whole numbers: towards 0; by 0 all bits, as the emulation of them has it
 {
     if constexpr (std::is_integral_v<A>) return b == A(0) ? A(-1) : std::is_signed_v<A> && b == A(-1) ? A(0 - number(a)) : A(a / b);
     else return A(float(a) / float(b));
 }
 template <auto mode, typename A>
-LNGRAD_INLINE A quotient_in(A a, A b)
+inline A quotient_in(A a, A b)
 {
     if constexpr (std::is_same_v<A, float>) return function_of<mode, A>([](float x, float y) { return x / y; }, a, b);
     else return quotient(a, b);
@@ -341,57 +327,46 @@ LNGRAD_INLINE A quotient_in(A a, A b)
 LNGRAD_BINARY(Div, auto, quotient_in<mode>(a, b))
 #undef LNGRAD_MODE
 
-template <typename T = DefaultType, typename U, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename = if_register<S>>
-LNGRAD_INLINE void Axpy(S& dstReg, S& srcReg, const U scalarValue, MaskReg& mask, Where where = Where::here())
+template <typename T = DefaultType, typename U, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>>
+inline void Axpy(S& dstReg, S& srcReg, const U scalarValue, MaskReg& mask, LNGRAD_AT)
 {
     using A = typename S::ActualT;
     const A s = A(scalarValue);
     each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Axpy", [s](A a, A d) { return lngrad::fused(s, a, d); }, srcReg, dstReg);
 }
-
-// Carries are masks: a bit an element.
-#define LNGRAD_CARRY(Name, NameC, NameOut, NameIn, result, carries) \
-    template <typename T = DefaultType, typename U> \
-    inline void NameC(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, MaskReg& carrySrc, MaskReg& mask, Where where = Where::here()) \
-    { \
-        using A = typename U::ActualT; \
-        static_assert(sizeof(A) == 4, #NameC ": expected int32_t or uint32_t"); \
-        const MaskReg in = carrySrc; \
-        const U first = srcReg0, second = srcReg1; \
-        each_lane<false>(dstReg, mask, where, #NameC, [](A a, A b) { return 0 * (a + b); }, srcReg0, srcReg1); \
-        std::memset(carry.bit, 0, VL); \
-        for (int i = 0; i < U::lanes; ++i) { \
-            const uint64_t a = uint32_t(first.lane[i]), b = uint32_t(second.lane[i]), c = in.bit[4 * i]; \
-            if (!mask.bit[4 * i]) continue; \
-            dstReg.lane[i] = A(result); \
-            carry.bit[4 * i] = (carries) != 0; \
-        } \
-        carry.describe(4); \
-    } \
-    template <typename T = DefaultType, typename U> \
-    inline void Name(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here()) \
-    { \
-        MaskReg none = CreateMask<uint32_t, NameIn>(); \
-        NameC<T>(carry, dstReg, srcReg0, srcReg1, none, mask, where); \
-    } \
-    template <typename T = DefaultType, typename U> \
-    inline void NameOut(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here()) \
-    { \
-        Name<T>(carry, dstReg, srcReg0, srcReg1, mask, where); \
-    } \
-    template <typename T = DefaultType, typename U> \
-    inline void NameOut##s(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, MaskReg& carrySrc, MaskReg& mask, Where where = Where::here()) \
-    { \
-        NameC<T>(carry, dstReg, srcReg0, srcReg1, carrySrc, mask, where); \
+// Sums and differences with carries: masks with a bit an element; a difference's is 1 where nothing was borrowed.
+template <bool adds, typename U>
+inline void carry_lanes(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, const MaskReg* in, MaskReg& mask, Where where)
+{
+    using A = typename U::ActualT;
+    static_assert(sizeof(A) == 4, "AddC, SubC: expected int32_t or uint32_t");
+    MaskReg out = mask;
+    A result[U::lanes];
+    for (int i = 0; i < U::lanes; ++i) {
+        const uint64_t a = uint32_t(srcReg0.lane[i]), b = uint32_t(adds ? srcReg1.lane[i] : ~srcReg1.lane[i]);
+        const uint64_t sum = a + b + (in ? in->bit[4 * i] : !adds);
+        result[i] = mask.bit[4 * i] ? A(sum) : A(0);
+        out.bit[4 * i] = mask.bit[4 * i] && sum >> 32;
     }
-// A difference's carry is 1 where nothing was borrowed.
-LNGRAD_CARRY(Add, AddC, AddCarryOut, MaskPattern::ALLF, a + b + c, (a + b + c) >> 32)
-LNGRAD_CARRY(Sub, SubC, SubCarryOut, MaskPattern::ALL, a - b - (1 - c), a >= b + (1 - c))
+    each_lane<false>(dstReg, mask, where, adds ? "AddC" : "SubC", [](A a, A) { return a; }, srcReg0, srcReg1);
+    lngrad::set_lanes(dstReg, result);
+    out.describe(4);
+    carry = out;
+}
+#define LNGRAD_CARRY(Name, adds) \
+    template <typename T = DefaultType, typename U> \
+    inline void Name##C(MaskReg& carry, U& dstReg, U& src0, U& src1, MaskReg& carrySrc, MaskReg& mask, LNGRAD_AT) \
+    { carry_lanes<adds>(carry, dstReg, src0, src1, &carrySrc, mask, where); } \
+    template <typename T = DefaultType, typename U> \
+    inline void Name(MaskReg& carry, U& dstReg, U& src0, U& src1, MaskReg& mask, LNGRAD_AT) \
+    { carry_lanes<adds>(carry, dstReg, src0, src1, nullptr, mask, where); }
+LNGRAD_CARRY(Add, true)
+LNGRAD_CARRY(Sub, false)
 #undef LNGRAD_CARRY
 
 // Low and high words of products.
 template <typename T = DefaultType, typename U>
-inline void Mull(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here())
+inline void Mull(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT)
 {
     using A = typename U::ActualT;
     using Twice = std::conditional_t<std::is_signed_v<A>, int64_t, uint64_t>;
@@ -401,24 +376,23 @@ inline void Mull(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1, MaskReg& mask, 
     each_lane<false>(dstReg1, mask, where, "Mull", [](A a, A b) { return A(uint64_t(Twice(a) * Twice(b)) >> 32); }, srcReg0, srcReg1);
     dstReg0 = low;
 }
-
 template <typename T = DefaultType, typename U, typename S, typename = if_register<S>, typename = if_scalar<U>>
-LNGRAD_INLINE void Duplicate(S& dstReg, U scalarValue)
+inline void Duplicate(S& dstReg, U scalarValue)
 {
     using A = typename S::ActualT;
     const A value = A(scalarValue);
     for (int i = 0; i < S::lanes; ++i) dstReg.lane[i] = value;
     lngrad::set_all(dstReg);
 }
-template <typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename U, typename S, typename = if_register<S>, typename = if_scalar<U>>
-LNGRAD_INLINE void Duplicate(S& dstReg, U scalarValue, MaskReg& mask, Where where = Where::here())
+template <typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename S, typename = if_register<S>, typename = if_scalar<U>>
+inline void Duplicate(S& dstReg, U scalarValue, MaskReg& mask, LNGRAD_AT)
 {
     using A = typename S::ActualT;
     const A value = A(scalarValue);
     each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Duplicate", [value] { return value; });
 }
-template <typename T = DefaultType, HighLowPart pos = HighLowPart::LOWEST, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename = if_register<S>>
-LNGRAD_INLINE void Duplicate(S& dstReg, S& srcReg, MaskReg& mask, Where where = Where::here())
+template <typename T = DefaultType, HighLowPart pos = HighLowPart::LOWEST, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>>
+inline void Duplicate(S& dstReg, S& srcReg, MaskReg& mask, LNGRAD_AT)
 {
     constexpr int at = pos == HighLowPart::LOWEST ? 0 : S::lanes - 1;
     lngrad::read_all(srcReg);
@@ -427,28 +401,24 @@ LNGRAD_INLINE void Duplicate(S& dstReg, S& srcReg, MaskReg& mask, Where where = 
     each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Duplicate", [](auto a) { return a; }, every);
 }
 template <typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::MERGING, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Move(U& dstReg, U& srcReg, MaskReg mask, Where where = Where::here())
-{
-    each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Move", [](auto a) { return a; }, srcReg);
-}
+inline void Move(U& dstReg, U& srcReg, MaskReg mask, LNGRAD_AT)
+{ each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Move", [](auto a) { return a; }, srcReg); }
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Move(U& dstReg, U& srcReg) { dstReg = srcReg; }
+inline void Move(U& dstReg, U& srcReg) { dstReg = srcReg; }
 template <typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::MERGING, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Copy(U& dstReg, U& srcReg, MaskReg mask, Where where = Where::here()) { Move<T, mode>(dstReg, srcReg, mask, where); }
+inline void Copy(U& dstReg, U& srcReg, MaskReg mask, LNGRAD_AT) { Move<T, mode>(dstReg, srcReg, mask, where); }
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Copy(U& dstReg, U& srcReg) { dstReg = srcReg; }
-
+inline void Copy(U& dstReg, U& srcReg) { dstReg = srcReg; }
 // srcReg0 where the mask is on, else srcReg1.
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Select(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here())
+inline void Select(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT)
 {
     U both = srcReg1;
     each_lane<true>(both, mask, where, "Select", [](auto a) { return a; }, srcReg0);
     dstReg = both;
 }
-
 template <typename T, CMPMODE mode, typename U, typename F>
-LNGRAD_INLINE void compare_lanes(MaskReg& dst, U& srcReg, MaskReg& mask, F other, uint16_t why)
+inline void compare_lanes(MaskReg& dst, U& srcReg, MaskReg& mask, F other, uint16_t why)
 {
     using A = typename U::ActualT;
     using W = typename lngrad::WordOf<U::step>::type;
@@ -467,7 +437,7 @@ LNGRAD_INLINE void compare_lanes(MaskReg& dst, U& srcReg, MaskReg& mask, F other
     dst.origins = origins;
 }
 template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename = if_register<U>>
-LNGRAD_INLINE void Compare(MaskReg& dst, U& srcReg0, U& srcReg1, MaskReg& mask)
+inline void Compare(MaskReg& dst, U& srcReg0, U& srcReg1, MaskReg& mask)
 {
     srcReg1.loads.read(mask.upto * U::REG_NUM);
     uint16_t why = lngrad::origin_under(srcReg1, mask);
@@ -482,16 +452,14 @@ LNGRAD_INLINE void Compare(MaskReg& dst, U& srcReg0, U& srcReg1, MaskReg& mask)
     dst = both;
 }
 template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>, typename = if_scalar<S>>
-LNGRAD_INLINE void Compares(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask)
+inline void Compares(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask)
 {
     using A = typename U::ActualT;
     const A value = A(scalarValue);
     compare_lanes<T, mode>(dst, srcReg, mask, [value](int) { return value; }, lngrad::origin_under(srcReg, mask));
 }
 template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>, typename = if_scalar<S>>
-LNGRAD_INLINE void CompareScalar(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask) { Compares<T, mode>(dst, srcReg, scalarValue, mask); }
-
+inline void CompareScalar(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask) { Compares<T, mode>(dst, srcReg, scalarValue, mask); }
 } // namespace Reg
 } // namespace AscendC
-
 #endif

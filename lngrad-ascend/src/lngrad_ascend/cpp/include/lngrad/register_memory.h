@@ -3,9 +3,7 @@
 #define LNGRAD_REGISTER_MEMORY_H
 
 #include "lngrad/register_order.h"
-
 namespace lngrad {
-
 using AscendC::Reg::AddrReg;
 using AscendC::Reg::LoadDist;
 using AscendC::Reg::MaskDist;
@@ -42,9 +40,7 @@ constexpr Distribution loading()
     }
 }
 constexpr bool is_dual(LoadDist dist)
-{
-    return dist == LoadDist::DIST_DINTLV_B8 || dist == LoadDist::DIST_DINTLV_B16 || dist == LoadDist::DIST_DINTLV_B32;
-}
+{ return dist == LoadDist::DIST_DINTLV_B8 || dist == LoadDist::DIST_DINTLV_B16 || dist == LoadDist::DIST_DINTLV_B32; }
 // Which byte of memory becomes byte b of the register (of the second one: `second`); -1: it is 0.
 template <LoadDist dist, typename T>
 constexpr int source_of(int b, bool second)
@@ -63,9 +59,8 @@ constexpr int source_of(int b, bool second)
         default: return (2 * lane + second) * d.element + within; // DS and DINTLV
     }
 }
-
 template <LoadDist dist, typename T, typename R>
-LNGRAD_INLINE void load_lanes(R& dst, const T* src, Where where, bool second = false, int multiple = 0, const char* api = "LoadAlign")
+inline void load_lanes(R& dst, const T* src, Where where, bool second = false, int multiple = 0, const char* api = "LoadAlign")
 {
     constexpr Distribution d = loading<dist, T>();
     static_assert(d.element != 0, "LoadAlign: this LoadDist is not simulated");
@@ -113,7 +108,6 @@ LNGRAD_INLINE void load_lanes(R& dst, const T* src, Where where, bool second = f
     Loaded& loaded = dst.loads.load[0];
     loaded.at = at, loaded.where = where, loaded.upto = R::bytes, loaded.done = 0, loaded.bytes = bytes, loaded.up = d.up, loaded.down = d.down;
 }
-
 // The same for stores: an `element` of the register becomes its lowest `packed` bytes. `masked`: whether the mask counts.
 struct Storing {
     int element, packed, bytes, multiple;
@@ -141,10 +135,7 @@ constexpr Storing storing()
     }
 }
 constexpr bool is_dual(StoreDist dist)
-{
-    return dist == StoreDist::DIST_INTLV_B8 || dist == StoreDist::DIST_INTLV_B16 || dist == StoreDist::DIST_INTLV_B32;
-}
-
+{ return dist == StoreDist::DIST_INTLV_B8 || dist == StoreDist::DIST_INTLV_B16 || dist == StoreDist::DIST_INTLV_B32; }
 // Writes bytes [at, at + bytes) and why they have no value. `numbers` is null where all have one.
 inline void put_bytes(VectorFunction& function, int64_t at, const void* values, const uint16_t* numbers, int bytes, Where where, const char* api)
 {
@@ -157,7 +148,7 @@ inline void put_bytes(VectorFunction& function, int64_t at, const void* values, 
     for (int b = 0; b < bytes; ++b) function.buffer.poison[at + b] = function.poison(numbers[b], where, api);
 }
 template <StoreDist dist, typename T, typename R>
-LNGRAD_INLINE void store_lanes(T* dst, const R& src, const MaskReg& mask, Where where, const char* api = "StoreAlign")
+inline void store_lanes(T* dst, const R& src, const MaskReg& mask, Where where, const char* api = "StoreAlign")
 {
     constexpr Storing s = storing<dist, T>();
     static_assert(s.element != 0, "StoreAlign: this StoreDist is not simulated");
@@ -204,7 +195,6 @@ inline void store_dual(T* dst, const R& src0, const R& src1, Where where)
         }
     }
 }
-
 // Blocks of 32 bytes, `stride` blocks apart; a block without any lane that is on is not touched.
 template <typename T, typename R>
 inline bool any_on(const MaskReg& mask, int block)
@@ -250,7 +240,6 @@ inline void store_blocks(T* dst, const R& src, uint32_t stride, const MaskReg& m
         }
     }
 }
-
 // Unaligned: what is at the end of a chain stays in the unaligned register until Post.
 template <typename T, typename R>
 inline void load_unaligned(R& dst, UnalignReg& from, T* src, Where where)
@@ -281,58 +270,47 @@ inline void post_unaligned(UnalignReg& to, Where where)
     to.held = 0;
     function_of("StoreUnAlignPost", where).keep(&to, 0, where);
 }
-
 } // namespace lngrad
-
 namespace AscendC {
 namespace Reg {
-
 #define LNGRAD_UPDATES(api) static_assert(postMode == PostLiteral::POST_MODE_UPDATE, #api ": expected POST_MODE_UPDATE; without it leave the stride out")
 // Old names beside the new ones.
 #define LNGRAD_LOAD(Name) \
     template <typename T = DefaultType, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, __ubuf__ T* srcAddr, Where where = Where::here()) \
-    { \
-        lngrad::load_lanes<dist>(dstReg, srcAddr, where); \
-    } \
+    inline void Name(U& dstReg, __ubuf__ T* srcAddr, LNGRAD_AT) \
+    { lngrad::load_lanes<dist>(dstReg, srcAddr, where); } \
     template <typename T = DefaultType, PostLiteral postMode, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, __ubuf__ T*& srcAddr, int32_t postUpdateStride, Where where = Where::here()) \
+    inline void Name(U& dstReg, __ubuf__ T*& srcAddr, int32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
         lngrad::load_lanes<dist>(dstReg, srcAddr, where); \
         srcAddr += postUpdateStride; \
     } \
     template <typename T = DefaultType, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg, __ubuf__ T* srcAddr, AddrReg offset, Where where = Where::here()) \
-    { \
-        lngrad::load_lanes<dist>(dstReg, srcAddr + offset.elements, where); \
-    } \
+    inline void Name(U& dstReg, __ubuf__ T* srcAddr, AddrReg offset, LNGRAD_AT) \
+    { lngrad::load_lanes<dist>(dstReg, srcAddr + offset.elements, where); } \
     template <typename T = DefaultType, LoadDist dist, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, Where where = Where::here()) \
+    inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, LNGRAD_AT) \
     { \
         static_assert(lngrad::is_dual(dist), #Name ": two registers take DIST_DINTLV_B8, _B16 or _B32"); \
         lngrad::load_lanes<dist>(dstReg0, srcAddr, where); \
         lngrad::load_lanes<dist>(dstReg1, srcAddr, where, true); \
     } \
     template <typename T = DefaultType, PostLiteral postMode, LoadDist dist, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg0, U& dstReg1, __ubuf__ T*& srcAddr, int32_t postUpdateStride, Where where = Where::here()) \
+    inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T*& srcAddr, int32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
         Name<T, dist>(dstReg0, dstReg1, srcAddr, where); \
         srcAddr += postUpdateStride; \
     } \
     template <typename T = DefaultType, LoadDist dist, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, AddrReg offset, Where where = Where::here()) \
-    { \
-        Name<T, dist>(dstReg0, dstReg1, srcAddr + offset.elements, where); \
-    } \
+    inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, AddrReg offset, LNGRAD_AT) \
+    { Name<T, dist>(dstReg0, dstReg1, srcAddr + offset.elements, where); } \
     template <typename T = DefaultType, DataCopyMode dataMode, typename U, typename = if_register<U>> \
-    inline void Name(U& dstReg, __ubuf__ T* srcAddr, uint32_t dataBlockStride, MaskReg& mask, Where where = Where::here()) \
-    { \
-        lngrad::load_blocks(dstReg, srcAddr, dataBlockStride, mask, where); \
-    } \
+    inline void Name(U& dstReg, __ubuf__ T* srcAddr, uint32_t dataBlockStride, MaskReg& mask, LNGRAD_AT) \
+    { lngrad::load_blocks(dstReg, srcAddr, dataBlockStride, mask, where); } \
     template <typename T = DefaultType, DataCopyMode dataMode, PostLiteral postMode, typename U, typename = if_register<U>> \
-    inline void Name(U& dstReg, __ubuf__ T*& srcAddr, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, Where where = Where::here()) \
+    inline void Name(U& dstReg, __ubuf__ T*& srcAddr, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, LNGRAD_AT) \
     { \
         constexpr bool updates = postMode == PostLiteral::POST_MODE_UPDATE; \
         const int64_t further = int64_t(repeatStride) * 32 / int64_t(sizeof(T)); \
@@ -341,40 +319,32 @@ namespace Reg {
     }
 #define LNGRAD_STORE(Name) \
     template <typename T = DefaultType, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(__ubuf__ T* dstAddr, U& srcReg, MaskReg& mask, Where where = Where::here()) \
-    { \
-        lngrad::store_lanes<dist>(dstAddr, srcReg, mask, where); \
-    } \
+    inline void Name(__ubuf__ T* dstAddr, U& srcReg, MaskReg& mask, LNGRAD_AT) \
+    { lngrad::store_lanes<dist>(dstAddr, srcReg, mask, where); } \
     template <typename T = DefaultType, PostLiteral postMode, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(__ubuf__ T*& dstAddr, U& srcReg, int32_t postUpdateStride, MaskReg& mask, Where where = Where::here()) \
+    inline void Name(__ubuf__ T*& dstAddr, U& srcReg, int32_t postUpdateStride, MaskReg& mask, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
         lngrad::store_lanes<dist>(dstAddr, srcReg, mask, where); \
         dstAddr += postUpdateStride; \
     } \
     template <typename T = DefaultType, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
-    LNGRAD_INLINE void Name(__ubuf__ T* dstAddr, U& srcReg, AddrReg offset, MaskReg& mask, Where where = Where::here()) \
-    { \
-        lngrad::store_lanes<dist>(dstAddr + offset.elements, srcReg, mask, where); \
-    } \
+    inline void Name(__ubuf__ T* dstAddr, U& srcReg, AddrReg offset, MaskReg& mask, LNGRAD_AT) \
+    { lngrad::store_lanes<dist>(dstAddr + offset.elements, srcReg, mask, where); } \
     template <typename T = DefaultType, StoreDist dist, typename U, typename = if_register<U>> \
-    inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, MaskReg& mask, Where where = Where::here()) \
+    inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT) \
     { \
         static_assert(lngrad::is_dual(dist), #Name ": two registers take DIST_INTLV_B8, _B16 or _B32"); \
         lngrad::store_dual<dist>(dstAddr, srcReg0, srcReg1, where); \
     } \
     template <typename T = DefaultType, StoreDist dist, typename U, typename = if_register<U>> \
-    inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, AddrReg offset, MaskReg& mask, Where where = Where::here()) \
-    { \
-        Name<T, dist>(dstAddr + offset.elements, srcReg0, srcReg1, mask, where); \
-    } \
+    inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, AddrReg offset, MaskReg& mask, LNGRAD_AT) \
+    { Name<T, dist>(dstAddr + offset.elements, srcReg0, srcReg1, mask, where); } \
     template <typename T = DefaultType, DataCopyMode dataMode, typename U, typename = if_register<U>> \
-    inline void Name(__ubuf__ T* dstAddr, U& srcReg, uint32_t dataBlockStride, MaskReg& mask, Where where = Where::here()) \
-    { \
-        lngrad::store_blocks(dstAddr, srcReg, dataBlockStride, mask, where); \
-    } \
+    inline void Name(__ubuf__ T* dstAddr, U& srcReg, uint32_t dataBlockStride, MaskReg& mask, LNGRAD_AT) \
+    { lngrad::store_blocks(dstAddr, srcReg, dataBlockStride, mask, where); } \
     template <typename T = DefaultType, DataCopyMode dataMode, PostLiteral postMode, typename U, typename = if_register<U>> \
-    inline void Name(__ubuf__ T*& dstAddr, U& srcReg, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, Where where = Where::here()) \
+    inline void Name(__ubuf__ T*& dstAddr, U& srcReg, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, LNGRAD_AT) \
     { \
         constexpr bool updates = postMode == PostLiteral::POST_MODE_UPDATE; \
         const int64_t further = int64_t(repeatStride) * 32 / int64_t(sizeof(T)); \
@@ -387,79 +357,73 @@ LNGRAD_STORE(StoreAlign)
 LNGRAD_STORE(DataCopy)
 #undef LNGRAD_LOAD
 #undef LNGRAD_STORE
-
 #define LNGRAD_UNALIGNED(Pre, LoadName, StoreName, Post) \
     template <typename T> \
-    inline void Pre(UnalignReg& ureg, __ubuf__ T*, Where where = Where::here()) \
+    inline void Pre(UnalignReg& ureg, __ubuf__ T*, LNGRAD_AT) \
     { \
         lngrad::function_of(#Pre, where); \
         ureg.primed = true; \
     } \
     template <typename T> \
-    inline void Pre(UnalignReg& ureg, __ubuf__ T* srcAddr, AddrReg& areg, Where where = Where::here()) { Pre(ureg, srcAddr + areg.elements, where); } \
+    inline void Pre(UnalignReg& ureg, __ubuf__ T* srcAddr, AddrReg& areg, LNGRAD_AT) { Pre(ureg, srcAddr + areg.elements, where); } \
     template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, uint32_t postUpdateStride, Where where = Where::here()) \
+    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(LoadName); \
         lngrad::load_unaligned(dstReg, ureg, srcAddr, where); \
         srcAddr += postUpdateStride; \
     } \
     template <typename T = DefaultType, typename U, typename = if_register<U>> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T* srcAddr, Where where = Where::here()) { lngrad::load_unaligned(dstReg, ureg, srcAddr, where); } \
+    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T* srcAddr, LNGRAD_AT) { lngrad::load_unaligned(dstReg, ureg, srcAddr, where); } \
     template <typename T = DefaultType, typename U, typename = if_register<U>> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, AddrReg& areg, uint32_t inc, Where where = Where::here()) \
+    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, AddrReg& areg, uint32_t inc, LNGRAD_AT) \
     { \
         lngrad::load_unaligned(dstReg, ureg, srcAddr + areg.elements, where); \
         areg.elements += inc; \
     } \
     template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
-    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, uint32_t postUpdateStride, Where where = Where::here()) \
+    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
         lngrad::store_unaligned(dstAddr, srcReg, ureg, postUpdateStride, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
     template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
-    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, AddrReg& areg, Where where = Where::here()) \
-    { \
-        lngrad::store_unaligned(dstAddr + areg.elements, srcReg, ureg, U::bytes / sizeof(T), where); \
-    } \
+    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, AddrReg& areg, LNGRAD_AT) \
+    { lngrad::store_unaligned(dstAddr + areg.elements, srcReg, ureg, U::bytes / sizeof(T), where); } \
     template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
-    inline void StoreName(__ubuf__ T* dstAddr, U& srcReg, UnalignReg& ureg, Where where = Where::here()) \
+    inline void StoreName(__ubuf__ T* dstAddr, U& srcReg, UnalignReg& ureg, LNGRAD_AT) \
     { \
         const uint32_t count = squeezed_bytes / int64_t(sizeof(T)); \
         if (ureg.held == 0 && ureg.next == 0) ureg.next = reinterpret_cast<uintptr_t>(dstAddr); \
         lngrad::store_unaligned(reinterpret_cast<T*>(ureg.next), srcReg, ureg, count, where); \
     } \
     template <typename T, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE> \
-    inline void Post(__ubuf__ T*& dstAddr, UnalignReg& ureg, int32_t postUpdateStride, Where where = Where::here()) \
+    inline void Post(__ubuf__ T*& dstAddr, UnalignReg& ureg, int32_t postUpdateStride, LNGRAD_AT) \
     { \
         lngrad::post_unaligned(ureg, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
     template <typename T> \
-    inline void Post(__ubuf__ T*&, UnalignReg& ureg, AddrReg&, Where where = Where::here()) { lngrad::post_unaligned(ureg, where); } \
+    inline void Post(__ubuf__ T*&, UnalignReg& ureg, AddrReg&, LNGRAD_AT) { lngrad::post_unaligned(ureg, where); } \
     template <typename T> \
-    inline void Post(__ubuf__ T*, UnalignReg& ureg, Where where = Where::here()) { lngrad::post_unaligned(ureg, where); }
+    inline void Post(__ubuf__ T*, UnalignReg& ureg, LNGRAD_AT) { lngrad::post_unaligned(ureg, where); }
 LNGRAD_UNALIGNED(LoadUnAlignPre, LoadUnAlign, StoreUnAlign, StoreUnAlignPost)
 LNGRAD_UNALIGNED(DataCopyUnAlignPre, DataCopyUnAlign, DataCopyUnAlign, DataCopyUnAlignPost)
 #undef LNGRAD_UNALIGNED
 #undef LNGRAD_UPDATES
 
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Load(U& dstReg, __ubuf__ T* srcAddr, Where where = Where::here())
-{
-    lngrad::load_lanes<LoadDist::DIST_NORM>(dstReg, srcAddr, where, false, 1, "Load");
-}
+inline void Load(U& dstReg, __ubuf__ T* srcAddr, LNGRAD_AT)
+{ lngrad::load_lanes<LoadDist::DIST_NORM>(dstReg, srcAddr, where, false, 1, "Load"); }
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Store(__ubuf__ T* dstAddr, U& srcReg, uint32_t count, Where where = Where::here())
+inline void Store(__ubuf__ T* dstAddr, U& srcReg, uint32_t count, LNGRAD_AT)
 {
     UnalignReg ureg;
     lngrad::store_unaligned(dstAddr, srcReg, ureg, count, where);
     lngrad::post_unaligned(ureg, where);
 }
 template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Store(__ubuf__ T* dstAddr, U& srcReg, Where where = Where::here()) { Store<T>(dstAddr, srcReg, U::bytes / sizeof(T), where); }
-
+inline void Store(__ubuf__ T* dstAddr, U& srcReg, LNGRAD_AT) { Store<T>(dstAddr, srcReg, U::bytes / sizeof(T), where); }
 // The element of memory that a lane's index names; lanes that are off are not looked at. 8 bits are widened to 16.
 template <typename V, typename F>
 inline void each_index(V& index, const MaskReg& mask, Where where, const char* api, F visit)
@@ -470,9 +434,9 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
     for (int i = 0; i < V::lanes; ++i)
         if (mask.on(i * V::step)) visit(i, int64_t(std::make_unsigned_t<typename V::ActualT>(index.lane[i])));
 }
-#define LNGRAD_GATHER(Name, NameB, ScatterName) \
+#define LNGRAD_GATHER(Name, ScatterName) \
     template <typename T0 = DefaultType, typename T1, typename T2 = DefaultType, typename T3, typename T4, typename = if_register<T3>> \
-    inline void Name(T3& dstReg, __ubuf__ T1* baseAddr, T4& index, MaskReg& mask, Where where = Where::here()) \
+    inline void Name(T3& dstReg, __ubuf__ T1* baseAddr, T4& index, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename T3::ActualT; \
         lngrad::VectorFunction& function = lngrad::function_of(#Name, where); \
@@ -490,29 +454,8 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
         }); \
         dstReg = result; \
     } \
-    template <typename T = DefaultType, typename U, typename S, typename = if_register<U>> \
-    inline void NameB(U& dstReg, __ubuf__ T* baseAddr, S& index, MaskReg& mask, Where where = Where::here()) \
-    { \
-        lngrad::VectorFunction& function = lngrad::function_of(#NameB, where); \
-        U result; \
-        lngrad::clear_lanes(result), lngrad::set_all(result); \
-        MaskReg blocks = CreateMask<uint32_t, MaskPattern::VL8>(); \
-        each_index(index, blocks, where, #NameB, [&](int block, int64_t offset) { \
-            constexpr int count = 32 / int(sizeof(typename U::ActualT)); \
-            if (!lngrad::any_on<T, U>(mask, block)) return; \
-            const int64_t at = function.place(reinterpret_cast<uint8_t*>(baseAddr) + offset, 32, 32, #NameB, where); \
-            function.read(at, at + 32, where); \
-            for (int i = 0; i < count; ++i) { \
-                const int lane = block * count + i; \
-                if (!mask.on(lane * U::step)) continue; \
-                std::memcpy(&result.lane[lane], function.buffer.bytes + at + i * sizeof result.lane[0], sizeof result.lane[0]); \
-                lngrad::set_origin(result, lane, function.origin(at + i * int64_t(sizeof result.lane[0]), &dstReg, where)); \
-            } \
-        }); \
-        dstReg = result; \
-    } \
-    template <typename T = DefaultType, typename U = DefaultType, typename S, typename V, typename = if_register<S>> \
-    inline void ScatterName(__ubuf__ T* baseAddr, S& srcReg, V& index, MaskReg& mask, Where where = Where::here()) \
+    template <LNGRAD_TYPES(T, U), typename S, typename V, typename = if_register<S>> \
+    inline void ScatterName(__ubuf__ T* baseAddr, S& srcReg, V& index, MaskReg& mask, LNGRAD_AT) \
     { \
         lngrad::VectorFunction& function = lngrad::function_of(#ScatterName, where); \
         function.place(baseAddr, 0, 32, #ScatterName, where); \
@@ -531,8 +474,8 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
         const auto twice = std::adjacent_find(places.begin(), places.end()); \
         if (twice != places.end()) lngrad::broken(lngrad::Rule::SAME_INDEX, where, #ScatterName, *twice); \
     }
-LNGRAD_GATHER(Gather, GatherB, Scatter)
-LNGRAD_GATHER(DataCopyGather, DataCopyGatherB, DataCopyScatter)
+LNGRAD_GATHER(Gather, Scatter)
+LNGRAD_GATHER(DataCopyGather, DataCopyScatter)
 #undef LNGRAD_GATHER
 
 // Masks in memory: a bit a byte of the register, 32 bytes; US and PACK: 16 bytes, each bit twice; DS: 64 bytes, every second bit.
@@ -568,27 +511,25 @@ inline void store_mask(T* dst, MaskReg& mask, Where where)
     lngrad::put_bytes(function, at, packed, numbers, bytes, where, "StoreAlign");
 }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
-inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, Where where = Where::here()) { load_mask<T, dist>(mask, srcAddr, where); }
+inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, LNGRAD_AT) { load_mask<T, dist>(mask, srcAddr, where); }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
-inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, AddrReg offset, Where where = Where::here()) { load_mask<T, dist>(mask, srcAddr + offset.elements, where); }
+inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, AddrReg offset, LNGRAD_AT) { load_mask<T, dist>(mask, srcAddr + offset.elements, where); }
 template <typename T, PostLiteral postMode, MaskDist dist = MaskDist::DIST_NORM>
-inline void LoadAlign(MaskReg& mask, __ubuf__ T*& srcAddr, int32_t offset, Where where = Where::here())
+inline void LoadAlign(MaskReg& mask, __ubuf__ T*& srcAddr, int32_t offset, LNGRAD_AT)
 {
     load_mask<T, dist>(mask, srcAddr, where);
     srcAddr += offset;
 }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
-inline void StoreAlign(__ubuf__ T* dstAddr, MaskReg& mask, Where where = Where::here()) { store_mask<T, dist>(dstAddr, mask, where); }
+inline void StoreAlign(__ubuf__ T* dstAddr, MaskReg& mask, LNGRAD_AT) { store_mask<T, dist>(dstAddr, mask, where); }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
-inline void StoreAlign(__ubuf__ T* dstAddr, MaskReg& mask, AddrReg offset, Where where = Where::here()) { store_mask<T, dist>(dstAddr + offset.elements, mask, where); }
+inline void StoreAlign(__ubuf__ T* dstAddr, MaskReg& mask, AddrReg offset, LNGRAD_AT) { store_mask<T, dist>(dstAddr + offset.elements, mask, where); }
 template <typename T, PostLiteral postMode, MaskDist dist = MaskDist::DIST_NORM>
-inline void StoreAlign(__ubuf__ T*& dstAddr, MaskReg& mask, int32_t offset, Where where = Where::here())
+inline void StoreAlign(__ubuf__ T*& dstAddr, MaskReg& mask, int32_t offset, LNGRAD_AT)
 {
     store_mask<T, dist>(dstAddr, mask, where);
     dstAddr += offset;
 }
-
 } // namespace Reg
 } // namespace AscendC
-
 #endif

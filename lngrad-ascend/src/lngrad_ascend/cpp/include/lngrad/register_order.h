@@ -5,9 +5,7 @@
 #include <limits>
 
 #include "lngrad/register_math.h"
-
 namespace lngrad {
-
 template <typename A, bool lowest>
 inline A extreme() // what lanes that are off count as
 {
@@ -84,36 +82,24 @@ inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
     }
     dst = result;
 }
-
 } // namespace lngrad
-
 namespace AscendC {
 namespace Reg {
-
-template <ReduceType type = ReduceType::SUM, typename T = DefaultType, typename U = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING,
+template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING,
           typename S, typename V, typename = if_register<V>>
-inline void Reduce(S& dstReg, V& srcReg, MaskReg mask)
-{
-    lngrad::reduce_lanes<type, true>(dstReg, srcReg, mask, V::lanes);
-}
-template <ReduceType type = ReduceType::SUM, typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename U, typename = if_register<U>>
+inline void Reduce(S& dstReg, V& srcReg, MaskReg mask) { lngrad::reduce_lanes<type, true>(dstReg, srcReg, mask, V::lanes); }
+template <ReduceType type = ReduceType::SUM, typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename = if_register<U>>
 inline void ReduceDataBlock(U& dstReg, U& srcReg, MaskReg mask)
-{
-    lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename U::ActualT)));
-}
-template <ReduceType type = ReduceType::SUM, typename T = DefaultType, typename U = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING,
+{ lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename U::ActualT))); }
+template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING,
           typename S, typename V, typename = std::enable_if_t<!std::is_same_v<S, V>>>
 inline void ReduceDataBlock(S& dstReg, V& srcReg, MaskReg mask)
-{
-    lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename V::ActualT)));
-}
-template <PairReduce type = PairReduce::SUM, typename T = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename U, typename = if_register<U>>
+{ lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename V::ActualT))); }
+template <PairReduce type = PairReduce::SUM, typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename = if_register<U>>
 inline void PairReduceElem(U& dstReg, U& srcReg, MaskReg mask)
-{
-    lngrad::reduce_lanes<ReduceType::SUM, false>(dstReg, srcReg, mask, 2);
-}
+{ lngrad::reduce_lanes<ReduceType::SUM, false>(dstReg, srcReg, mask, 2); }
 #define LNGRAD_OLD_REDUCE(Name, NewName, how) \
-    template <typename T = DefaultType, typename U = DefaultType, MaskMergeMode mode = MaskMergeMode::ZEROING, typename S, typename V, typename = if_register<V>> \
+    template <LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>> \
     inline void Name(S& dstReg, V& srcReg, MaskReg mask) { NewName<how>(dstReg, srcReg, mask); }
 LNGRAD_OLD_REDUCE(ReduceSum, Reduce, ReduceType::SUM)
 LNGRAD_OLD_REDUCE(ReduceMax, Reduce, ReduceType::MAX)
@@ -142,7 +128,7 @@ inline void DeInterleave(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1)
     lngrad::move_lanes(dstReg1, first, second, [](int i) { return 2 * i + 1; });
 }
 // The lower half of each element, into one half of dst; the other half is 0.
-template <typename T = DefaultType, typename U = DefaultType, HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
 inline void Pack(S& dstReg, V& srcReg)
 {
     using Half = RegTensor<typename S::ActualT, V::trait>;
@@ -155,7 +141,7 @@ inline void Pack(S& dstReg, V& srcReg)
     });
 }
 // One half of src, extended by its sign or by zeros.
-template <typename T = DefaultType, typename U = DefaultType, HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
 inline void UnPack(S& dstReg, V& srcReg)
 {
     lngrad::read_all(srcReg);
@@ -169,13 +155,11 @@ inline void Arange(S& dstReg, U scalarValue)
     for (int i = 0; i < S::lanes; ++i) dstReg.lane[i] = A(number(A(scalarValue)) + number(A(order == IndexOrder::INCREASE_ORDER ? i : S::lanes - 1 - i)));
     lngrad::set_all(dstReg);
 }
-
 // The special register that Squeeze counts in, in bytes.
 inline thread_local int64_t squeezed_bytes = 0;
 enum class SpecialPurposeReg { AR = 0 };
 template <SpecialPurposeReg spr>
 inline void ClearSpr() { squeezed_bytes = 0; }
-
 // The lanes that are on, one behind the other; the rest is 0.
 template <typename T = DefaultType, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, typename = if_register<U>>
 inline void Squeeze(U& dstReg, U& srcReg, MaskReg& mask)
@@ -201,8 +185,8 @@ inline void Unsqueeze(U& dstReg, MaskReg& mask)
     }
     lngrad::set_all(dstReg);
 }
-template <typename T = DefaultType, typename U = DefaultType, typename S, typename V, typename = if_register<V>>
-inline void Gather(S& dstReg, S& srcReg, V& indexReg, Where where = Where::here())
+template <LNGRAD_TYPES(T, U), typename S, typename V, typename = if_register<V>>
+inline void Gather(S& dstReg, S& srcReg, V& indexReg, LNGRAD_AT)
 {
     lngrad::read_all(srcReg), lngrad::read_all(indexReg);
     const S source = srcReg;
@@ -215,7 +199,7 @@ inline void Gather(S& dstReg, S& srcReg, V& indexReg, Where where = Where::here(
     lngrad::move_lanes(dstReg, source, source, [&](int i) { return int(uint64_t(indexReg.lane[i]) % uint64_t(S::lanes)); });
 }
 // How often each of 256 bytes comes, from 128 * bin on; ACCUMULATE: or a smaller one. dst counts on.
-template <typename T = DefaultType, typename U = DefaultType, HistogramsBinType mode, HistogramsType type, typename S, typename V>
+template <LNGRAD_TYPES(T, U), HistogramsBinType mode, HistogramsType type, typename S, typename V>
 inline void Histograms(V& dstReg, S& srcReg, MaskReg& mask)
 {
     srcReg.loads.read(mask.upto);
@@ -229,7 +213,6 @@ inline void Histograms(V& dstReg, S& srcReg, MaskReg& mask)
         lngrad::set_origin(dstReg, bin, why);
     }
 }
-
 // Of masks: bits of sources where the mask is on, else 0.
 template <typename F, typename... Sources>
 inline void combine_masks(MaskReg& dst, const MaskReg& mask, F compute, const Sources&... sources)
@@ -262,14 +245,11 @@ inline void Not(MaskReg& dst, MaskReg& src, MaskReg& mask) { combine_masks(dst, 
 inline void Move(MaskReg& dst, MaskReg& src, MaskReg& mask) { combine_masks(dst, mask, [](bool a) { return a; }, src); }
 inline void Move(MaskReg& dst, MaskReg& src) { dst = src; }
 inline void Select(MaskReg& dst, MaskReg& src0, MaskReg& src1, MaskReg& mask)
-{
-    combine_masks(dst, every_bit(), [](bool a, bool b, bool m) { return m ? a : b; }, src0, src1, mask);
-}
+{ combine_masks(dst, every_bit(), [](bool a, bool b, bool m) { return m ? a : b; }, src0, src1, mask); }
 inline void MaskNot(MaskReg& dst, MaskReg& src, MaskReg& mask) { Not(dst, src, mask); }
 inline void MaskMov(MaskReg& dst, MaskReg& src, MaskReg& mask) { Move(dst, src, mask); }
 inline void MaskMov(MaskReg& dst, MaskReg& src) { dst = src; }
 inline void MaskSel(MaskReg& dst, MaskReg& src0, MaskReg& src1, MaskReg& mask) { Select(dst, src0, src1, mask); }
-
 // dst's bit i is bit from(i) of both masks, one behind the other; -1: none.
 template <typename F>
 inline MaskReg moved_bits(const MaskReg& first, const MaskReg& second, int width, F from)
@@ -328,8 +308,6 @@ template <typename T>
 inline void MaskInterleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1) { Interleave<T>(dst0, dst1, src0, src1); }
 template <typename T>
 inline void MaskDeInterleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1) { DeInterleave<T>(dst0, dst1, src0, src1); }
-
 } // namespace Reg
 } // namespace AscendC
-
 #endif

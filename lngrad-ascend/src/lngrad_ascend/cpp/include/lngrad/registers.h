@@ -9,16 +9,14 @@
 #include <vector>
 
 #include "lngrad/tensor.h"
-
 #define __simd_vf__
 #define __simd_callee__
 #define __local_mem__
 #define PRELOAD(n)
 #define __VEC_SCOPE__ if (lngrad::VectorScope lngrad_scope("__VEC_SCOPE__", lngrad::Where::here()); false) {} else
-#define LNGRAD_INLINE inline
-
+#define LNGRAD_AT Where where = Where::here() // the place of a call: the last parameter
+#define LNGRAD_TYPES(T, U) typename T = DefaultType, typename U = DefaultType // as kernels may name them
 namespace lngrad {
-
 constexpr int VL = 256; // bytes of a register
 
 // Bytes of the Unified Buffer, and the place of the first access to them. Python reads it as four numbers.
@@ -27,7 +25,6 @@ struct Range {
     const char* file;
     int64_t line;
 };
-
 // Why lanes of a register have no value: a number from 256 on. Smaller ones are those of the Unified Buffer's poison.
 struct Doubt {
     Rule rule;
@@ -38,10 +35,7 @@ constexpr int FIRST_DOUBT = 256;
 
 template <typename... Values>
 inline int64_t broken(Rule rule, Where where, const char* api, const Values&... values)
-{
-    return perform(Op::VECTOR_RULE, where, rule, reinterpret_cast<intptr_t>(api), values...).result;
-}
-
+{ return perform(Op::VECTOR_RULE, where, rule, reinterpret_cast<intptr_t>(api), values...).result; }
 // The vector function that runs on this thread.
 class VectorFunction {
 public:
@@ -108,7 +102,7 @@ public:
         if (++epoch_ == 0) std::fill(stored_.begin(), stored_.end(), 0), epoch_ = 1;
     }
     // Whether bytes may lack a value: nobody has written them, or a store of this function is still on its way.
-    LNGRAD_INLINE bool doubtful(int64_t at, int bytes) const
+    inline bool doubtful(int64_t at, int bytes) const
     {
         uint64_t any = 0;
         const uint16_t* poison = buffer.poison + at;
@@ -222,7 +216,6 @@ private:
     std::vector<Range> reads_, writes_;
     std::vector<Tail> tails_;
 };
-
 inline thread_local VectorFunction* running_function = nullptr; // a plain pointer: reading it calls nothing
 
 // One vector function: what it has read and written is checked at its end.
@@ -251,7 +244,6 @@ private:
     VectorFunction* outer_;
     int exceptions_;
 };
-
 inline VectorFunction& function_of(const char* api, Where where)
 {
     if (running_function == nullptr) {
@@ -260,7 +252,6 @@ inline VectorFunction& function_of(const char* api, Where where)
     }
     return *running_function;
 }
-
 // Where lanes of a register were loaded from. `upto`: the register's bytes that are used; `done`: those that are noted as read.
 struct Loaded {
     int64_t at = 0;
@@ -277,16 +268,12 @@ struct Loaded {
         done = static_cast<int16_t>(limit);
     }
 };
-
 // The loads that a register's lanes come from; more than four are noted as read at once.
 struct Loads {
     int count = 0;
     Loaded load[4];
 
-    LNGRAD_INLINE void add(const Loads& other, int upto)
-    {
-        for (int i = 0; i < other.count; ++i) push(other.load[i], upto);
-    }
+    inline void add(const Loads& other, int upto) { for (int i = 0; i < other.count; ++i) push(other.load[i], upto); }
     void push(const Loaded& loaded, int upto)
     {
         upto = upto < loaded.upto ? upto : loaded.upto;
@@ -306,10 +293,7 @@ struct Loads {
         load[count] = loaded;
         load[count++].upto = static_cast<int16_t>(upto);
     }
-    void read(int upto)
-    {
-        for (int i = 0; i < count; ++i) load[i].read(upto);
-    }
+    void read(int upto) { for (int i = 0; i < count; ++i) load[i].read(upto); }
     void operator=(const Loads& other)
     {
         count = other.count;
@@ -318,7 +302,6 @@ struct Loads {
     Loads() = default;
     Loads(const Loads& other) { *this = other; }
 };
-
 enum class Held : uint8_t { VALUES, SOME, NOTHING }; // what lanes have a value: all, some, none
 
 // Beside the lanes of a register or a mask: for each byte why it has no value, where it is SOME.
@@ -348,7 +331,6 @@ private:
         if (held == Held::NOTHING) declared = other.declared;
     }
 };
-
 template <int size>
 struct WordOf;
 template <> struct WordOf<1> { using type = uint8_t; };
@@ -357,16 +339,11 @@ template <> struct WordOf<4> { using type = uint32_t; };
 template <> struct WordOf<8> { using type = uint64_t; };
 template <typename T>
 using Word = typename WordOf<sizeof(T)>::type;
-
 } // namespace lngrad
-
 namespace AscendC {
-
 constexpr uint32_t VECTOR_REG_WIDTH = lngrad::VL;
 constexpr uint32_t GetVecLen() { return lngrad::VL; }
-
 namespace Reg {
-
 using lngrad::VL;
 using ReduceType = AscendC::ReduceType;
 
@@ -374,6 +351,7 @@ enum class RegLayout { UNKNOWN = -1, ZERO, ONE, TWO, THREE };
 enum class SatMode { UNKNOWN = -1, NO_SAT, SAT };
 enum class IndexOrder { INCREASE_ORDER, DECREASE_ORDER };
 enum class MaskMergeMode { UNKNOWN, MERGING, ZEROING };
+inline constexpr MaskMergeMode ZEROING = MaskMergeMode::ZEROING; // shorter, for the defaults below
 enum class HistogramsBinType { BIN0 = 0, BIN1, BIN2, BIN3, BIN4, BIN5, BIN6, BIN7 };
 enum class HistogramsType { FREQUENCY = 0, ACCUMULATE };
 enum class HighLowPart { LOWEST, HIGHEST };
@@ -403,12 +381,10 @@ struct CastTrait {
     RoundMode roundMode = RoundMode::UNKNOWN;
 };
 inline constexpr CastTrait castTrait{};
-
 struct RegTrait {
     int REG_NUM = 1;
 };
 inline constexpr RegTrait RegTraitNumOne{1}, RegTraitNumTwo{2};
-
 // Every register of a trait has the same layout: kernels cast references of one to another.
 template <typename T, const RegTrait& regTrait = RegTraitNumOne>
 struct RegTensor {
@@ -450,7 +426,7 @@ struct MaskReg {
     lngrad::Origins<VL> origins;
 
     MaskReg(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : origins(Where{file, line}) {}
-    LNGRAD_INLINE bool on(int byte) const { return bit[byte] != 0; }
+    inline bool on(int byte) const { return bit[byte] != 0; }
     // How many elements of `size` bits are on, where they are the lowest; -1 where they are not.
     int first(int size) const { return prefix && size >= width ? (upto + size - 1) / size : -1; }
     // Note what the bits are.
@@ -483,13 +459,10 @@ struct AddrReg {
 template <typename T>
 AddrReg CreateAddrReg(uint16_t index0, uint32_t stride0, uint16_t index1 = 0, uint32_t stride1 = 0, uint16_t index2 = 0,
                       uint32_t stride2 = 0, uint16_t index3 = 0, uint32_t stride3 = 0)
-{
-    return {int64_t(index0) * stride0 + int64_t(index1) * stride1 + int64_t(index2) * stride2 + int64_t(index3) * stride3};
-}
-
+{ return {int64_t(index0) * stride0 + int64_t(index1) * stride1 + int64_t(index2) * stride2 + int64_t(index3) * stride3}; }
 // The lowest `count` elements.
 template <typename T, const RegTrait& regTrait>
-LNGRAD_INLINE MaskReg first_elements(uint32_t count)
+inline MaskReg first_elements(uint32_t count)
 {
     constexpr int size = int(sizeof(T)) / regTrait.REG_NUM, lanes = VL / size;
     MaskReg mask;
@@ -502,7 +475,7 @@ LNGRAD_INLINE MaskReg first_elements(uint32_t count)
     return mask;
 }
 template <typename T, const RegTrait& regTrait = RegTraitNumOne>
-LNGRAD_INLINE MaskReg UpdateMask(uint32_t& scalarValue)
+inline MaskReg UpdateMask(uint32_t& scalarValue)
 {
     constexpr uint32_t lanes = VL * regTrait.REG_NUM / sizeof(T);
     const uint32_t count = scalarValue < lanes ? scalarValue : lanes;
@@ -510,7 +483,7 @@ LNGRAD_INLINE MaskReg UpdateMask(uint32_t& scalarValue)
     return first_elements<T, regTrait>(count);
 }
 template <typename T, MaskPattern mode = MaskPattern::ALL, const RegTrait& regTrait = RegTraitNumOne>
-LNGRAD_INLINE MaskReg CreateMask()
+inline MaskReg CreateMask()
 {
     constexpr int size = int(sizeof(T)) / regTrait.REG_NUM, lanes = VL / size;
     if constexpr (mode == MaskPattern::M3 || mode == MaskPattern::M4) {
@@ -525,16 +498,14 @@ LNGRAD_INLINE MaskReg CreateMask()
         return first_elements<T, regTrait>(count);
     }
 }
-
 // Whether stores of one kind are ordered before accesses of another. Only stores before loads are followed here.
 template <MemType src, MemType dst>
-LNGRAD_INLINE void LocalMemBar(Where where = Where::here())
+inline void LocalMemBar(LNGRAD_AT)
 {
     constexpr bool from = src == MemType::VEC_STORE || src == MemType::VEC_ALL;
     constexpr bool to = dst == MemType::VEC_LOAD || dst == MemType::VEC_ALL;
     if (from && to) lngrad::function_of("LocalMemBar", where).order();
 }
-
 } // namespace Reg
 namespace MicroAPI = Reg;
 
@@ -544,7 +515,6 @@ inline void VF_CALL(Arguments&&... arguments)
     lngrad::VectorScope scope("VF_CALL", Where{"", 0});
     function(std::forward<Arguments>(arguments)...);
 }
-
 } // namespace AscendC
 
 // Behind a pack of arguments there is no room for the place of the call: it is that of the function's first access.
@@ -554,7 +524,6 @@ inline void asc_vf_call(Arguments&&... arguments)
     lngrad::VectorScope scope("asc_vf_call", lngrad::Where{"", 0});
     function(std::forward<Arguments>(arguments)...);
 }
-
 using AscendC::Reg::vector_bool;
 enum { POST_UPDATE = 1 };
 enum { PAT_ALL = 0 };
@@ -565,5 +534,4 @@ LNGRAD_MASK_BUILTINS(8, uint8_t)
 LNGRAD_MASK_BUILTINS(16, uint16_t)
 LNGRAD_MASK_BUILTINS(32, uint32_t)
 #undef LNGRAD_MASK_BUILTINS
-
 #endif

@@ -129,11 +129,12 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
     Args:
         session: Of the block.
         name: Of the kernel, for the text.
-        call: Runs the code; not 0: its stack was unwound.
+        call: Runs the code. 1: a fault has unwound its stack; 2: an exception of its own.
         exception: What is told of a C++ exception of its own.
 
     Raises:
         DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
+        KeyboardInterrupt: A program's call was interrupted on the way.
     """
     token = current_session.set(session)
     try:
@@ -142,6 +143,8 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
         current_session.reset(token)
     if session.error is not None:
         raise session.error
+    if failed == 1:
+        raise KeyboardInterrupt(f"{name} was interrupted")
     if failed:
         raise DeviceFault(f"{name}: {exception()}")
 

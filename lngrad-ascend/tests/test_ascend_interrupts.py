@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import struct
 import sys
@@ -20,7 +21,10 @@ from lngrad_ascend.device.schedule import BlockSchedule
 from lngrad_ascend.sdk import attach
 from lngrad_ascend.soc import Settings
 
-ROWS = Path(__file__).parents[2] / "examples" / "cpp" / "rows_backward.cpp"
+ROOT = Path(__file__).parents[2]
+ROWS = ROOT / "examples" / "cpp" / "rows_backward.cpp"
+# What is called from C, and the files where C is called in this way.
+ENTRY, OUTWARD = re.compile(r"\b(?:PY|C)FUNCTYPE|\bPyObject_Call|\bPyRun_"), {"cpu/entries.py", "jax/calls.py"}
 M, N, BLOCKS = 4, 64, 2
 FAILURE = 500001
 TURNS = [method for method in vars(BlockSchedule).values() if hasattr(method, "__code__")]
@@ -111,3 +115,15 @@ def test_a_call_of_a_c_program(monkeypatch):
         assert replied[0] == FAILURE or replied == (0, 7, b"text"), stop
         failed += replied[0] == FAILURE
     assert failed > 10
+
+
+def test_the_page_names_every_way_into_python():
+    _, section = (ROOT / "docs" / "state.md").read_text("utf-8").split("## Where others enter Python")
+    page = set(re.findall(r"`([\w/]+/[\w/]+\.\w+)`", section.partition("\n## ")[0]))
+    found = set()
+    for package in ("lngrad", "lngrad-ascend"):
+        source = ROOT / package / "src"
+        for path in source.rglob("*.*"):
+            if path.suffix in (".py", ".h", ".c", ".cpp") and ENTRY.search(path.read_text("utf-8")):
+                found.add(str(path.relative_to(source)).removeprefix("lngrad/"))
+    assert found - OUTWARD == page

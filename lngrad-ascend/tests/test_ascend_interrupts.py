@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_same_bits, make_inputs
 from lngrad_ascend import ascendc
 from lngrad_ascend.cpp import bridge
+from lngrad_ascend.cpp.session import run_block
 from lngrad_ascend.device.schedule import BlockSchedule
 from lngrad_ascend.sdk import attach
 from lngrad_ascend.soc import Settings
@@ -115,6 +117,15 @@ def test_a_call_of_a_c_program(monkeypatch):
         assert replied[0] == FAILURE or replied == (0, 7, b"text"), stop
         failed += replied[0] == FAILURE
     assert failed > 10
+
+
+def test_a_kernel_of_a_c_program(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: None)
+    code, outcome = bridge._answer_program.__code__, ctypes.c_int(1)
+    traced(lambda: bridge.RUN(0, ctypes.addressof(outcome)), {code}, (code, "call", code.co_firstlineno))
+    assert outcome.value == 1
+    with pytest.raises(KeyboardInterrupt, match="k was interrupted"):
+        run_block(SimpleNamespace(error=None), "k", lambda: outcome.value, str)
 
 
 def test_the_page_names_every_way_into_python():

@@ -163,10 +163,11 @@ class BlockSchedule:
 
     def _drive(self, index: int) -> None:
         """Run a block to its end, and then others that have not started, or let one that waits go on."""
-        while self._failure is None:
+        while True:
             self._states[index], self.still = RUNNING, 0
             try:
-                self._run(index)
+                if self._failure is None:  # else this thread has begun late
+                    self._run(index)
             except BaseException as error:
                 self._fail(error)
             self._states[index] = ENDED

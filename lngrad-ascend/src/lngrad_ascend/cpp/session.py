@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from lngrad.support.addresses import address_of
@@ -136,11 +136,12 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
         DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
         KeyboardInterrupt: A program's call was interrupted on the way.
     """
-    token = current_session.set(session)
-    try:
-        failed = call()
-    finally:
-        current_session.reset(token)
+
+    def inside() -> int:
+        current_session.set(session)
+        return call()
+
+    failed = copy_context().run(inside)  # no interrupt leaves the session behind
     if session.error is not None:
         raise session.error
     if failed == 1:

@@ -175,6 +175,8 @@ def _interrupt(same: Callable[[], bool], rng: Random) -> str:
     sys.unraisablehook = lambda error: None
     try:
         for _ in range(_INTERRUPTS):
+            if outcome != SAME:
+                break
             try:
                 armed = True
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1.2 * took))

@@ -237,7 +237,8 @@ class _Output:
                 name=self.name, dtype=self.dtype, shape=self.shape, passed=False, rules=(rule,), off=1.0, worst_error=inf,
                 worst_ulp=inf, worst_share=inf, histogram=(),
             )  # fmt: skip
-        rules = tuple(self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
+        standard = STANDARDS["mixed"] if dual and not self.third.total["count"] else self.standard
+        rules = tuple(standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
         found = OutputResult(
             name=self.name, dtype=self.dtype, shape=self.shape, passed=all(rule.holds for rule in rules), rules=rules,
             off=sums.mean("off"), worst_error=sums.most["error"], worst_ulp=sums.most["ulp"],

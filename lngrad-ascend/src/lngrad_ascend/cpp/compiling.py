@@ -70,7 +70,7 @@ _ENTRY = """\
 {headers}{source}
 
 extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
-extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
+extern "C" const char* lngrad_kinds() {{ return lngrad::kinds(&{kernel}); }}
 static thread_local std::string lngrad_thrown;
 extern "C" const char* lngrad_exception() {{ return lngrad_thrown.c_str(); }}
 extern "C" int lngrad_entry(void* const* arguments)

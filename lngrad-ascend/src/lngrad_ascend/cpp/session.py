@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from lngrad.support.addresses import address_of
@@ -16,6 +16,7 @@ from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.numerics import DTYPES
 from lngrad_ascend.device.queues import TBuf, TBufPool, TQue
 from lngrad_ascend.device.unified_buffer import Allocation, State, TPosition
+from lngrad_ascend.device.vector_function import VectorFunctions
 from lngrad_ascend.faults import BoundsFault, DeviceFault, QueueFault
 
 O = TypeVar("O", TQue, TBuf, TBufPool)
@@ -35,6 +36,7 @@ class Session:
         tilings: Bytes of the tiling by the host's address, for kernels that Python launches.
         call: The call that runs (``KernelCall``), or None before the first.
         ub_address: Of the Unified Buffer's first byte, on the host.
+        vectors: The block's vector functions.
     """
 
     def __init__(self, core: Core, code: Address) -> None:
@@ -44,6 +46,7 @@ class Session:
         self.call: Any = None
         self._owners: list[TQue | TBuf | TBufPool] = []
         self.ub_address = address_of(core.ub.data)
+        self.vectors = VectorFunctions(core)
 
     def new_owner(self, owner: TQue | TBuf | TBufPool) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory, or a TBufPool."""
@@ -129,19 +132,23 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
     Args:
         session: Of the block.
         name: Of the kernel, for the text.
-        call: Runs the code; not 0: its stack was unwound.
+        call: Runs the code. 1: a fault has unwound its stack; 2: an exception of its own.
         exception: What is told of a C++ exception of its own.
 
     Raises:
         DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
+        KeyboardInterrupt: A program's call was interrupted on the way.
     """
-    token = current_session.set(session)
-    try:
-        failed = call()
-    finally:
-        current_session.reset(token)
+
+    def inside() -> int:
+        current_session.set(session)
+        return call()
+
+    failed = copy_context().run(inside)  # no interrupt leaves the session behind
     if session.error is not None:
         raise session.error
+    if failed == 1:
+        raise KeyboardInterrupt(f"{name} was interrupted")
     if failed:
         raise DeviceFault(f"{name}: {exception()}")
 

@@ -262,8 +262,7 @@ def _backward_call(
 
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
-    is_dense = x.layout is torch.strided and not x.is_quantized
-    is_plain = is_dense and type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN
+    is_plain = operators.is_dense(x) and type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN
     if not is_plain or derivatives.is_watched():
         return _in_pieces(
             "a trace, a transform, a mode or a subclass takes it in pieces", x, normalized_shape, weight, eps

@@ -270,28 +270,27 @@ def _norm(
     return y if residual is None else (y, total)
 
 
-def why_left_to_torch(x: Tensor) -> str | None:
-    """Why x is left to torch's own operators, which alone take it; None if it is not."""
-    if x.is_nested or x.layout is not torch.strided or x.is_quantized:
-        return "x is nested, sparse, quantized or in another layout"
-    if x.ndim > _MAX_DIMENSIONS:
-        return f"x has more than {_MAX_DIMENSIONS} dimensions"
-    if not torch.compiler.is_compiling() and derivatives.transforms("Functionalize"):
-        return "torch.func.functionalize is under way"
-    return None
-
-
 def left_to_torch(name: str, x: Tensor) -> bool:
-    """Whether x is left to torch's own operators; the fallback is counted."""
-    reason = why_left_to_torch(x) if isinstance(x, torch.Tensor) else None
-    if reason is not None and not torch.compiler.is_compiling():
+    """Whether x is left to torch's own operators, which alone take it; the fallback is counted."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    compiling = torch.compiler.is_compiling()
+    if not operators.is_dense(x):
+        reason = "x is nested, sparse, quantized or in another layout"
+    elif x.ndim > _MAX_DIMENSIONS:
+        reason = f"x has more than {_MAX_DIMENSIONS} dimensions"
+    elif not compiling and derivatives.transforms("Functionalize"):
+        reason = "torch.func.functionalize is under way"
+    else:
+        return False
+    if not compiling:
         fallbacks.count(name, reason)
-    return reason is not None
+    return True
 
 
 def _refuse_layout(name: str, x: Tensor) -> None:
     """Refuse what torch's own operators alone take, where it has none to leave it to."""
-    if isinstance(x, torch.Tensor) and (x.is_nested or x.layout is not torch.strided or x.is_quantized):
+    if isinstance(x, torch.Tensor) and not operators.is_dense(x):
         got = "a nested one" if x.is_nested else f"layout {x.layout}, {x.dtype}"
         raise DtypeError(f"{name}: expected a dense tensor of floats, got {got}")
 

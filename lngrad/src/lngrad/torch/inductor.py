@@ -24,7 +24,6 @@ except ImportError as reason:  # whose kept graphs do not know which passes they
     raise ImportError(f"override(compiled=True): expected torch 2.13 or later, got {torch.__version__}") from reason
 
 from lngrad.torch import native, operators
-from lngrad.torch.functions import why_left_to_torch
 
 try:  # what writes the lines of generated code; another torch may not have it
     from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
@@ -60,7 +59,12 @@ def _replace(graph: Any, node: Any) -> None:
     ours, places, eps = _THEIRS[node.target]
     named = {"weight": None, "bias": None, "eps": eps, **dict(zip(places, node.args, strict=False)), **node.kwargs}
     x = named["input"].meta.get("example_value")
-    if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or not x.is_floating_point() or why_left_to_torch(x):
+    if (
+        not isinstance(x, torch.Tensor)
+        or x.device.type != "cpu"
+        or not x.is_floating_point()
+        or not operators.is_dense(x)
+    ):
         return
     if named["eps"] is None:
         named["eps"] = operators.epsilon(x)

@@ -136,6 +136,11 @@ GATED_RESULTS = ("y", "rstd")
 GATED_BACKWARD_RESULTS = ("dx", "dgamma", "dgate")
 
 
+def is_dense(x: Tensor) -> bool:
+    """Whether a tensor has rows of numbers, which is all that the core knows."""
+    return not x.is_nested and x.layout is torch.strided and not x.is_quantized
+
+
 def is_of_samples(gamma: Any, shape: Any) -> bool:
     """Whether each sample has a gamma of its own: it has more dimensions than a row."""
     return gamma is not None and gamma.dim() > len(shape)

@@ -378,11 +378,15 @@ class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to my
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
-# torch.ao's quantization of eager models finds modules by their class itself.
-_quantized = sys.modules.get("torch.ao.quantization.quantization_mappings")
-_classes = getattr(_quantized, "DEFAULT_STATIC_QUANT_MODULE_MAPPINGS", {})
-if torch.nn.LayerNorm in _classes:
-    _classes[LayerNorm] = _classes[torch.nn.LayerNorm]
+def _quantize_as_torchs() -> None:
+    """Let torch.ao's quantization of eager models, which finds modules by their class itself, find ours."""
+    mappings = sys.modules.get("torch.ao.quantization.quantization_mappings")
+    classes = getattr(mappings, "DEFAULT_STATIC_QUANT_MODULE_MAPPINGS", {})
+    if torch.nn.LayerNorm in classes:
+        classes[LayerNorm] = classes[torch.nn.LayerNorm]
+
+
+_quantize_as_torchs()
 
 
 class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy here

@@ -29,7 +29,6 @@ from lngrad.cpu.kernels.backward_rows import (
     close_rests,
     dx_of,
     found_lost,
-    lanes_of_row,
     means_of_rows,
     rest_lanes,
     row_pass,
@@ -38,9 +37,10 @@ from lngrad.cpu.kernels.backward_rows import (
 from lngrad.cpu.kernels.extreme_rows import (
     centred_of,
     close_far,
-    factors,
+    far_block,
     far_lanes,
     far_pass,
+    read_scaled,
     rows_before_far,
     scale_statistics,
 )
@@ -73,6 +73,39 @@ from lngrad.cpu.kernels.simd import (
 )
 
 
+@inlined
+def sum_rows(storage, acc, memory, numbers, gamma, summed, mean, count, N, mixed, b):
+    """means_of_rows, or those of a row that is read scaled, where the count is 0; numbers: memory for two vectors."""
+    if mean is not None and count == 0:
+        scale_statistics(acc, mean, summed[3], numbers)
+        far_lanes(storage, acc, memory, gamma, summed[0], summed[1], numbers, N, mixed, b.completes)
+        close_far(acc, mean, memory, numbers, N, b.completes, gamma)
+        return
+    means_of_rows(storage, acc, memory, gamma, summed, count, N, mixed, b.ahead, b.completes)
+
+
+@inlined
+def read_of(acc, mean, rstd, numbers, count):
+    """The addresses of the means and rstds that go with rows as they are read: scaled where the count is 0."""
+    if mean is None:
+        return mean, rstd
+    if count > 0:
+        return mean, rstd
+    scale_statistics(acc, mean, rstd, numbers)
+    return numbers, numbers + LANES * size_of(acc)
+
+
+@inlined
+def pass_rows(
+    storage, acc, memory, numbers, gamma, dgamma, dbeta, rows, mean, count, n, mixed, ahead, to_result, streaming
+):
+    """row_pass, or that of a row that is read scaled, where the count is 0."""
+    if mean is not None and count == 0:
+        far_pass(storage, acc, memory, gamma, dgamma, dbeta, rows, numbers, n, mixed, ahead)
+        return
+    row_pass(storage, acc, gamma, dgamma, dbeta, rows, count, n, mixed, ahead, to_result, streaming)
+
+
 @plain
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Up to BACKWARD_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
@@ -89,13 +122,8 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         dtotal = rows.dtotal + i * rows.dtotal_stride
         mean, rstd = offset(rows.mean, at), rows.rstd + at
         together = rows_before_far(storage, acc, mean, rstd, min(b.rows_at_once, count - i))
-        if mean is not None and together == 0:
-            scale_statistics(acc, mean, rstd, numbers)
-            far_lanes(storage, acc, memory, gamma, dy, x, numbers, N, mixed, b.completes)
-            close_far(acc, mean, memory, numbers, N, b.completes, gamma)
-        else:
-            summed = dy, x, mean, rstd, rows.dy_stride, rows.x_stride
-            means_of_rows(storage, acc, memory, gamma, summed, together, N, mixed, b.ahead, b.completes)
+        summed = dy, x, mean, rstd, rows.dy_stride, rows.x_stride
+        sum_rows(storage, acc, memory, numbers, gamma, summed, mean, together, N, mixed, b)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
         mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
         lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (rstd - b.rstd))
@@ -104,10 +132,10 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             rows.dy_stride, rows.x_stride, rows.dtotal_stride, rows.dx_stride,
         )  # fmt: skip
         to_result = together * b.fetches_result
-        if mean is not None and together == 0:
-            far_pass(storage, acc, memory, gamma, dgamma, dbeta, closed, numbers, N, mixed, 0)
-        else:
-            row_pass(storage, acc, gamma, dgamma, dbeta, closed, together, N, mixed, b.ahead, to_result, b.streaming)
+        pass_rows(
+            storage, acc, memory, numbers, gamma, dgamma, dbeta, closed, mean, together, N, mixed, b.ahead, to_result,
+            b.streaming,
+        )  # fmt: skip
         i += max(together, 1)
 
 
@@ -137,9 +165,8 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
         dtotal = rows.dtotal + i * rows.dtotal_stride
         m, r = gather(acc, mean, i, 1, beside), gather(acc, rows.rstd, i, 1, beside)
-        factor, own_r = or_none(mean, factors(acc, r)), r
-        if mean is not None:  # of 1, but where x minus the mean may overflow
-            m, r = m * factor, r / factor
+        own_r = r
+        factor, m, r = read_scaled(acc, m, r)
         mean_dxhat, mean_dxhat_xhat, lost = zeros(acc), zeros(acc), or_none(mean, splat(scalar(acc, -0.0)))
         if b.lost != 0:
             lost = or_none(mean, gather(acc, b.lost + (rows.rstd - b.rstd), i, 1, beside))
@@ -366,18 +393,14 @@ def backward_row_sums(storage, acc, has_mean, arguments, task, thread):
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     n = block_columns(b.N, block)
     mixed, mean = mixed_from(mixed_of(storage, b.mixed), start, n), or_none(has_mean, b.mean + i * size_of(acc))
-    if mean is not None and rows_before_far(storage, acc, mean, b.rstd + i * size_of(acc), 1) == 0:
-        memory, numbers = stack_vectors(acc, MEANS_VECTORS), stack_vectors(acc, 2)
-        scale_statistics(acc, mean, b.rstd + i * size_of(acc), numbers)
-        far_lanes(storage, acc, memory, gamma, dy, x, numbers, n, mixed, b.completes)
-        for number in range(3):
-            store(acc, b.row_sums, (3 * task + number) * LANES, lanes_of_row(acc, memory, number))
+    rstd, to = b.rstd + i * size_of(acc), vector_at(acc, b.row_sums, 3 * task)
+    if rows_before_far(storage, acc, mean, rstd, 1) == 0:
+        far_block(storage, acc, to, gamma, dy, x, mean, rstd, n, mixed, b.completes)
         return
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, n, mixed, m, r)
-    store(acc, b.row_sums, 3 * task * LANES, sums[0])
-    store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
-    rest = rest_lanes(storage, acc, x, or_none(has_mean, b.mean), b.rstd, i, n, b.completes)
-    store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
+    store(acc, to, 0, sums[0])
+    store(acc, to, LANES, sums[1])
+    store(acc, to, 2 * LANES, rest_lanes(storage, acc, x, or_none(has_mean, b.mean), b.rstd, i, n, b.completes))
 
 
 @plain
@@ -420,11 +443,8 @@ def backward_columns(storage, acc, has_mean, has_dgamma, has_dbeta, arguments, t
     while i < b.stop_row:
         mean, rstd = or_none(has_mean, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
         count = rows_before_far(storage, acc, mean, rstd, min(b.rows_at_once, b.stop_row - i))
-        if mean is not None and count == 0:
-            scale_statistics(acc, mean, rstd, numbers)
-            means_of_blocks(acc, b, numbers, numbers + LANES * size_of(acc), memory, i - b.first_row, 1)
-        else:
-            means_of_blocks(acc, b, mean, rstd, memory, i - b.first_row, count)
+        m, s = read_of(acc, mean, rstd, numbers, count)
+        means_of_blocks(acc, b, m, s, memory, i - b.first_row, max(count, 1))
         dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
         rows = ClosedRows(
             b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
@@ -432,10 +452,23 @@ def backward_columns(storage, acc, has_mean, has_dgamma, has_dbeta, arguments, t
             or_none(has_mean, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
-        if mean is not None and count == 0:
-            far_pass(storage, acc, memory, b.gamma + at_acc, dgamma, dbeta, rows, numbers, n, mixed, None)
-        else:
-            row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, mixed, None, 0, b.streaming)
+        pass_rows(
+            storage,
+            acc,
+            memory,
+            numbers,
+            b.gamma + at_acc,
+            dgamma,
+            dbeta,
+            rows,
+            mean,
+            count,
+            n,
+            mixed,
+            None,
+            0,
+            b.streaming,
+        )
         i += max(count, 1)
     if has_dgamma is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)

@@ -20,6 +20,7 @@ from lngrad.cpu.kernels.arithmetic import (
 )
 from lngrad.cpu.kernels.backward_rows import (
     MEAN_DXHAT_XHAT,
+    MEANS_VECTORS,
     ClosedRows,
     close_means,
     close_rests,
@@ -43,7 +44,7 @@ from lngrad.cpu.kernels.forward_rows import (
     sums_of_squares,
     write_measured_rows,
 )
-from lngrad.cpu.kernels.functions import NO, inlined, plain
+from lngrad.cpu.kernels.functions import NO, inlined, plain, unless_none
 from lngrad.cpu.kernels.row_sums import PARTIALS, merge_sums, mixed_from, segment_columns, vector_at
 from lngrad.cpu.kernels.simd import (
     gather,
@@ -209,9 +210,12 @@ def rows_before_far(storage, acc, mean, rstd, rows):
 
 
 @inlined
-def factors(acc, rstds):
-    """Of x and the mean of eight rows: READ of those that are read scaled, 1 of all others."""
-    return where_below(rstds, in_lanes(acc, FAR_RSTD), in_lanes(acc, READ), in_lanes(acc, UNIT))
+def read_scaled(acc, means, rstds):
+    """The factor of x of eight rows, READ of those that are read scaled, 1 of all others; the mean and rstd to go with it."""
+    if means is None:
+        return None, means, rstds
+    factor = where_below(rstds, in_lanes(acc, FAR_RSTD), in_lanes(acc, READ), in_lanes(acc, UNIT))
+    return factor, means * factor, rstds / factor
 
 
 @inlined
@@ -252,6 +256,16 @@ def far_lanes(storage, acc, memory, gamma, dy, x, numbers, N, mixed, completes):
     store_lanes_of_row(acc, memory, 0, 0, sums[0])
     store_lanes_of_row(acc, memory, 1, 0, sums[1])
     store_lanes_of_row(acc, memory, 2, 0, rests[0])
+
+
+@unless_none(6)
+def far_block(storage, acc, to, gamma, dy, x, mean, rstd, N, mixed, completes):
+    """Write the three vectors of far_lanes of a block."""
+    memory, numbers = stack_vectors(acc, MEANS_VECTORS), stack_vectors(acc, 2)
+    scale_statistics(acc, mean, rstd, numbers)
+    far_lanes(storage, acc, memory, gamma, dy, x, numbers, N, mixed, completes)
+    for number in range(3):
+        store(acc, to, number * LANES, lanes_of_row(acc, memory, number))
 
 
 @inlined

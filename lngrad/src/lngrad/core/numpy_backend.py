@@ -6,6 +6,7 @@ CHUNK rows and the binary tree of their index here too, so their error grows wit
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,8 @@ from lngrad.support.dtypes import numpy_dtype, rounded
 
 Array = np.ndarray[Any, Any]
 
-# By the accumulator: a rstd above which squares may have vanished, and the least exponent that then stands for a row's; a rstd
-# below which x minus the mean may overflow.
-_LARGEST_RSTD, _LEAST_EXPONENT = {"float32": 2.0**50, "float64": 2.0**450}, {"float32": -86, "float64": -600}
-_FAR_RSTD = {"float32": 2.0**-96, "float64": 2.0**-960}
+# By the accumulator: a rstd above which squares may have vanished, and one below which x minus the mean may overflow.
+_LARGEST_RSTD, _FAR_RSTD = {"float32": 2.0**50, "float64": 2.0**450}, {"float32": 2.0**-96, "float64": 2.0**-960}
 
 SERVES = Serves(
     frozenset(
@@ -118,19 +117,19 @@ def _moments(rows: Array, centred: bool) -> tuple[Array, Any, Array]:
     return rows, mean, np.square(rows).mean(1, keepdims=True)
 
 
-def _measured(rows: Array, centred: bool, eps: Any) -> tuple[Array, Any, Array]:
+def _measured(rows: Array, centred: bool, eps: float) -> tuple[Array, Any, Array]:
     """xhat, mean and rstd. A row whose squares overflow or vanish is divided by a power of two first."""
     less_mean, mean, variance = _moments(rows, centred)
-    rstd = 1 / np.sqrt(variance + eps)
+    rstd = 1 / np.sqrt(variance + rows.dtype.type(eps))
     xhat = less_mean * rstd
     extreme = ~((rstd > 0) & (rstd < _LARGEST_RSTD[rows.dtype.name]))[:, 0]
     if extreme.any():
-        exponents = np.frexp(np.abs(rows[extreme]).max(1, keepdims=True))[1]
-        exponents = np.maximum(exponents, _LEAST_EXPONENT[rows.dtype.name])
+        exponents = np.frexp(np.abs(rows[extreme]).max(1, keepdims=True, initial=math.sqrt(eps)))[1]
         less_mean, means, variance = _moments(np.ldexp(rows[extreme], -exponents), centred)
-        of_scaled = 1 / np.sqrt(variance + np.ldexp(np.float64(eps), -2 * exponents))
-        rstd[extreme] = np.where(variance == 0, 1 / np.sqrt(eps), np.ldexp(of_scaled, -exponents))
-        xhat[extreme] = less_mean * np.where(variance == 0, rstd[extreme], of_scaled)
+        no_spread = variance == 0
+        of_scaled = 1 / np.sqrt(variance + np.where(no_spread, eps, np.ldexp(np.float64(eps), -2 * exponents)))
+        rstd[extreme] = np.where(no_spread, of_scaled, np.ldexp(of_scaled, -exponents))
+        xhat[extreme] = less_mean * of_scaled
         if centred:
             mean[extreme] = np.ldexp(means, exponents)
     return xhat, mean, rstd
@@ -145,7 +144,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
         return
     scale = normalization.scale(_parameters(arrays["gamma"], problem, 1))
     beta = _parameters(arrays.get("beta"), problem, 0)
-    eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (arrays["eps"], normalization.alpha))
+    eps, alpha = float(arrays["eps"]), numpy_dtype(problem.accumulator).type(normalization.alpha)
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for sample, start, stop in _chunks(problem):
         of_x, of_y, _ = _factors(arrays, problem, start, stop)

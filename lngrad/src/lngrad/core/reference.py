@@ -43,17 +43,17 @@ def layer_norm(
     of_x, of_y, _ = gate_factors(gate, normalization)
     x, _, axes = _float64(x, normalized)
     x = x * of_x
-    exponents = np.frexp(np.abs(x).max(axes, keepdims=True, initial=0))[1]
-    exponents = np.where(np.abs(exponents) > 400, exponents.clip(-600), 0)  # else squares might overflow or vanish
+    exponents = np.frexp(np.abs(x).max(axes, keepdims=True, initial=math.sqrt(eps)))[1]
+    exponents = np.where(np.abs(exponents) > 400, exponents, 0)  # else squares might overflow or vanish
     x = np.ldexp(x, -exponents)
     mean = x.mean(axes, keepdims=True)
     mean = mean if normalization.centred else np.zeros_like(mean)
     variance = ((x - mean) ** 2).mean(axes, keepdims=True)
-    rstd = 1 / np.sqrt(variance + np.ldexp(np.float64(eps), -2 * exponents))
-    rstd = np.where(variance == 0, 1 / np.sqrt(np.float64(eps)), rstd)
+    no_spread = variance == 0
+    rstd = 1 / np.sqrt(variance + np.where(no_spread, eps, np.ldexp(np.float64(eps), -2 * exponents)))
     beta = 0.0 if beta is None else np.asarray(beta, np.float64)
     y = ((x - mean) * rstd * _scale(gamma, normalization) + beta) * of_y
-    return Forward(y, np.ldexp(mean, exponents), np.where(variance == 0, rstd, np.ldexp(rstd, -exponents)))
+    return Forward(y, np.ldexp(mean, exponents), np.where(no_spread, rstd, np.ldexp(rstd, -exponents)))
 
 
 def gate_factors(gate: Any, normalization: Normalization) -> tuple[Any, Any, Any]:

@@ -130,6 +130,7 @@ def _received(connection: Connection) -> Result | None:
 def _work(connection: Connection, request: Request) -> None:
     """Send None when the kernel begins, then its Result and remarks of a second run; or the error of its arguments."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does
+    warned: list[warnings.WarningMessage] = []
     try:
         if request.options["soc"]:
             socs.use(request.options["soc"])  # its macros are the compiler's
@@ -145,19 +146,24 @@ def _work(connection: Connection, request: Request) -> None:
             warnings.simplefilter("always")
             done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        texts = tuple(dict.fromkeys(str(warning.message) for warning in warned))
         wanted = {name: arrays[name] for name in request.wanted}
-        connection.send(Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
+        connection.send(
+            Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=_texts(warned))
+        )
         is_quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2
         again = is_quick and request.options["auto_sync"] and request.options["ordering"]
         connection.send(_without_auto_sync(kernel, blocks, request) if again else ())
     except DeviceFault as fault:
         # Of the two instructions on their pipes.
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
-        connection.send(Result(str(fault), picture=picture, kind=type(fault).__name__))
+        connection.send(Result(str(fault), picture=picture, kind=type(fault).__name__, warnings=_texts(warned)))
     except (LngradError, OSError, MemoryError) as error:
         broken = str(error).startswith("block ")  # by the kernel, not by the command's arguments
         connection.send(Result(str(error), kind=type(error).__name__) if broken else error)
+
+
+def _texts(warned: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(warning.message) for warning in warned))
 
 
 def _guarded_copies(arrays: Mapping[str, Array | None]) -> dict[str, Array | None]:

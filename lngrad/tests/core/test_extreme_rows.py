@@ -1,4 +1,4 @@
-"""Rows of any finite size: right wherever rstd is a normal number, by every backend; docs/precision.md has the promise."""
+"""Rows of any finite size by NumPy's backend: right wherever rstd is a normal number, as docs/precision.md promises."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import lngrad
 import norms
 from lngrad.core import reference
-from lngrad.core.problem import LAYER_NORM, RMS_NORM, Forward, Grads, Problem, RmsForward
+from lngrad.core.problem import LAYER_NORM, RMS_NORM
 from lngrad.support.dtypes import accumulator_for, numpy_dtype
-from lngrad.testing import Case, check_forward, check_grads, check_same_bits, make_inputs
+from lngrad.testing import Case, check_forward, check_grads, make_inputs
 from norms import NORMS
 
 EXPONENTS = {"float32": (-126, 128), "bfloat16": (-126, 128), "float64": (-1000, 1010)}
@@ -45,50 +44,36 @@ def rows_of_any_size(rows, N, dtype, eps=0.0, seed=0, **norm):
 
 
 @np.errstate(all="ignore")
-def check_both(inputs, eps, backend, complete_mean=False):
-    """Forward and backward, from its statistics or from completed means; the worst share of the tolerance."""
-    if backend == "triton_gpu":
-        from test_special_values import on_tensors
-
-        got = Forward(*on_tensors(Problem.forward, (inputs.x, inputs.gamma, inputs.beta), eps))
-        inputs = replace(inputs, mean=got.mean, rstd=got.rstd)
-        check_grads(Grads(*on_tensors(Problem.backward, inputs.arguments)), inputs)
-    else:
-        got = norms.forward(inputs, eps=eps, backend=backend)
-        named = got._asdict()
-        given = replace(inputs, rstd=named["rstd"], mean=named.get("mean", inputs.mean))
-        options = {"complete_mean": True} if complete_mean else {}
-        grads = norms.backward(given, backend=backend, **options)
-        if complete_mean:
-            truth = reference.layer_norm(inputs.x, eps=eps)
-            given = replace(given, mean=truth.mean, rstd=truth.rstd)
-        check_grads(grads, given)
-    return check_forward(got, inputs, eps=eps)
+def check_both(inputs, eps, complete_mean=False):
+    """Forward and backward, from its statistics or from completed means."""
+    got = norms.forward(inputs, eps=eps, backend="numpy_cpu")
+    named = got._asdict()
+    given = replace(inputs, rstd=named["rstd"], mean=named.get("mean", inputs.mean))
+    options = {"complete_mean": True} if complete_mean else {}
+    grads = norms.backward(given, backend="numpy_cpu", **options)
+    if complete_mean:
+        truth = reference.layer_norm(inputs.x, eps=eps)
+        given = replace(given, mean=truth.mean, rstd=truth.rstd)
+    check_grads(grads, given)
+    check_forward(got, inputs, eps=eps)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 1e-45])
 @pytest.mark.parametrize("dtype", EXPONENTS)
-@pytest.mark.parametrize("N", [3, 9, 40, 1200])
+@pytest.mark.parametrize("N", [3, 40])
 @pytest.mark.parametrize("normalization", [LAYER_NORM, RMS_NORM], ids=["layer_norm", "rms_norm"])
-def test_rows_of_any_size(normalization, N, dtype, eps, backend):
-    check_both(rows_of_any_size(70, N, dtype, eps, normalization=normalization), eps, backend)
+def test_rows_of_any_size(normalization, N, dtype, eps):
+    check_both(rows_of_any_size(70, N, dtype, eps, normalization=normalization), eps)
 
 
-@pytest.mark.parametrize("N", [3, 9, 40, 1200])
-def test_completed_means(N, backend):
-    check_both(rows_of_any_size(70, N, "float32", 1e-45), 1e-45, backend, complete_mean=True)
-
-
-@pytest.mark.parametrize("shape", [(30, 5), (30, 300), (2, 33000)], ids=str)
-@pytest.mark.parametrize("eps", [0.0, 1e-5])
-def test_triton(shape, eps):
-    pytest.importorskip("triton")
-    check_both(rows_of_any_size(*shape, "float32", eps), eps, "triton_gpu")
+@pytest.mark.parametrize("N", [3, 1200])
+def test_completed_means(N):
+    check_both(rows_of_any_size(70, N, "float32", 1e-45), 1e-45, complete_mean=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("norm", [norm for norm in NORMS.values() if norm.keys() & {"residual", "gated"}], ids=str)
-def test_the_family(norm, dtype, backend):
+def test_the_family(norm, dtype):
     """A residual as large as x, and a gate whose product with x does not overflow."""
     inputs = rows_of_any_size(70, 40, dtype, 1e-5, **norm)
     with np.errstate(all="ignore"):
@@ -97,46 +82,15 @@ def test_the_family(norm, dtype, backend):
     inputs = replace(inputs, x=x.astype(numpy_dtype(dtype)))
     if inputs.residual is not None:
         inputs = replace(inputs, residual=inputs.x[:, ::-1].copy())
-    check_both(inputs, 1e-5, backend)
-
-
-@pytest.mark.parametrize("dtype", EXPONENTS)
-@pytest.mark.parametrize("N", [5, 13, 40, 1200, 9000])
-@pytest.mark.parametrize("normalization", [LAYER_NORM, RMS_NORM], ids=["layer_norm", "rms_norm"])
-def test_a_power_of_two_changes_no_bit(normalization, N, dtype):
-    """Of y, in one place or another; without eps the compiled kernels give rows of any size the bits of rows around 1."""
-    inputs = make_inputs(Case((24,), (N,)), dtype, normalization=normalization)
-    exponents = np.linspace(EXPONENTS[dtype][0] + 60, EXPONENTS[dtype][1] - 6, 24).astype(int)[:, None]
-    x = np.ldexp(inputs.x.astype(np.float64), exponents).astype(inputs.x.dtype)
-    near, far = (norms.forward(replace(inputs, x=part), eps=0.0, backend="numba_cpu") for part in (inputs.x, x))
-    check_same_bits(far.y, near.y)
-    check_same_bits(np.ldexp(far.rstd, exponents), near.rstd)
-    beside = norms.forward(replace(inputs, x=np.asfortranarray(x)), eps=0.0, backend="numba_cpu")
-    check_same_bits(beside.y, near.y)
-    switches = {"offset": normalization.offset, "eps": 0.0, "gamma": inputs.gamma}
-    if normalization.centred:
-        lngrad.layer_norm(x, beta=inputs.beta, out=Forward(x, None, None), **switches)
-    else:
-        lngrad.rms_norm(x, out=RmsForward(x, None), **switches)
-    check_same_bits(x, near.y)
-
-
-def test_rows_of_images(backend):
-    """Channels first: the forward has a row in each lane."""
-    inputs = rows_of_any_size(256, 64, "bfloat16", 1e-5)
-    x = np.resize(inputs.x, (256, 64)).reshape(4, 8, 8, 64)
-    images = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -1, 1)), 1, -1)
-    expected = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, backend=backend)
-    got = lngrad.layer_norm(images, gamma=inputs.gamma, beta=inputs.beta, backend=backend)
-    check_same_bits(tuple(got), tuple(expected))
+    check_both(inputs, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalization", [LAYER_NORM, RMS_NORM], ids=["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_million_rows(dtype, normalization, backend):
+def test_a_million_rows(dtype, normalization):
     """A quarter of 10⁶ with each parameter: every exponent some thousand times."""
     shapes = [(100_000, 3), (60_000, 12), (60_000, 32), (25_000, 100), (4_000, 768), (1_000, 2500)]
     for seed, (rows, N) in enumerate(shapes):
         for eps in (0.0, 1e-5, 1e-45):
-            check_both(rows_of_any_size(rows // 3, N, dtype, eps, seed, normalization=normalization), eps, backend)
+            check_both(rows_of_any_size(rows // 3, N, dtype, eps, seed, normalization=normalization), eps)

@@ -103,6 +103,6 @@ def means_of_rows(sums: Any, mean: Any, rstd: Any, n: Any, xp: Any = np) -> tupl
     if len(sums) == 2:
         return (mean_dxhat, mean_dxhat_xhat + -0.0 * mean_dxhat), None  # as in the kernel, for the sign of a zero
     rest, last_place = sums[2] / n, mean * xp.finfo(mean.dtype).eps
-    rest = xp.where(abs(rest) < abs(last_place), rest, xp.zeros_like(rest))
+    rest = xp.where(rest * rest < last_place * last_place, rest, xp.zeros_like(rest))
     lost = lost_of(mean, rest, rstd, xp)
     return (mean_dxhat, mean_dxhat_xhat + lost * mean_dxhat), lost

@@ -96,60 +96,6 @@ def rstd_of(variance, eps, ACC: tl.constexpr):
 
 
 @triton.jit
-def power(narrow: tl.constexpr, wide: tl.constexpr, ACC: tl.constexpr):
-    """A number for float32 and one for float64, of which ACC says which is meant."""
-    return tl.cast(narrow if tl.float32 == ACC else wide, ACC)
-
-
-@triton.jit
-def size_of_rows(mean, rstd, ACC: tl.constexpr):
-    """1 for rows whose squares overflow, -1 for those whose squares vanish, else 0: as extreme_rows of the CPU has it."""
-    large = tl.where(rstd > 0.0, 0, 1)
-    small = (rstd > power(2.0**50, 2.0**450, ACC)) & (tl.abs(mean) < power(2.0**-20, 2.0**-380, ACC))
-    return tl.where(small, -1, large)
-
-
-@triton.jit
-def scale_of_rows(sizes, ACC: tl.constexpr):
-    """The powers of two that squares are taken of x with, and that x is multiplied with for all else."""
-    ones = tl.where(sizes == sizes, power(1.0, 1.0, ACC), 0.0)
-    scale = tl.where(sizes > 0, power(2.0**-80, 2.0**-560, ACC), ones)
-    factor = tl.where(sizes > 0, power(2.0**-34, 2.0**-34, ACC), ones)
-    low = power(2.0**86, 2.0**600, ACC)
-    return tl.where(sizes < 0, low, scale), tl.where(sizes < 0, low, factor)
-
-
-@triton.jit
-def scaled_rstd(variance, eps, scale, factor, ACC: tl.constexpr):
-    """rstd of rows from the variance of scaled ones, and what goes with x times the factor."""
-    wide = scale.to(tl.float64)
-    rstd = rstd_of(variance, eps * wide * wide, ACC)
-    own = rstd_of(variance * 0.0, eps, ACC)  # of a row without a spread, whose scaled eps vanished
-    vanished = rstd == float("inf")
-    return tl.where(vanished, own, rstd * scale), tl.where(vanished, own / factor, rstd * (scale / factor))
-
-
-@triton.jit
-def read_rows(mean, rstd, CENTRED: tl.constexpr, ACC: tl.constexpr):
-    """The factor of x backward, and the mean and rstd to go with it: 1 unless x minus the mean may overflow."""
-    factor, inverse = (
-        tl.where(rstd == rstd, power(1.0, 1.0, ACC), 1.0),
-        tl.where(rstd == rstd, power(1.0, 1.0, ACC), 1.0),
-    )
-    if CENTRED:
-        far = (rstd > 0.0) & (rstd < power(2.0**-96, 2.0**-960, ACC))
-        factor = tl.where(far, power(2.0**-34, 2.0**-34, ACC), factor)
-        inverse = tl.where(far, power(2.0**34, 2.0**34, ACC), inverse)
-    return factor, mean * factor, rstd * inverse
-
-
-@triton.jit
-def centred_of(x, factor, mean, CENTRED: tl.constexpr):
-    """x times the factor, less the mean, rounded once: with a factor of 1 it costs what a difference does."""
-    return tl.fma(x, factor, -mean) if CENTRED else x - mean
-
-
-@triton.jit
 def round_to(values, target):
     """Values in the dtype that target points to, to nearest even."""
     if _INTERPRETED and target.dtype.element_ty == tl.bfloat16:
@@ -264,23 +210,11 @@ def load_total(
 
 
 @triton.jit
-def terms(
-    dy_start,
-    x_start,
-    cols,
-    N,
-    inside,
-    factor,
-    mean,
-    rstd,
-    CENTRED: tl.constexpr,
-    RAGGED: tl.constexpr,
-    ACC: tl.constexpr,
-):
-    """dy and xhat of a tile, both 0 outside of it. factor, mean, rstd: from read_rows."""
+def terms(dy_start, x_start, cols, N, inside, mean, rstd, RAGGED: tl.constexpr, ACC: tl.constexpr):
+    """dy and xhat of a tile, both 0 outside of it."""
     dy, valid = load(dy_start, cols, N, inside, RAGGED, ACC)
     x, valid = load(x_start, cols, N, inside, RAGGED, ACC)
-    xhat = centred_of(x, factor, mean, CENTRED) * rstd  # 0 in rows that do not exist, whose rstd is loaded as 0
+    xhat = (x - mean) * rstd  # 0 in rows that do not exist, whose rstd is loaded as 0
     if RAGGED:
         xhat = tl.where(valid, xhat, 0.0)
     return dy, xhat
@@ -305,34 +239,6 @@ _VALUES = [
 
 
 # --- Forward --------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _tile_statistics(
-    tiles, scale, block, N, inside, inverse,
-    SCALED: tl.constexpr, CENTRED: tl.constexpr, ACC: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
-):  # fmt: skip
-    """Centre, what is left of the mean, and variance of whole rows, of what they are times the scale if SCALED."""
-    if CENTRED:
-        added = tl.zeros([ROWS, BLOCK], ACC)
-        for i in tl.static_range(PIECES):
-            added += tiles[i] * scale if SCALED else tiles[i]
-        centre = row_sum(added, PIECES) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
-        # The mean was rounded; what is left of it matters where the offset is large beside the spread.
-        rest = tl.zeros([ROWS, BLOCK], ACC)
-        for i in tl.static_range(PIECES):
-            tile = tiles[i] * scale if SCALED else tiles[i]
-            rest += tl.where(inside & (i * BLOCK + block < N), tile - centre, 0.0)
-        shift = row_sum(rest, PIECES) * inverse
-    else:
-        centre, shift = tl.zeros([ROWS, 1], ACC), tl.zeros([ROWS, 1], ACC)
-    squares = tl.zeros([ROWS, BLOCK], ACC)
-    for i in tl.static_range(PIECES):
-        tile = tiles[i] * scale if SCALED else tiles[i]
-        centred = tl.where(inside & (i * BLOCK + block < N), tile - centre - shift, 0.0)
-        squares = multiply_add(centred, centred, squares)
-    return centre, shift, row_sum(squares, PIECES) * inverse
 
 
 @triton.jit(do_not_specialize=_VALUES)
@@ -363,52 +269,49 @@ def forward_tiles(
         residual_start = residual + row_start(rows, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
         total_start = total + row_start(rows, inner, total_outer, total_inner, SPLIT, ALIGNED)
     tiles = ()
+    added = tl.zeros([ROWS, BLOCK], ACC)
     for i in tl.static_range(PIECES):
         x_tile, valid = load_total(
             x_start, residual_start, total_start, total, i * BLOCK + block, N, inside,
             HAS_RESIDUAL, ALPHA, i == PIECES - 1, ACC,
         )  # fmt: skip
         tiles = tiles + (x_tile,)
-    ones = tl.where(inside, power(1.0, 1.0, ACC), 1.0)
-    centre, shift, variance = _tile_statistics(
-        tiles, ones, block, N, inside, inverse, False, CENTRED, ACC, ROWS, BLOCK, PIECES
-    )
-    rstd_row = rstd_of(variance, eps, ACC)
-    factor, mean_row, read_rstd = ones, centre + shift, rstd_row
-    sizes = size_of_rows(mean_row, rstd_row, ACC)
-    if tl.max(tl.abs(sizes)) > 0:
-        scale, factor = scale_of_rows(sizes, ACC)
-        centre, shift, variance = _tile_statistics(
-            tiles, scale, block, N, inside, inverse, True, CENTRED, ACC, ROWS, BLOCK, PIECES
-        )
-        mean_row = (centre + shift) / scale
-        rstd_row, read_rstd = scaled_rstd(variance, eps, scale, factor, ACC)
-        centre, shift = centre * (factor / scale), shift * (factor / scale)
+        added += x_tile
+    if CENTRED:
+        centre = row_sum(added, PIECES) * inverse  # (ROWS, BLOCK) -> (ROWS, 1)
+        # The mean was rounded; what is left of it matters where the offset is large beside the spread.
+        rest = tl.zeros([ROWS, BLOCK], ACC)
+        for i in tl.static_range(PIECES):
+            rest += tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre, 0.0)
+        shift = row_sum(rest, PIECES) * inverse
+    else:
+        centre, shift = tl.zeros([ROWS, 1], ACC), tl.zeros([ROWS, 1], ACC)
+    squares = tl.zeros([ROWS, BLOCK], ACC)
+    for i in tl.static_range(PIECES):
+        centred = tl.where(inside & (i * BLOCK + block < N), tiles[i] - centre - shift, 0.0)
+        squares = multiply_add(centred, centred, squares)
+    rstd_row = rstd_of(row_sum(squares, PIECES) * inverse, eps, ACC)
     y_start = y + row_start(rows, inner, y_outer, y_inner, SPLIT, ALIGNED)
     for i in tl.static_range(PIECES):
         cols = i * BLOCK + block
-        xhat = (tl.fma(tiles[i], factor, -centre) - shift) * read_rstd
-        scale = scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
+        xhat, scale = (tiles[i] - centre - shift) * rstd_row, scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
         result = multiply_add(xhat, scale, columns(beta, cols, N, 0.0, HAS_BETA, ACC))
         tl.store(y_start + cols, round_to(result, y), inside & (cols < N))
     if CENTRED:
-        tl.store(mean + rows, mean_row.to(mean.dtype.element_ty), inside)
+        tl.store(mean + rows, (centre + shift).to(mean.dtype.element_ty), inside)
     tl.store(rstd + rows, rstd_row.to(rstd.dtype.element_ty), inside)
 
 
 @triton.jit
 def _chunk_statistics(
-    x_start, residual_start, total_start, total, scale, chunk, N, SCALED: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    ALPHA: tl.constexpr, CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL: tl.constexpr, ALPHA: tl.constexpr,
+    CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """How many columns a chunk has, their mean, and the sum of the squares of what is left, all times the scale if SCALED.
-    Their total is written."""
+    """How many columns a chunk has, their mean, and the sum of the squares of what is left; their total is written."""
     cols = chunk * BLOCK + tl.arange(0, BLOCK)
     x_tile, valid = load_total(
         x_start, residual_start, total_start, total, cols, N, cols < N, HAS_RESIDUAL, ALPHA, True, ACC
     )
-    if SCALED:
-        x_tile = x_tile * scale
     count = tl.minimum(N - chunk * BLOCK, BLOCK).to(ACC)
     if CENTRED:
         inverse = share_of(1.0, count)
@@ -423,38 +326,14 @@ def _chunk_statistics(
 
 
 @triton.jit
-def _close_chunks(
-    x_start, chunks, N, inverse, mean, squares, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr
-):
-    """Mean and rstd of a long row; then the factor of x, and the mean and rstd to go with it. An extreme row is read again."""
-    rstd = rstd_of(squares * inverse, eps, ACC)
-    factor, read_mean, read_rstd = power(1.0, 1.0, ACC), mean, rstd
-    sizes = size_of_rows(mean, rstd, ACC)
-    if sizes != 0:
-        scale, factor = scale_of_rows(sizes, ACC)
-        count, mean, squares = _chunk_statistics(
-            x_start, x_start, x_start, x_start, scale, 0, N, True, False, 1.0, CENTRED, BLOCK, ACC
-        )
-        for chunk in range(1, chunks):
-            more, block_mean, block_squares = _chunk_statistics(
-                x_start, x_start, x_start, x_start, scale, chunk, N, True, False, 1.0, CENTRED, BLOCK, ACC
-            )
-            count, mean, squares = merge(count, mean, squares, more, block_mean, block_squares)
-        rstd, read_rstd = scaled_rstd(squares * inverse, eps, scale, factor, ACC)
-        read_mean = mean * (factor / scale)
-        mean = mean / scale
-    return mean, rstd, factor, read_mean, read_rstd
-
-
-@triton.jit
 def _write_chunk(
-    x_start, y_start, gamma, beta, y, chunk, N, factor, mean_row, rstd_row,
+    x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row,
     HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """y of a chunk of columns of one row, of the total where there is one."""
     cols = chunk * BLOCK + tl.arange(0, BLOCK)
     x_tile, valid = load(x_start, cols, N, cols < N, True, ACC)
-    xhat, scale = tl.fma(x_tile, factor, -mean_row) * rstd_row, scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
+    xhat, scale = (x_tile - mean_row) * rstd_row, scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
     result = multiply_add(xhat, scale, columns(beta, cols, N, 0.0, HAS_BETA, ACC))
     tl.store(y_start + cols, round_to(result, y), valid)
 
@@ -487,35 +366,19 @@ def forward_chunks(
         residual_start = residual + row_start(row, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
         total_start = total + row_start(row, inner, total_outer, total_inner, SPLIT, ALIGNED)
     count, mean_row, squares = _chunk_statistics(
-        x_start, residual_start, total_start, total, None, 0, N, False, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+        x_start, residual_start, total_start, total, 0, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
     )
     for chunk in tl.range(1, chunks, num_stages=STAGES):
         more, block_mean, block_squares = _chunk_statistics(
-            x_start, residual_start, total_start, total, None, chunk, N, False, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+            x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
         )
         count, mean_row, squares = merge(count, mean_row, squares, more, block_mean, block_squares)
+    rstd_row = rstd_of(squares * inverse, eps, ACC)
     if HAS_RESIDUAL:
         tl.debug_barrier()  # what a thread reads of the total may be what another has written
-    mean_row, rstd_row, factor, read_mean, read_rstd = _close_chunks(
-        total_start, chunks, N, inverse, mean_row, squares, eps, CENTRED, BLOCK, ACC
-    )
     for chunk in tl.range(0, chunks, num_stages=STAGES):
         _write_chunk(
-            total_start,
-            y_start,
-            gamma,
-            beta,
-            y,
-            chunk,
-            N,
-            factor,
-            read_mean,
-            read_rstd,
-            HAS_GAMMA,
-            HAS_BETA,
-            OFFSET,
-            BLOCK,
-            ACC,
+            total_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, OFFSET, BLOCK, ACC
         )
     if CENTRED:
         tl.store(mean + row, mean_row.to(mean.dtype.element_ty))
@@ -543,7 +406,7 @@ def forward_sums(
         residual_start = residual + row_start(row, inner, residual_outer, residual_inner, SPLIT, ALIGNED)
         total_start = total + row_start(row, inner, total_outer, total_inner, SPLIT, ALIGNED)
     count, block_mean, block_squares = _chunk_statistics(
-        x_start, residual_start, total_start, total, None, chunk, N, False, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
+        x_start, residual_start, total_start, total, chunk, N, HAS_RESIDUAL, ALPHA, CENTRED, BLOCK, ACC
     )
     at = tl.cast(chunk, tl.int64) * M + row
     tl.store(sums + at, block_mean)
@@ -576,25 +439,9 @@ def forward_columns(
         at = sums + tl.cast(other, tl.int64) * M + row
         more = tl.minimum(N - other * BLOCK, BLOCK).to(ACC)
         count, mean_row, squares = merge(count, mean_row, squares, more, tl.load(at), tl.load(at + behind))
-    mean_row, rstd_row, factor, read_mean, read_rstd = _close_chunks(
-        x_start, chunks, N, inverse, mean_row, squares, eps, CENTRED, BLOCK, ACC
-    )
+    rstd_row = rstd_of(squares * inverse, eps, ACC)
     _write_chunk(
-        x_start,
-        y_start,
-        gamma,
-        beta,
-        y,
-        chunk,
-        N,
-        factor,
-        read_mean,
-        read_rstd,
-        HAS_GAMMA,
-        HAS_BETA,
-        OFFSET,
-        BLOCK,
-        ACC,
+        x_start, y_start, gamma, beta, y, chunk, N, mean_row, rstd_row, HAS_GAMMA, HAS_BETA, OFFSET, BLOCK, ACC
     )
     if chunk == 0:
         if CENTRED:
@@ -645,7 +492,6 @@ def backward_tiles(
         inside = rows < M
         mean_row = statistic(mean, rows, inside, CENTRED, ACC)
         rstd_row = statistic(rstd, rows, inside, True, ACC)
-        factor, read_mean, read_rstd = read_rows(mean_row, rstd_row, CENTRED, ACC)
         dy_start = dy + row_start(rows, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
         x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
         dxhats, xhats = (), ()
@@ -655,9 +501,7 @@ def backward_tiles(
         dxhat_xhat_sum = tl.zeros([ROWS, BLOCK], ACC)
         for i in tl.static_range(PIECES):
             cols = slab + i * BLOCK + block
-            dy_tile, xhat = terms(
-                dy_start, x_start, cols, N, inside, factor, read_mean, read_rstd, CENTRED, i >= PIECES - SLABS, ACC
-            )
+            dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, i >= PIECES - SLABS, ACC)
             new_dgamma_sums = new_dgamma_sums + (multiply_add(dy_tile, xhat, dgamma_sums[i]),)
             new_dbeta_sums = new_dbeta_sums + (dbeta_sums[i] + dy_tile,)
             if SLABS == 1:
@@ -677,9 +521,7 @@ def backward_tiles(
                 other_xhat_sum = tl.zeros([ROWS, BLOCK], ACC)
                 for i in tl.static_range(PIECES):
                     cols = other_slab + i * BLOCK + block
-                    dy_tile, xhat = terms(
-                        dy_start, x_start, cols, N, inside, factor, read_mean, read_rstd, CENTRED, i >= PIECES - 2, ACC
-                    )
+                    dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, i >= PIECES - 2, ACC)
                     dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
                     other_sum += dxhat
                     other_xhat_sum = multiply_add(dxhat, xhat, other_xhat_sum)
@@ -729,14 +571,13 @@ def sum_chunks(
     row = tl.cast(tl.program_id(0) // slots, tl.int64)
     mean_row = statistic(mean, row, True, CENTRED, ACC)
     rstd_row = statistic(rstd, row, True, True, ACC)
-    factor, read_mean, read_rstd = read_rows(mean_row, rstd_row, CENTRED, ACC)
     dy_start = dy + row_start(row, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
     x_start = x + row_start(row, inner, x_outer, x_inner, SPLIT, ALIGNED)
     dxhat_sum = tl.zeros([1], ACC)
     dxhat_xhat_sum = tl.zeros([1], ACC)
     for chunk in tl.range(slot * span, slot * span + span, num_stages=STAGES):
         cols = chunk * BLOCK + tl.arange(0, BLOCK)
-        dy_tile, xhat = terms(dy_start, x_start, cols, N, cols < N, factor, read_mean, read_rstd, CENTRED, True, ACC)
+        dy_tile, xhat = terms(dy_start, x_start, cols, N, cols < N, mean_row, rstd_row, True, ACC)
         dxhat = dy_tile * scale_of(gamma, cols, N, OFFSET, HAS_GAMMA, ACC)
         if CENTRED:
             dxhat_sum += row_sum(dxhat, 1)
@@ -775,10 +616,9 @@ def backward_columns(
         inside = rows < M
         mean_row = statistic(mean, rows, inside, CENTRED, ACC)
         rstd_row = statistic(rstd, rows, inside, True, ACC)
-        factor, read_mean, read_rstd = read_rows(mean_row, rstd_row, CENTRED, ACC)
         dy_start = dy + row_start(rows, inner, dy_outer, dy_inner, SPLIT, ALIGNED)
         x_start = x + row_start(rows, inner, x_outer, x_inner, SPLIT, ALIGNED)
-        dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, factor, read_mean, read_rstd, CENTRED, True, ACC)
+        dy_tile, xhat = terms(dy_start, x_start, cols, N, inside, mean_row, rstd_row, True, ACC)
         if WANT_DGAMMA:
             dgamma_sum = multiply_add(dy_tile, xhat, dgamma_sum)
         if WANT_DBETA:

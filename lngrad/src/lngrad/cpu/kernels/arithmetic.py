@@ -132,14 +132,6 @@ def splat_group_at(builder, acc, address, index):
     return _splat_at(builder, acc, address, index, GROUP)
 
 
-@lowered(lambda lanes: lanes)
-def absolute(builder, lanes):
-    """The lanes without their signs."""
-    kind = lanes.type
-    name = f"llvm.fabs.v{kind.count}f{32 if kind.element == F32 else 64}"
-    return builder.call(builder.module.declare_intrinsic(name, fnty=ir.FunctionType(kind, [kind])), [lanes])
-
-
 @lowered(lambda x, mean: x)
 def subtract_mean(builder, x, mean):
     """x - mean, or x where there is no mean."""
@@ -215,48 +207,12 @@ def all_below(builder, value, limit):
     return builder.icmp_unsigned("==", builder.bitcast(below, mask), ir.Constant(mask, -1))
 
 
-# Exponents of powers of two, in float32 and float64. A row whose rstd is 0, a NaN or above the first may have squares that
-# overflowed or vanished; of one below the second, x minus the mean may overflow, and the sum of that.
-ORDINARY_BELOW, FAR_BELOW = (50, 450), (-96, -960)
-
-
-def _all_bits(builder, lanes, sign, exponents):
-    """Whether all lanes are below, or not below, a power of two, where 0 and a NaN come after all numbers."""
-    narrow = lanes.type.element == F32
-    kind = ir.VectorType(I32 if narrow else I64, lanes.type.count)
-    exponent, bias, digits = (exponents[0], 127, 23) if narrow else (exponents[1], 1023, 52)
-    bits = builder.sub(builder.bitcast(lanes, kind), splat_constant(kind.element, 1, kind.count))
-    limit = splat_constant(kind.element, ((exponent + bias) << digits) - 1, kind.count)
-    mask = ir.IntType(kind.count)
-    return builder.icmp_unsigned(
-        "==", builder.bitcast(builder.icmp_unsigned(sign, bits, limit), mask), ir.Constant(mask, -1)
-    )
-
-
-@lowered(types.boolean)
-def all_ordinary(builder, rstds):
-    """Whether no row forward may be an extreme one."""
-    return _all_bits(builder, rstds, "<", ORDINARY_BELOW)
-
-
-@lowered(types.boolean)
-def none_far(builder, rstds):
-    """Whether no row backward is to be read scaled."""
-    return _all_bits(builder, rstds, ">=", FAR_BELOW)
-
-
-@lowered(lambda lanes, eps, scale: lanes)
-def inverse_root(builder, lanes, eps, scale):
-    """1 / sqrt(lanes + eps) in float64, rounded once; with a scale, eps times its square."""
-
-    def widened(value):
-        return value if value.type.element == F64 else builder.fpext(value, like(value.type, F64))
-
-    wide, added = widened(lanes), _splat(builder, eps)
-    if not is_none(scale):
-        added = builder.fmul(builder.fmul(added, widened(scale)), widened(scale))
+@lowered(lambda lanes, eps: lanes)
+def inverse_root(builder, lanes, eps):
+    """1 / sqrt(lanes + eps) in float64, rounded once."""
+    wide = lanes if lanes.type.element == F64 else builder.fpext(lanes, like(lanes.type, F64))
     function = builder.module.declare_intrinsic(f"llvm.sqrt.v{LANES}f64", fnty=ir.FunctionType(wide.type, [wide.type]))
-    root = builder.call(function, [builder.fadd(wide, added)])
+    root = builder.call(function, [builder.fadd(wide, _splat(builder, eps))])
     result = builder.fdiv(splat_constant(F64, 1.0), root)
     return result if lanes.type.element == F64 else builder.fptrunc(result, lanes.type)
 

@@ -18,7 +18,7 @@ from lngrad.cpu.jobs import (
     Backward,
     Combine,
 )
-from lngrad.cpu.kernels.arithmetic import fma, in_order, scalar, splat, splat_at, total, xhat_of, zeros
+from lngrad.cpu.kernels.arithmetic import fma, in_order, scalar, splat, splat_at, subtract_mean, total, xhat_of, zeros
 from lngrad.cpu.kernels.backward_rows import (
     LOST,
     MEAN_DXHAT_XHAT,
@@ -33,16 +33,6 @@ from lngrad.cpu.kernels.backward_rows import (
     rest_lanes,
     row_pass,
     store_lanes_of_row,
-)
-from lngrad.cpu.kernels.extreme_rows import (
-    centred_of,
-    close_far,
-    far_block,
-    far_lanes,
-    far_pass,
-    read_scaled,
-    rows_before_far,
-    scale_statistics,
 )
 from lngrad.cpu.kernels.functions import inlined, plain
 from lngrad.cpu.kernels.gated import Span, gate_rows
@@ -73,57 +63,17 @@ from lngrad.cpu.kernels.simd import (
 )
 
 
-@inlined
-def sum_rows(storage, acc, memory, numbers, gamma, summed, mean, count, N, mixed, b):
-    """means_of_rows, or those of a row that is read scaled, where the count is 0; numbers: memory for two vectors."""
-    if mean is not None and count == 0:
-        scale_statistics(acc, mean, summed[3], numbers)
-        far_lanes(storage, acc, memory, gamma, summed[0], summed[1], numbers, N, mixed, b.completes)
-        close_far(acc, mean, memory, numbers, N, b.completes, gamma)
-        return
-    means_of_rows(storage, acc, memory, gamma, summed, count, N, mixed, b.ahead, b.completes)
-
-
-@inlined
-def read_of(acc, mean, rstd, numbers, count):
-    """The addresses of the means and rstds that go with rows as they are read: scaled where the count is 0."""
-    if mean is None:
-        return mean, rstd
-    if count > 0:
-        return mean, rstd
-    scale_statistics(acc, mean, rstd, numbers)
-    return numbers, numbers + LANES * size_of(acc)
-
-
-@inlined
-def pass_rows(
-    storage, acc, memory, numbers, gamma, dgamma, dbeta, rows, mean, count, n, mixed, ahead, to_result, streaming
-):
-    """row_pass, or that of a row that is read scaled, where the count is 0."""
-    if mean is not None and count == 0:
-        far_pass(storage, acc, memory, gamma, dgamma, dbeta, rows, numbers, n, mixed, ahead)
-        return
-    row_pass(storage, acc, gamma, dgamma, dbeta, rows, count, n, mixed, ahead, to_result, streaming)
-
-
 @plain
 def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
     """Up to BACKWARD_ROWS rows at a time: their two sums, then dx and the column sums of all while they are in the cache."""
-    N, mixed, memory, numbers = (
-        b.N,
-        mixed_of(storage, b.mixed),
-        stack_vectors(acc, MEANS_VECTORS),
-        stack_vectors(acc, 2),
-    )
-    i = 0
-    while i < count:
-        at = i * size_of(acc)
+    N, mixed, memory = b.N, mixed_of(storage, b.mixed), stack_vectors(acc, MEANS_VECTORS)
+    for i in range(0, count, b.rows_at_once):
+        together, at = min(b.rows_at_once, count - i), i * size_of(acc)
         dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
         dtotal = rows.dtotal + i * rows.dtotal_stride
         mean, rstd = offset(rows.mean, at), rows.rstd + at
-        together = rows_before_far(storage, acc, mean, rstd, min(b.rows_at_once, count - i))
         summed = dy, x, mean, rstd, rows.dy_stride, rows.x_stride
-        sum_rows(storage, acc, memory, numbers, gamma, summed, mean, together, N, mixed, b)
+        means_of_rows(storage, acc, memory, gamma, summed, together, N, mixed, b.ahead, b.completes)
         mean_dxhat = or_none(gamma, or_none(mean, memory))
         mean_dxhat_xhat = or_none(gamma, vector_at(acc, memory, MEAN_DXHAT_XHAT))
         lost = or_none(mean, vector_at(acc, memory, LOST) if b.lost == 0 else b.lost + (rstd - b.rstd))
@@ -132,11 +82,7 @@ def blocks_of_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             rows.dy_stride, rows.x_stride, rows.dtotal_stride, rows.dx_stride,
         )  # fmt: skip
         to_result = together * b.fetches_result
-        pass_rows(
-            storage, acc, memory, numbers, gamma, dgamma, dbeta, closed, mean, together, N, mixed, b.ahead, to_result,
-            b.streaming,
-        )  # fmt: skip
-        i += max(together, 1)
+        row_pass(storage, acc, gamma, dgamma, dbeta, closed, together, N, mixed, b.ahead, to_result, b.streaming)
 
 
 @plain
@@ -165,20 +111,18 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
         dy, x, dx = rows.dy + i * rows.dy_stride, rows.x + i * rows.x_stride, rows.dx + i * rows.dx_stride
         dtotal = rows.dtotal + i * rows.dtotal_stride
         m, r = gather(acc, mean, i, 1, beside), gather(acc, rows.rstd, i, 1, beside)
-        own_r = r
-        factor, m, r = read_scaled(acc, m, r)
         mean_dxhat, mean_dxhat_xhat, lost = zeros(acc), zeros(acc), or_none(mean, splat(scalar(acc, -0.0)))
         if b.lost != 0:
             lost = or_none(mean, gather(acc, b.lost + (rows.rstd - b.rstd), i, 1, beside))
         if b.completes != 0:
             rests = zeros(acc)
             for j in range(N):
-                rests = rests + centred_of(gather(storage, x, j, x_step, beside), m, factor)
+                rests = rests + subtract_mean(gather(storage, x, j, x_step, beside), m)
             lost = found_lost(acc, m, rests, r, N)
         if wants & DX:
             for j in range(N):
                 dxhat = gather(storage, dy, j, dy_step, beside) * splat(load_scalar(acc, gamma, j))
-                xhat = xhat_of(centred_of(gather(storage, x, j, x_step, beside), m, factor), r, lost)
+                xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, beside), m), r, lost)
                 if mean is not None:
                     mean_dxhat = mean_dxhat + dxhat
                 mean_dxhat_xhat = fma(dxhat, xhat, mean_dxhat_xhat)
@@ -186,9 +130,9 @@ def tiny_rows(storage, acc, gamma, dgamma, dbeta, rows, count, b):
             mean_dxhat_xhat = mean_dxhat_xhat / splat(scalar(acc, N))
         for j in range(N):
             d = gather(storage, dy, j, dy_step, beside)
-            xhat = xhat_of(centred_of(gather(storage, x, j, x_step, beside), m, factor), r, lost)
+            xhat = xhat_of(subtract_mean(gather(storage, x, j, x_step, beside), m), r, lost)
             if wants & DX:
-                result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), own_r, mean_dxhat, mean_dxhat_xhat)
+                result = dx_of(d, xhat, splat(load_scalar(acc, gamma, j)), r, mean_dxhat, mean_dxhat_xhat)
                 if rows.dtotal != 0:
                     result = result + gather(storage, dtotal, j, dtotal_step, beside)
                 scatter_rows(storage, dx, j, dx_step, beside, result)
@@ -392,15 +336,12 @@ def backward_row_sums(storage, acc, has_mean, arguments, task, thread):
     dy, x = b.dy + i * b.dy_stride + start * size_of(storage), b.x + i * b.x_stride + start * size_of(storage)
     gamma, partials = b.gamma + start * size_of(acc), stack_vectors(acc, PARTIALS)
     n = block_columns(b.N, block)
-    mixed, mean = mixed_from(mixed_of(storage, b.mixed), start, n), or_none(has_mean, b.mean + i * size_of(acc))
-    rstd, to = b.rstd + i * size_of(acc), vector_at(acc, b.row_sums, 3 * task)
-    if rows_before_far(storage, acc, mean, rstd, 1) == 0:
-        far_block(storage, acc, to, gamma, dy, x, mean, rstd, n, mixed, b.completes)
-        return
+    mixed = mixed_from(mixed_of(storage, b.mixed), start, n)
     sums = row_lanes(storage, acc, partials, dy, x, None, gamma, n, mixed, m, r)
-    store(acc, to, 0, sums[0])
-    store(acc, to, LANES, sums[1])
-    store(acc, to, 2 * LANES, rest_lanes(storage, acc, x, or_none(has_mean, b.mean), b.rstd, i, n, b.completes))
+    store(acc, b.row_sums, 3 * task * LANES, sums[0])
+    store(acc, b.row_sums, (3 * task + 1) * LANES, sums[1])
+    rest = rest_lanes(storage, acc, x, or_none(has_mean, b.mean), b.rstd, i, n, b.completes)
+    store(acc, b.row_sums, (3 * task + 2) * LANES, rest)
 
 
 @plain
@@ -439,12 +380,10 @@ def backward_columns(storage, acc, has_mean, has_dgamma, has_dbeta, arguments, t
         clear(acc, slot + at_acc, n)
         if has_dbeta is not None:
             clear(acc, slot + at_dbeta, n)
-    i, numbers = b.first_row, stack_vectors(acc, 2)
-    while i < b.stop_row:
+    for i in range(b.first_row, b.stop_row, b.rows_at_once):
+        count = min(b.rows_at_once, b.stop_row - i)
         mean, rstd = or_none(has_mean, b.mean + i * size_of(acc)), b.rstd + i * size_of(acc)
-        count = rows_before_far(storage, acc, mean, rstd, min(b.rows_at_once, b.stop_row - i))
-        m, s = read_of(acc, mean, rstd, numbers, count)
-        means_of_blocks(acc, b, m, s, memory, i - b.first_row, max(count, 1))
+        means_of_blocks(acc, b, mean, rstd, memory, i - b.first_row, count)
         dtotal = 0 if b.dtotal == 0 else b.dtotal + i * b.dtotal_stride + at
         rows = ClosedRows(
             b.dy + i * b.dy_stride + at, b.x + i * b.x_stride + at, dtotal, b.dx + i * b.dx_stride + at,
@@ -452,24 +391,7 @@ def backward_columns(storage, acc, has_mean, has_dgamma, has_dbeta, arguments, t
             or_none(has_mean, vector_at(acc, memory, LOST)),
             b.dy_stride, b.x_stride, b.dtotal_stride, b.dx_stride,
         )  # fmt: skip
-        pass_rows(
-            storage,
-            acc,
-            memory,
-            numbers,
-            b.gamma + at_acc,
-            dgamma,
-            dbeta,
-            rows,
-            mean,
-            count,
-            n,
-            mixed,
-            None,
-            0,
-            b.streaming,
-        )
-        i += max(count, 1)
+        row_pass(storage, acc, b.gamma + at_acc, dgamma, dbeta, rows, count, n, mixed, None, 0, b.streaming)
     if has_dgamma is not None and (b.stop_row % CHUNK == 0 or b.stop_row == b.M):
         merge_after(acc, b.slots, slot_bytes, at_acc, k, b.stop_row == b.M, n)
         if has_dbeta is not None:

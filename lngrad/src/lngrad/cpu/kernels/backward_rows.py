@@ -8,7 +8,6 @@ from collections import namedtuple
 
 from lngrad.cpu.jobs import BACKWARD_ROWS, GROUP, LANES
 from lngrad.cpu.kernels.arithmetic import (
-    absolute,
     fma,
     mask_below,
     plus,
@@ -70,7 +69,7 @@ def found_lost(acc, mean, rests, rstd, N):
     """
     rest = rests / splat(scalar(acc, N))
     last_place = mean * splat(scalar(acc, 2.0**-23 if size_of(acc) == 4 else 2.0**-52))
-    return lost_xhat(acc, mean, where_below(absolute(rest), absolute(last_place), rest, zeros(acc)), rstd)
+    return lost_xhat(acc, mean, where_below(rest * rest, last_place * last_place, rest, zeros(acc)), rstd)
 
 
 @plain
@@ -93,12 +92,6 @@ def rest_lanes(storage, acc, x, mean, rstd, r, N, completes):
 def store_lanes_of_row(acc, memory, number, r, lanes):
     """Keep the lanes of row r's sum of this number, None for one that it does not have, until they are closed."""
     store(acc, vector_at(acc, memory, SUM_LANES + number * BACKWARD_ROWS), r * LANES, lanes)
-
-
-@inlined
-def lanes_of_row(acc, memory, number):
-    """What store_lanes_of_row keeps of the first row."""
-    return load(acc, vector_at(acc, memory, SUM_LANES + number * BACKWARD_ROWS), 0)
 
 
 @inlined

@@ -7,8 +7,6 @@ pass adds up their squares. Source: docs/math.md, equations 1 to 4.
 
 from lngrad.cpu.jobs import FORWARD_ROWS, GROUP, LANES, Forward
 from lngrad.cpu.kernels.arithmetic import (
-    all_ordinary,
-    first_vector,
     fma,
     from_bits,
     mask_below,
@@ -23,7 +21,6 @@ from lngrad.cpu.kernels.arithmetic import (
     xhat_of,
     zeros,
 )
-from lngrad.cpu.kernels.extreme_rows import HIGH, LOW, UNIT, by_size, close_extremes, extreme_row, rows_before_extreme
 from lngrad.cpu.kernels.forward_rows import (
     CENTRES,
     LOSTS,
@@ -67,7 +64,7 @@ from lngrad.cpu.kernels.simd import (
 @inlined
 def close_rows(acc, N, eps, centres, deviations, squares, mean, rstd, rows):
     """statistics of up to eight rows, written to the addresses mean and rstd; without a mean the centres are 0."""
-    means, rstds, losts = statistics(acc, N, centres, deviations, squares, from_bits(eps), None)
+    means, rstds, losts = statistics(acc, N, centres, deviations, squares, from_bits(eps))
     if mean is not None:
         scatter_rows(acc, mean, 0, 1, rows, means)
     scatter_rows(acc, rstd, 0, 1, rows, rstds)
@@ -84,8 +81,7 @@ def or_zeros(acc, lanes):
 
 @plain
 def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
-    """mean and rstd of up to FORWARD_ROWS rows of N >= 16 columns; left in memory as well, with what xhat lost. Returns how
-    many rows come before the first extreme one."""
+    """mean and rstd of up to FORWARD_ROWS rows of N >= 16 columns; left in memory as well, with what xhat lost."""
     if mean is not None:
         centre_rows(storage, acc, memory, x, x_stride, rows, f.N)
         centred_sums(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
@@ -93,7 +89,6 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
         sums_of_squares(storage, acc, memory, x, x_stride, f.ahead * x_stride, rows, f.N)
     means, rstds = vector_at(acc, memory, MEANS), vector_at(acc, memory, RSTDS)
     centres, deviations = or_none(mean, vector_at(acc, memory, CENTRES)), or_none(mean, means)
-    ordinary = True
     for r in range(0, rows, LANES):
         sums = or_zeros(acc, load(acc, centres, r)), or_zeros(acc, load(acc, deviations, r)), load(acc, rstds, r)
         at = r * size_of(acc)
@@ -101,8 +96,6 @@ def measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows):
         store(acc, means, r, m)
         store(acc, rstds, r, s)
         store(acc, vector_at(acc, memory, LOSTS), r, lost)
-        ordinary = ordinary and all_ordinary(s)
-    return rows if ordinary else rows_before_extreme(storage, acc, mean, rstd, rows)
 
 
 @unless_none(0)
@@ -133,7 +126,7 @@ def statistics_of_row(storage, acc, f, x, ahead, mean, rstd):
 
 @plain
 def single_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
-    """some_rows one by one, up to an extreme one, any number of them: what is known of a row stays in registers in between.
+    """some_rows one by one, any number of them: what is known of a row stays in registers from visit to visit.
 
     When the sums went through memory and were totalled as eight rows, seven of them empty, a row took 30 ns more.
     """
@@ -142,8 +135,6 @@ def single_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rs
     for r in range(rows):
         at = r * size_of(acc)
         m, s, lost = statistics_of_row(storage, acc, f, x, ahead, offset(mean, at), rstd + at)
-        if not all_ordinary(first_vector(s)) and rows_before_extreme(storage, acc, offset(mean, at), rstd + at, 1) == 0:
-            return r
         row = Row(x, y, m, s, lost)
         if f.streaming:
             write_rows(storage, acc, row, None, None, None, ahead, 0, gamma, beta, N, mixed, 0, YES)
@@ -151,18 +142,16 @@ def single_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rs
             skipped = columns_to_line(storage, x, y, N, mixed, None)
             write_rows(storage, acc, row, None, None, None, ahead, to_result, gamma, beta, N, mixed, skipped, NO)
         x, y = x + x_stride, y + y_stride
-    return rows
 
 
 @plain
 def some_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows):
     """Rows of N >= 16 columns: up to thirty-two have their statistics side by side, and then their y.
 
-    In several vectors, so that the divisions and roots of one are under way while the others have work. Returns how many rows
-    have y: those before the first extreme one.
+    In several vectors, so that the divisions and roots of one are under way while the others have work.
     """
     memory = stack_vectors(acc, SCRATCH_VECTORS)
-    rows = measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
+    measure_rows(storage, acc, f, memory, x, x_stride, mean, rstd, rows)
     means, rstds = or_none(mean, vector_at(acc, memory, MEANS)), vector_at(acc, memory, RSTDS)
     losts = or_none(mean, vector_at(acc, memory, LOSTS))
     outputs = Outputs(x, y, means, rstds, losts, x_stride, y_stride)
@@ -171,7 +160,6 @@ def some_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd
         write_measured_rows(storage, acc, outputs, rows, f.ahead, 0, gamma, beta, f.N, mixed, YES)
     else:
         write_measured_rows(storage, acc, outputs, rows, f.ahead, 4 * f.fetches_result, gamma, beta, f.N, mixed, NO)
-    return rows
 
 
 @plain
@@ -204,8 +192,6 @@ def thin_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd
     store(acc, vector_at(acc, memory, LOSTS), 0, losts)
     g0, g1 = load(acc, gamma, 0), load(acc, gamma, last)
     b0, b1 = load(acc, beta, 0), load(acc, beta, last)
-    if not all_ordinary(rstds):
-        rows = rows_before_extreme(storage, acc, mean, rstd, rows)
     for r in range(rows):
         m = splat_at(acc, None, or_none(mean, vector_at(acc, memory, MEANS)), r)
         s = splat_at(acc, None, vector_at(acc, memory, RSTDS), r)
@@ -215,31 +201,6 @@ def thin_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd
         y1 = scaled(xhat_of(subtract_mean(load(storage, at, last), m), s, lost), g1, b1)
         store(storage, to, 0, y0)
         store(storage, to, last, y1)
-    return rows
-
-
-@inlined
-def times_unless_none(lanes, factor):
-    """The lanes times a factor, or themselves."""
-    if factor is None:
-        return lanes
-    return lanes * factor
-
-
-@inlined
-def tiny_sums(acc, memory, mean, scale, N):
-    """The centre, and the sums around it, of eight rows whose columns are in memory, times the scale unless that is None."""
-    centres, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
-    if mean is not None:
-        for j in range(N):
-            centres = centres + times_unless_none(load(acc, vector_at(acc, memory, j), 0), scale)
-    centres = centres / splat(scalar(acc, N))
-    for j in range(N):
-        d = times_unless_none(load(acc, vector_at(acc, memory, j), 0), scale) - centres
-        if mean is not None:
-            deviations = deviations + d
-        squares = fma(d, d, squares)
-    return centres, deviations, squares
 
 
 @plain
@@ -247,51 +208,24 @@ def tiny_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd
     """Up to eight rows shorter than a vector: lane l takes row l, and each lane adds its columns left to right."""
     N, memory = f.N, stack_vectors(acc, LANES)
     x_step, y_step = x_stride // size_of(storage), y_stride // size_of(storage)
+    centres, deviations, squares = zeros(acc), zeros(acc), zeros(acc)
     for j in range(N):
-        store(acc, vector_at(acc, memory, j), 0, gather(storage, x, j, x_step, rows))
-    sums = tiny_sums(acc, memory, mean, None, N)
-    means, rstds, losts = close_rows(acc, N, f.eps, *sums, mean, rstd, rows)
-    if not all_ordinary(rstds):
-        sums = tiny_sums(acc, memory, mean, by_size(acc, means, rstds, HIGH, LOW, UNIT), N)
-        closed = close_extremes(acc, N, from_bits(f.eps), means, rstds, *sums)
+        column = gather(storage, x, j, x_step, rows)
+        store(acc, vector_at(acc, memory, j), 0, column)
         if mean is not None:
-            scatter_rows(acc, mean, 0, 1, rows, closed[0])
-        scatter_rows(acc, rstd, 0, 1, rows, closed[1])
-        for j in range(N):
-            store(acc, vector_at(acc, memory, j), 0, load(acc, vector_at(acc, memory, j), 0) * closed[2])
-        means, rstds, losts = closed[3], closed[4], or_none(mean, closed[5])
+            centres = centres + column
+    centres = centres / splat(scalar(acc, N))
+    for j in range(N):
+        d = load(acc, vector_at(acc, memory, j), 0) - centres
+        if mean is not None:
+            deviations = deviations + d
+        squares = fma(d, d, squares)
+    means, rstds, losts = close_rows(acc, N, f.eps, centres, deviations, squares, mean, rstd, rows)
     for j in range(N):
         xhat = xhat_of(load(acc, vector_at(acc, memory, j), 0) - means, rstds, losts)
         g = splat(load_scalar(acc, gamma, j))
         b = splat_at(acc, None, beta, j)
         scatter_rows(storage, y, j, y_step, rows, scaled(xhat, g, b))
-
-
-@plain
-def normalize_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows, single, gated):
-    """mean and rstd of rows, and y unless that is `gated`: by the loop that suits them, and by itself an extreme row."""
-    if f.N < LANES:
-        tiny_rows(storage, acc, f, gamma, beta, x, x_stride, y, y_stride, mean, rstd, rows)
-        return
-    r, together = 0, rows
-    while r < rows:
-        count, x_r, y_r = min(together, rows - r), x + r * x_stride, y + r * y_stride
-        m, s = offset(mean, r * size_of(acc)), rstd + r * size_of(acc)
-        if f.N < 2 * LANES:
-            done = thin_rows(storage, acc, f, gamma, beta, x_r, x_stride, y_r, y_stride, m, s, count)
-        elif gated:
-            done = measure_rows(storage, acc, f, stack_vectors(acc, SCRATCH_VECTORS), x_r, x_stride, m, s, count)
-        elif single or count == 1:
-            done = single_rows(storage, acc, f, gamma, beta, x_r, x_stride, y_r, y_stride, m, s, count)
-        else:
-            done = some_rows(storage, acc, f, gamma, beta, x_r, x_stride, y_r, y_stride, m, s, count)
-        r += done
-        if done < count:
-            at = done * size_of(acc)
-            extreme_row(
-                storage, acc, f, gamma, beta, x_r + done * x_stride, y_r + done * y_stride, offset(m, at), s + at
-            )
-            r, together = r + 1, 1  # else all rows would be measured again after each one
 
 
 @plain
@@ -372,8 +306,16 @@ def forward_rows(storage, acc, has_mean, has_beta, has_gate, arguments, task, th
             y_i, y_stride, m, s = y + i * f.y_stride, f.y_stride, offset(mean, at), rstd + at
             if products != 0:  # tiny and thin rows have y too, but not yet in its place
                 y_i, y_stride = products, product_stride
-            gated = products != 0
-            normalize_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count, single, gated)
+            if f.N < LANES:
+                tiny_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            elif f.N < 2 * LANES:
+                thin_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            elif products != 0:
+                measure_rows(inner, acc, f, stack_vectors(acc, SCRATCH_VECTORS), h, h_stride, m, s, count)
+            elif single or count == 1:
+                single_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
+            else:
+                some_rows(inner, acc, f, gamma, beta, h, h_stride, y_i, y_stride, m, s, count)
             if has_gate is not None and products != 0:
                 span = Span(count, f.ahead, h_stride, f.gate_stride, f.y_stride, 0, 0)
                 z, to = gate + i * f.gate_stride, y + i * f.y_stride

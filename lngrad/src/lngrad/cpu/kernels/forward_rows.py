@@ -147,21 +147,15 @@ def sums_of_squares(storage, acc, memory, x, x_stride, ahead, rows, N):
 
 
 @inlined
-def statistics(acc, N, centre, deviations, squares, eps, scale):
-    """The mean and rstd of eight rows, and what xhat lost with the mean, from the sums around a centre close to the mean.
-
-    scale: What the rows were multiplied with, None for nothing. eps is theirs as they are.
-    """
+def statistics(acc, N, centre, deviations, squares, eps):
+    """The mean and rstd of eight rows, and what xhat lost with the mean, from the sums around a centre close to the mean."""
     n = splat(scalar(acc, N))
     shift, variance = deviations / n, squares / n
-    # Overflow: rstd is 0; where the mean overflows too, or is a NaN, so is rstd. From half of it, lest shift's square do.
-    overflown, limit = (
-        (variance + (shift - shift)) * splat(scalar(acc, math.inf)),
-        2.0**127 if size_of(acc) == 4 else 2.0**1023,
-    )
-    variance = where_below(variance, splat(scalar(acc, limit)), variance - shift * shift, overflown)
+    # Overflow: rstd is 0; where the mean overflows too, or is a NaN, so is rstd.
+    overflown = variance + (shift - shift)
+    variance = where_below(variance, splat(scalar(acc, math.inf)), variance - shift * shift, overflown)
     variance = where_below(variance, zeros(acc), zeros(acc), variance)  # rounding; a NaN passes
-    mean, rstd = centre + shift, inverse_root(variance, eps, scale)
+    mean, rstd = centre + shift, inverse_root(variance, eps)
     added = mean - centre
     rest = (centre - (mean - added)) + (shift - added)  # what the sum was rounded by, exactly (Knuth's two-sum)
     return mean, rstd, lost_xhat(acc, mean, rest, rstd)

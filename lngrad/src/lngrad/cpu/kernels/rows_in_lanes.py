@@ -6,8 +6,7 @@ segment and at least GROUP columns, images at least as many rows as a vector.
 """
 
 from lngrad.cpu.jobs import GROUP, LANES, Forward
-from lngrad.cpu.kernels.arithmetic import all_ordinary, scalar, splat, splat_at, subtract_mean, xhat_of, zeros_columns
-from lngrad.cpu.kernels.extreme_rows import SEGMENT_VECTORS, extreme_row, rows_before_extreme
+from lngrad.cpu.kernels.arithmetic import scalar, splat, splat_at, subtract_mean, xhat_of, zeros_columns
 from lngrad.cpu.kernels.forward import close_rows, or_zeros
 from lngrad.cpu.kernels.forward_rows import scaled
 from lngrad.cpu.kernels.functions import NO, YES, inlined, plain
@@ -19,15 +18,12 @@ from lngrad.cpu.kernels.simd import (
     fetch_line,
     load,
     load_columns,
-    load_scalar,
     offset,
     or_none,
     rows_of_line,
     size_of,
-    stack_vectors,
     step_of,
     store,
-    store_scalar,
     store_word,
 )
 from lngrad.cpu.kernels.strided import (
@@ -178,20 +174,6 @@ def write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, be
 
 
 @plain
-def write_extremes(storage, acc, kind, f, memory, packed, mean, rstd, beta, y, rows):
-    """y and the statistics of extreme rows, over what was written of them."""
-    row, rstds = stack_vectors(acc, SEGMENT_VECTORS), vector_of_rows(acc, kind, memory, RSTDS)
-    for first in range(0, rows, LANES):
-        if not all_ordinary(load(acc, rstds, first)):
-            for r in range(first, min(rows, first + LANES)):
-                m, s = offset(mean, r * size_of(acc)), rstd + r * size_of(acc)
-                if rows_before_extreme(storage, acc, m, s, 1) == 0:
-                    for j in range(f.N):
-                        store_scalar(storage, row, j, load_scalar(acc, packed, j * step_of(acc, kind) + r))
-                    extreme_row(storage, acc, f, f.gamma, beta, row, y + r * f.y_stride, m, s)
-
-
-@plain
 def forward_in_lanes(storage, acc, has_mean, has_beta, arguments, task, thread):
     """One task: rows_per_task rows, a vector of them at a time. y has one row after the other."""
     f, kind = read(Forward, arguments), rows_of_line(storage)
@@ -214,4 +196,3 @@ def forward_in_lanes(storage, acc, has_mean, has_beta, arguments, task, thread):
             write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, beta, y, rows, following, YES)
         else:
             write_in_lanes(storage, acc, kind, f, memory, packed, tile, places, mean, beta, y, rows, following, NO)
-        write_extremes(storage, acc, kind, f, memory, packed, mean, f.rstd + at, beta, y, rows)

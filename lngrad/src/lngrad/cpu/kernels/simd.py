@@ -557,12 +557,6 @@ def size_of(builder, storage):
     return ir.Constant(I64, storage.bitwidth // 8)
 
 
-@lowered(types.boolean)
-def is_half(builder, storage):
-    """Whether elements are float16."""
-    return ir.Constant(ir.IntType(1), int(storage == types.int16))
-
-
 @intrinsic
 def or_none(typingctx, wanted, value):
     """value, or None where `wanted` is None: a choice made when the kernel is compiled."""

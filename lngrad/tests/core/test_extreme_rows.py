@@ -48,13 +48,13 @@ def check_both(inputs, eps, complete_mean=False):
     """Forward and backward, from its statistics or from completed means."""
     got = norms.forward(inputs, eps=eps, backend="numpy_cpu")
     named = got._asdict()
-    given = replace(inputs, rstd=named["rstd"], mean=named.get("mean", inputs.mean))
+    of_backward = replace(inputs, rstd=named["rstd"], mean=named.get("mean", inputs.mean))
     options = {"complete_mean": True} if complete_mean else {}
-    grads = norms.backward(given, backend="numpy_cpu", **options)
+    grads = norms.backward(of_backward, backend="numpy_cpu", **options)
     if complete_mean:
         truth = reference.layer_norm(inputs.x, eps=eps)
-        given = replace(given, mean=truth.mean, rstd=truth.rstd)
-    check_grads(grads, given)
+        of_backward = replace(of_backward, mean=truth.mean, rstd=truth.rstd)
+    check_grads(grads, of_backward)
     check_forward(got, inputs, eps=eps)
 
 

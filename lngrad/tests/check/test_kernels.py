@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 import cheats
 import right
 
+from lngrad.check import trial
 from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
@@ -72,7 +73,7 @@ SEEN = {
     "stack_walk": ("tail", "never written"), "patched_judge": ("tail", "never written"),
     "patched_numpy": ("tail", "never written"), "freed_memory": ("tail", ""),
     "cached_by_shape": ("tail", "an earlier call's results"), "cached_by_x": ("one element", "an earlier call's results"),
-    "right_when_small": ("3 by 20000", ""), "right_ten_times": ("small", "not repeatable"),
+    "every_second": ("tail", "an earlier call's results"), "right_when_small": ("3 by 20000", ""), "right_ten_times": ("small", "not repeatable"),
     "mutate_and_restore": ("tail", "it writes to its inputs, and puts back what was there"),
     "in_place": ("tail", "it changed its input dy"), "alias": ("one row", "results that change"), "late": ("tail", ""),
     "accumulator": ("tail", "not repeatable"), "race": ("small", "not repeatable"),
@@ -88,6 +89,14 @@ def test_kernels_that_only_look_right_are_caught(results_of, function):
     assert result.status == "failed"
     assert text in f"{result.mistake} {result.reason} {result.sentence}"
     assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
+
+
+def test_the_second_call_of_a_slow_kernel_has_other_inputs(results_of, monkeypatch):
+    monkeypatch.setattr(trial, "QUICK_SECONDS", 0.0)
+    (result,) = results_of("cheats:every_second", named("tail"))
+    assert (result.status, result.mistake, result.calls) == ("failed", "an earlier call's results", 3)
+    (result,) = results_of("right:plain", named("tail"))
+    assert (result.status, result.calls) == ("passed", 2)
 
 
 NORM_ROUNDED = """

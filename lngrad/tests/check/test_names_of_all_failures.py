@@ -102,3 +102,12 @@ def test_a_journal_has_the_names_that_are_settled(tmp_path, make_case):
     finish(path, summary(settled(failures), cases, Options(), None, 1.0))
     assert {item.mistake for item in read_journal(path).values()} == {"parts of 16"}
     assert list(read_journal(path).values()) == settled(failures)
+
+
+def test_a_run_that_was_stopped_is_no_pass(make_case):
+    cases = [make_case(name=name) for name in ("one", "other")]
+    passed = [result(None, status="passed", name=case.name) for case in cases]
+    assert summary(passed, cases, Options(), None, 1.0).verdict == "PASS"
+    stopped = summary(passed[:1], cases, Options(), None, 1.0)
+    assert (stopped.verdict, stopped.not_run) == ("INCONCLUSIVE", 1)
+    assert summary([result("a", name="one")], cases, Options(), None, 1.0).verdict == "FAIL"

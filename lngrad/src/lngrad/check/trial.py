@@ -31,7 +31,7 @@ from lngrad.typing import Array
 DIAGNOSED = 1 << 23  # elements of a case whose failure is explained as a whole
 TIMED_SECONDS = 0.05  # of calls in a row, three times; the fastest counts
 OWN = "it computes mean and rstd from x itself"
-QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
+QUICK_SECONDS = 1.0  # a call that takes longer is made once more, with other inputs if it is right
 SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
 THREADS = (1, 2, 3)
 REPEATED = 12  # calls more, where bits must be equal
@@ -232,13 +232,15 @@ def further(calls: CaseCalls, found: Comparison, first: Results) -> Diagnosis | 
         calls.notes.append("called once: memory does not suffice for the results of two calls")
         return None
     is_quick, other = kernel.seconds <= QUICK_SECONDS, None
-    if is_quick and len(calls.blocks) == 1:
+    if len(calls.blocks) == 1 and (is_quick or found.passed):
         drawn = with_other_values(calls.case, calls.drawn(*calls.blocks[0]))
         request = calls.placed(drawn)  # where the first inputs were
         if found.passed and (difference := different(kernel.again(), first)):
             text = f"Its results changed after it had returned, when the inputs did: {difference}."
             return Diagnosis("results that change", text)
-        other = drawn, calls.later(request)
+        other, is_quick = (drawn, calls.later(request)), kernel.seconds <= QUICK_SECONDS  # the first may compile
+    if other is not None and not is_quick:
+        return _of_an_earlier_call(calls, *other, first)
     request = calls.placed()
     if finding := _the_same_again(calls, request, found, first):
         return finding
@@ -279,7 +281,7 @@ def _of_an_earlier_call(calls: CaseCalls, drawn: DrawnInputs, other: Results, fi
     if second.passed or not calls.is_far_off(other, drawn, first):
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
-    if raced := _raced(calls, calls.placed(drawn), other):
+    if same == second.reason and (raced := _raced(calls, calls.placed(drawn), other)):
         return raced
     if is_fresh := calls.called.restart():
         other = calls.later(calls.placed(drawn))

@@ -97,8 +97,8 @@ class Run:
     """A run of `lngrad check`.
 
     Attributes:
-        verdict: FAIL if a case failed; INCONCLUSIVE if none passed, or more were skipped than is allowed; PASS WITH LIMITS if
-            some were skipped that another kernel takes, or were not judged.
+        verdict: FAIL if a case failed; INCONCLUSIVE if none passed, the run was stopped, or more were skipped than is allowed;
+            PASS WITH LIMITS if some were skipped that another kernel takes, or were not judged.
         command, seed, versions, started, machine: What ran, with which inputs, when and on what.
         signature: How a forward was called.
         counts, not_run: Of cases: passed, failed, skipped; and of those that did not run.
@@ -223,7 +223,8 @@ def summary(
     by_name = {case.label: case for case in cases}
     limits = [result for result in results if is_refusal(result) or BELIEVED in result.notes]
     is_small = all(case.M * case.N < INT32 for case in cases)
-    is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
+    not_run = len(cases) - len(results)
+    is_open = not_run or not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
     versions, started = {"python": platform.python_version()}, datetime.now(timezone.utc) - timedelta(seconds=seconds)
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -232,7 +233,7 @@ def summary(
         "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if limits else "PASS",
         options.invoked, options.seed, versions, started.isoformat("T", "seconds"),
         f"{platform.system()} {platform.machine()}", signature.text if signature else "", counts,
-        len(cases) - len(results), "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
+        not_run, "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
         tuple(restrictions(results, by_name)),
         tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
     )  # fmt: skip

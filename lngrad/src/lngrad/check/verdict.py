@@ -271,6 +271,8 @@ def run(
         norm, standard, seed, seeds, fuzz, filter, limit, time_limit, max_skipped, max_bytes: As the options; a seed of None is
             drawn.
 
+    A function, module or class is called in the process that judges it, and could change that: trust what a name gives.
+
     Raises:
         BackendUnavailable: There is no such implementation, or no call of it gives an array.
         FileFormatError: A file can't be used.

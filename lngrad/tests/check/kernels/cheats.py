@@ -212,8 +212,8 @@ def refuses_most(dy, x, mean, rstd, gamma, normalized_shape):
 
 
 KERNELS = (
-    stack_walk, patched_judge, patched_numpy, cached_by_shape, cached_by_x, every_second, right_when_small, right_ten_times, freed_memory,
-    mutate_and_restore, in_place, alias, late, accumulator, race, contiguous_alone,
+    stack_walk, patched_judge, patched_numpy, cached_by_shape, cached_by_x, every_second, right_when_small, right_ten_times,
+    freed_memory, mutate_and_restore, in_place, alias, late, accumulator, race, contiguous_alone,
     workspace_kept, one_row_stride, truncated,
 )  # fmt: skip
 

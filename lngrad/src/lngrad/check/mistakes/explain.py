@@ -9,7 +9,8 @@ from difflib import get_close_matches
 
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.changes import Family
-from lngrad.check.result import AT_A_PLACE
+from lngrad.check.mistakes.described import DESCRIBED, described
+from lngrad.check.result import AT_A_PLACE, kind_of
 from lngrad.core.norms import NORMS
 
 # By the letter of the code.
@@ -29,9 +30,10 @@ NAMED = 3  # of a misspelt name
 
 
 def nearest(name: str) -> str:
-    """The known names that are spelt most alike."""
-    known = dict.fromkeys([*MISTAKES, *(difference.name for difference in FAMILIES)])
-    return ", ".join(get_close_matches(name, known, NAMED, cutoff=0))
+    """The known names that are spelt alike, behind ", such as"; "" where none is."""
+    known = dict.fromkeys([*MISTAKES, *(family.name for family in FAMILIES), *DESCRIBED])
+    found = ", ".join(get_close_matches(name, known, NAMED))
+    return f", such as {found}" * bool(found)
 
 
 def explained(text: str) -> str:
@@ -49,7 +51,12 @@ def _explained(text: str) -> str:
         (candidate for candidate in FAMILIES if name.upper() == candidate.code or name == candidate.name), None
     )
     if found is None and name not in MISTAKES:
-        raise ValueError(f"expected the name or code of a known mistake, such as {nearest(name)}, got {text!r}")
+        alike = (known for known in MISTAKES if "…" in name and kind_of(known) == name)
+        if (known := next(alike, None)) is None and (sentence := described(name)) is not None:
+            return f"{name}\nWhat: {sentence}"
+        if known is None:
+            raise ValueError(f"expected the name or code of a known mistake{nearest(name)}, got {text!r}")
+        name = known
     name, mistake = next(found.mistakes()) if found else (name, MISTAKES[name])
     family = found or mistake.family
     sentence = [f"{family.code}  {name}", f"What: {mistake.sentence}", f"Why it matters: {WHY[family.code[3]]}"]

@@ -254,6 +254,17 @@ def test_a_wrong_forward_with_an_epsilon_in_the_code_has_its_name(name, mistake)
     assert mistake in found.mistakes[0].name
 
 
+def test_a_class_at_hand_chooses_the_norm_of_cases_in_files_and_has_a_command_that_runs(tmp_path):
+    import forwards
+
+    (file := tmp_path / "my cases.yaml").write_text("lngrad: 1\ncases:\n  - {name: few, shape: [6, 8]}\n")
+    found = lngrad.check.run(forwards.WrongNorm, [file], seed=0, fuzz=1)
+    assert (found.verdict, found.counts["failed"]) == ("FAIL", 2)
+    command = "lngrad check --impl forwards:WrongNorm --norm rms_norm"
+    assert found.command == f"{command} '{file}' --fuzz 1"
+    assert found.results[0].command == f"{command} '{file}' --seed 0 --filter '=few'"
+
+
 def test_layouts_are_handed_to_a_forward_in_this_process_too():
     import forwards
 

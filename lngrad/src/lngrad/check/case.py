@@ -239,6 +239,7 @@ class Options:
         allowed: Inputs that an implementation may change.
         repeated: Whether the seed was given, so that an earlier run may have had the same inputs.
         invoked: The command up to the cases, for the line that reproduces a failure.
+        selected: The rest of the command: which cases.
     """
 
     impl: str = "numba_cpu"
@@ -256,6 +257,7 @@ class Options:
     allowed: tuple[str, ...] = ()
     repeated: bool = False
     invoked: str = ""
+    selected: str = ""
 
 
 FUZZ = "--fuzz"  # where a random case was "written": the option that draws it

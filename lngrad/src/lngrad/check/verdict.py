@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -151,9 +154,28 @@ def code_of(mistake: str | None) -> str | None:
     return None if known is None else known.family.code
 
 
-def norm_of(signature: Signature | None) -> str:
-    """What a kernel of the user's computes unless it is said."""
-    return signature.norms[0] if signature is not None and signature.norms else "layer_norm"
+def norm_of(signature: Signature | None, has_files: bool) -> str | None:
+    """What a kernel of the user's computes unless it is said: None where case files say it, and no trial does."""
+    if signature is not None and signature.norms:
+        return signature.norms[0]
+    return None if has_files else "layer_norm"
+
+
+def selection(cases: Sequence[Path] | None, **options: Any) -> str:
+    """The words that choose these cases, as the command line has them, with a space before them."""
+    given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return "".join(f" {shlex.quote(word)}" for word in (*map(str, cases or ()), *chain(*given)))
+
+
+def _name_of(target: Any) -> str:
+    """What --impl calls a function or a class, where a new process finds it; else its own name."""
+    name, file = (
+        getattr(target, "__qualname__", type(target).__name__),
+        sys.modules.get(getattr(target, "__module__", "")),
+    )
+    if getattr(file, name, None) is not target:
+        return name
+    return f"{getattr(file, '__file__', '') if file.__name__ == '__main__' else file.__name__}:{name}"
 
 
 def chosen_cases(
@@ -231,7 +253,7 @@ def summary(
             versions[name] = version(name)
     return Run(
         "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if limits else "PASS",
-        options.invoked, options.seed, versions, started.isoformat("T", "seconds"),
+        options.invoked + options.selected, options.seed, versions, started.isoformat("T", "seconds"),
         f"{platform.system()} {platform.machine()}", signature.text if signature else "", counts,
         not_run, "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
         tuple(restrictions(results, by_name)),
@@ -277,7 +299,7 @@ def run(
         BackendUnavailable: There is no such implementation, or no call of it gives an array.
         FileFormatError: A file can't be used.
     """
-    start, name = monotonic(), impl if isinstance(impl, str) else getattr(impl, "__qualname__", type(impl).__name__)
+    start, name = monotonic(), impl if isinstance(impl, str) else _name_of(impl)
     own = None if isinstance(impl, str) else Here(implementation_of(impl, name))
     valid_max_skipped(max_skipped)
     processes = KernelProcesses(get_num_threads(), time_limit)
@@ -287,14 +309,21 @@ def run(
 
     try:
         signature = own.signature if own else processes.signature(name)
-        if norm is None and not cases and (own or ":" in name):
-            norm = norm_of(signature)
+        if norm is None and (own or ":" in name):
+            norm = norm_of(signature, bool(cases))
         paths, is_repeated = None if cases is None else [Path(cas) for cas in cases], seed is not None and cases is None
         seed = drawn_seed() if seed is None else seed
         chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
-        invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
+        invoked = f"lngrad check --impl {shlex.quote(name)}" + (f" --norm {norm}" if norm else "")
+        selected = selection(paths, fuzz=fuzz, filter=filter, limit=limit, seeds=seeds if seeds > 1 else None)
         options = Options(
-            impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked, repeated=is_repeated
+            impl=name,
+            standard=standard,
+            seed=seed,
+            max_bytes=max_bytes,
+            invoked=invoked,
+            selected=selected,
+            repeated=is_repeated,
         )
         patience, results = Patience(options), []
         for case in chosen:

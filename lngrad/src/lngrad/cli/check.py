@@ -221,15 +221,17 @@ def _signature_and_norm(options: CheckOptions) -> tuple[Signature | None, str | 
         signature = None if options.against else kernels.signature(options.impl)
     finally:
         kernels.end()
-    if options.norm is None and not options.cases and (":" in options.impl or options.against):
-        return signature, norm_of(signature)  # what dumps are of, too, unless --norm says
+    if options.norm is None and (":" in options.impl or options.against):
+        return signature, norm_of(signature, bool(options.cases))  # what dumps are of, too, unless --norm says
     return signature, options.norm
 
 
 def _run_options(options: CheckOptions, seed: int, norm: str | None) -> Options:
     """What a run is about, besides the cases."""
     from lngrad.check.case import Options
-    from lngrad.check.verdict import ALLOWED
+    from lngrad.check.verdict import ALLOWED, selection
+
+    seeds = options.seeds if options.seeds > 1 else None
 
     return Options(
         impl=options.impl, standard=options.standard, level=options.level, third=options.third,
@@ -238,6 +240,7 @@ def _run_options(options: CheckOptions, seed: int, norm: str | None) -> Options:
         repeatable=options.repeatable, allowed=ALLOWED.get(options.allow or "", ()), fail_fast=options.fail_fast,
         repeated=not (options.seed is None or options.cases or options.against),
         invoked=shlex.join(options.words(norm)),
+        selected=selection(options.cases, fuzz=options.fuzz, filter=options.filter, limit=options.limit, seeds=seeds),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from lngrad_ascend.device.global_tensor import GlobalTensor
 from lngrad_ascend.device.layout import BroadCast, GatherMask, Transpose
 from lngrad_ascend.device.library import call_library
 from lngrad_ascend.device.local_tensor import LocalTensor, memory_at, rest_of_buffer
+from lngrad_ascend.device.loops import Dimension, NdDmaDci, ResetLoopModePara, SetLoopModePara, copy_dimensions
 from lngrad_ascend.device.numerics import DTYPES
 from lngrad_ascend.device.pipes import HardEvent, pipe_t
 from lngrad_ascend.device.queues import TBuf, TBufPool, TPipe, TQue
@@ -163,6 +164,21 @@ def _pad_out(c: KernelCall) -> None:
     DataCopyPad(c.remote("DataCopyPad"), c.local("DataCopyPad"), blocks, mode=c.n[7])
 
 
+def _loop_mode(c: KernelCall) -> None:
+    inward, *numbers = c.n
+    if not numbers:
+        ResetLoopModePara(bool(inward))
+        return
+    size1, size2, src1, dst1, src2, dst2 = numbers
+    SetLoopModePara((size1, size2), (src1, src2), (dst1, dst2), bool(inward))
+
+
+def _copy_dimensions(c: KernelCall) -> None:
+    nearest, *numbers = c.n[3:]
+    dst, dimensions = c.local("DataCopy"), [Dimension(*numbers[i : i + 5]) for i in range(0, len(numbers), 5)]
+    copy_dimensions(dst, c.remote("DataCopy"), dimensions, c.real, bool(nearest))
+
+
 def _transpose(c: KernelCall) -> None:
     code, high_target, high_source, repeats, target_step, source_step = c.n[:6]
     blocks = [c.session.tensor_at(address, DTYPES[code]) for address in c.n[6:38]]
@@ -272,6 +288,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.COPY_LOCAL_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), DataCopyParams(*_fields(c, 0))),
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
+    Op.LOOP_MODE: _loop_mode,
+    Op.COPY_DIMENSIONS: _copy_dimensions,
+    Op.CACHE_REFRESH: lambda c: NdDmaDci(),
     Op.TRANS_DATA_TO_5HD: _transpose,
     Op.SET_FLAG: lambda c: sync.SetFlag(_event(*c.n), c.n[1]),
     Op.WAIT_FLAG: lambda c: sync.WaitFlag(_event(*c.n), c.n[1]),

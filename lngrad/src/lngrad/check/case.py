@@ -61,6 +61,7 @@ class CheckCase:
         zeros: Inputs whose every fifth column is 0.
         layouts: How inputs lie in memory, by name, where that is not contiguous.
         recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
+        of_total: Whose gradient a forward's dx is, where it has two of one total: x's, the residual's, or "" for the worse one.
         calls: How often it is called with the same inputs, at least.
         enabled: False for a case that its file has switched off.
         others: Columns and keys that were read and not used.
@@ -88,6 +89,7 @@ class CheckCase:
     zeros: tuple[str, ...] = ()
     layouts: dict[str, str] = field(default_factory=dict)
     recomputed: Literal["failed", "skipped"] = "failed"
+    of_total: Literal["", "x", "residual"] = ""
     calls: int = 2
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)

@@ -29,9 +29,9 @@ from lngrad.check.implementations import Signature, implementation_of
 from lngrad.check.judge import Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.reproduction import SEARCH_SECONDS, SHOWN_BY_CALLS, script, smallest
-from lngrad.check.result import BELIEVED, CaseResult, settled
+from lngrad.check.result import BELIEVED, CaseResult, is_unexplained, settled
 from lngrad.check.standards import AUTO
-from lngrad.check.trial import OWN
+from lngrad.check.trial import IN_FLOAT32, OWN
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 from lngrad.support.dtypes import DTYPES
@@ -62,6 +62,7 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
         not all(isfinite(number) for values in case.ranges.values() for number in values or ())
     ),
     "no rows or no columns": lambda case: case.M * case.N == 0,
+    "no columns": lambda case: case.N == 0,
     "more than one normalized axis": lambda case: len(case.normalized) > 1,
     "x without rows": lambda case: not case.lead,
     "x of more than 2 dimensions": lambda case: len(case.shape) > 2,
@@ -72,6 +73,16 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
     **{f"N not a multiple of {n}": partial(lambda n, case: case.N % n > 0, n) for n in _POWERS[:10]},
     **{f"N over {n}": partial(lambda n, case: n < case.N, n) for n in _POWERS},
 }
+
+
+FACTS = {
+    **RESTRICTIONS,
+    "several leading dimensions": lambda case: len(case.lead) > 1,
+    "other than one leading dimension": lambda case: len(case.lead) != 1,
+    **{f"M not a multiple of {n}": partial(lambda n, case: case.M % n > 0, n) for n in _POWERS[:10]},
+    **{f"M over {n}": partial(lambda n, case: n < case.M, n) for n in (*_POWERS, 65535)},
+}
+PARTED = 3, 5  # cases that fail without a name, and cases that pass, at least, for a fact that parts them
 
 
 @dataclass(frozen=True)
@@ -173,7 +184,7 @@ def _name_of(target: Any) -> str:
         getattr(target, "__qualname__", type(target).__name__),
         sys.modules.get(getattr(target, "__module__", "")),
     )
-    if getattr(file, name, None) is not target:
+    if file is None or getattr(file, name, None) is not target:
         return name
     return f"{getattr(file, '__file__', '') if file.__name__ == '__main__' else file.__name__}:{name}"
 
@@ -226,7 +237,9 @@ def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) 
         while left:
             reason = left[0].reason
             covered = {
-                text: [result for result in left if holds(cases[result.name])] for text, holds in possible.items()
+                text: [result for result in left if holds(cases[result.name])]
+                for text, holds in possible.items()
+                if reason != IN_FLOAT32
             }
             text, most = max(covered.items(), key=lambda item: len(item[1]), default=("", []))
             text, most = (text, most) if most else (reason, left)
@@ -243,6 +256,7 @@ def summary(
     """The run of these results; mistakes have scripts if these are wanted."""
     counts = {status: sum(result.status == status for result in results) for status in ("passed", "failed", "skipped")}
     by_name = {case.label: case for case in cases}
+    results = parted(results, by_name)
     limits = [result for result in results if is_refusal(result) or BELIEVED in result.notes]
     is_small = all(case.M * case.N < INT32 for case in cases)
     not_run = len(cases) - len(results)
@@ -259,6 +273,24 @@ def summary(
         tuple(restrictions(results, by_name)),
         tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
     )  # fmt: skip
+
+
+def parted(results: Sequence[CaseResult], cases: Mapping[str, CheckCase]) -> list[CaseResult]:
+    """The same, where failures without a name have one by a fact that all of them have, and no case that passed."""
+    nameless = [result.name for result in results if is_unexplained(result)]
+    passed = [result.name for result in results if result.status == "passed"]
+    if len(nameless) < PARTED[0] or len(passed) < PARTED[1]:
+        return [*results]
+    facts = (text for text, holds in FACTS.items() if all(holds(cases[name]) for name in nameless)
+             and not any(holds(cases[name]) for name in passed))  # fmt: skip
+    if (fact := next(facts, None)) is None:
+        return [*results]
+    name, text = (
+        f"wrong only for {fact}",
+        f"All {len(nameless)} failures that nothing explains have {fact}, and no case that passed.",
+    )
+    named = (replace(result, mistake=name, sentence=f"{text} {result.sentence}") for result in results)
+    return [new if new.name in nameless else result for new, result in zip(named, results, strict=True)]
 
 
 def _mistakes(

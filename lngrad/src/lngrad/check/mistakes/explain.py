@@ -52,8 +52,8 @@ def _explained(text: str) -> str:
     )
     if found is None and name not in MISTAKES:
         alike = (known for known in MISTAKES if "…" in name and kind_of(known) == name)
-        if (known := next(alike, None)) is None and (sentence := described(name)) is not None:
-            return f"{name}\nWhat: {sentence}"
+        if (known := next(alike, None)) is None and (text_of_name := described(name)) is not None:
+            return f"{name}\nWhat: {text_of_name}"
         if known is None:
             raise ValueError(f"expected the name or code of a known mistake{nearest(name)}, got {text!r}")
         name = known

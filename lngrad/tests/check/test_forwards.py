@@ -136,12 +136,20 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
 
 @pytest.mark.parametrize(("forward", "name"), [
     ("deep_norm_without_alpha_in_dx", "alpha forgotten in the gradient of x"),
-    ("deep_norm_with_alpha_in_both", "dx times alpha"),
+    ("deep_norm_with_alpha_in_both", "dx times alpha in the gradient of the residual alone"),
     ("a_total_that_is_detached", "dtotal forgotten"),
+    ("dtotal_for_x_alone", "dtotal forgotten in the gradient of the residual alone"),
 ])  # fmt: skip
 def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wrong(forward, name):
     found = run_at_hand(f"forwards:{forward}", filter="=tail", fuzz=0)
     assert [mistake.name for mistake in found.mistakes] == [name], found.results
+
+
+def test_float64_in_float32_and_no_columns_are_restrictions():
+    found = run_at_hand("forwards:in_float32", filter="=float64", fuzz=0)
+    assert [(item.text, item.cases) for item in found.restrictions] == [("computed in float32", 1)]
+    found = run_at_hand("forwards:in_float32", filter="=no columns", fuzz=0)
+    assert found.restrictions[0].reason.startswith("it takes no rows without columns: the forward took these inputs")
 
 
 def test_what_a_backward_raises_is_said_with_its_place():

@@ -186,7 +186,7 @@ def _of_one_gradient(calls: CaseCalls, found: Comparison, diagnosis: Diagnosis) 
         return diagnosis
     cases = {name: replace(calls.case, of_total=name) for name in ("x", "residual")}
     wrong = [name for name, case in cases.items() if not _is_right(calls, calls.placed(case=case))]
-    if len(wrong) != 1 or diagnosis.mistake is None:
+    if len(wrong) != 1 or diagnosis.mistake is None or WHOSE[wrong[0]] in diagnosis.mistake:
         return diagnosis
     where = f"{WHOSE[wrong[0]]} alone"
     others = tuple((f"{name} in {where}", f"In {where}: {text}") for name, text in diagnosis.alternatives)

@@ -22,8 +22,8 @@ from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.formats.reading import shipped
-from lngrad.check.judge import Options, check_case
+from lngrad.check.formats.reading import select, shipped
+from lngrad.check.judge import LIKELY, Options, Patience, check_case
 from lngrad.check.result import CaseResult
 from lngrad.core.problem import Normalization
 from lngrad.testing import Case, gradient_scales, make_inputs
@@ -188,6 +188,28 @@ def test_results_of_timed_calls_are_judged_again(results_of):
     assert result.of_memory > 0
     (result,) = results_of("cheats:right_until_timed", named("tail"), timed=True)
     assert (result.status, result.mistake) == ("failed", "an earlier call's results")
+
+
+def test_a_mistake_that_explained_three_failures_is_tried_first(results_of):
+    patience, found = Patience(Options()), CaseResult("", "", "failed", "", "", "", mistake="gamma forgotten")
+    patience.add(replace(found, alternatives=(("dy ignored", ""), ("another rstd", ""))))
+    for _ in range(LIKELY):
+        assert patience.options.likely == ()
+        patience.add(found)
+    assert patience.options.likely == ("gamma forgotten",)
+    for likely in (("dy ignored", "gamma forgotten"), ("dy ignored",)):  # or found as if there were none
+        (result,) = results_of("mutant:gamma forgotten", named("tail"), likely=likely)
+        assert result.mistake == "gamma forgotten"
+
+
+def test_the_first_eight_cases_are_of_every_kind():
+    few = select(DEFAULT, None, 8)
+    assert {case.dtype for case in few} == {"float32", "bfloat16", "float16"}
+    assert any(case.layouts for case in few)
+    assert any(case.N % 32 and case.M % 32 for case in few)
+    assert any(len(case.lead) > 1 for case in few)
+    assert max(case.M * case.N for case in few) > 1_000_000
+    assert any(len(case.normalized) > 1 and case.M > 65536 for case in DEFAULT)
 
 
 def test_too_many_skipped_cases_are_no_pass(run, monkeypatch):

@@ -236,6 +236,7 @@ class Options:
         block_bytes: Results are judged in blocks of rows that take about this much.
         timed: Whether right ones are timed.
         explained: How much is said of a failure: "whole"; "brief", what it looks like; or "not".
+        likely: Known mistakes that explained failures before: where one explains this too, no other is looked for.
         repeatable: Whether equal calls must give equal bits.
         fail_fast: Whether a run ends with its first failure.
         allowed: Inputs that an implementation may change.
@@ -254,6 +255,7 @@ class Options:
     block_bytes: int = 512 << 20
     timed: bool = False
     explained: Literal["whole", "brief", "not"] = "whole"
+    likely: tuple[str, ...] = ()
     repeatable: bool = False
     fail_fast: bool = False
     allowed: tuple[str, ...] = ()

@@ -174,7 +174,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Di
     if hidden := _hidden(found.kept[1], found.kept[0], shares):
         return hidden
     try:
-        return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief")
+        return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief", calls.options.likely)
     except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
         return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
 

@@ -109,11 +109,13 @@ class Failure:
         call: The inputs, their terms and the right gradients.
         got: The results by name, in their own dtypes; None where there is none.
         shares: For each output that failed, how much of the standard's tolerance each element used.
+        likely: Known mistakes that are tried first.
     """
 
     call: ExactCase
     got: Mapping[str, Any]
     shares: Mapping[str, Array]
+    likely: Sequence[str] = ()
 
     @cached_property
     def outputs(self) -> list[WrongOutput]:
@@ -155,8 +157,9 @@ class Failure:
 
 
 def diagnose(
-    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False
-) -> Diagnosis:
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False,
+    likely: Sequence[str] = (),
+) -> Diagnosis:  # fmt: skip
     """Explain a failed result of a case: the first stage that has something to say.
 
     Args:
@@ -164,6 +167,7 @@ def diagnose(
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
         in_brief: Search no mistake.
+        likely: Known mistakes, of which one that explains the result is named at once.
     """
     if drawn.exact.gate is not None:
         with np.errstate(all="ignore"):
@@ -174,7 +178,7 @@ def diagnose(
             return Diagnosis(None, f"{UNEXPLAINED} {OF_GATE}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = make(case, drawn.exact, got._asdict(), shares)
+        failure = replace(make(case, drawn.exact, got._asdict(), shares), likely=likely)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())
@@ -240,6 +244,11 @@ def _never_written(failure: Failure) -> Diagnosis | None:
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:
     """The known mistake that explains all outputs; unless one at some places alone is nearer."""
+    tried = ((name, MISTAKES[name].gradients(failure.call)) for name in failure.likely)
+    found = nearest_of(failure.outputs, ((name, wrong) for name, wrong in tried if wrong is not None))
+    if found is not None and found.is_clean:
+        alike = tuple((name, MISTAKES[name].sentence) for name in found.others)
+        return _diagnosis((), (_named(found.name),))._replace(alternatives=alike)
     found = nearest_of(failure.outputs, failure.known.items())
     if found is None:
         return None

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OF_ROWS, CheckCase
+from lngrad.check.case import FORWARD, OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, gates, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, WrongOutput, nearly_all
+from lngrad.check.mistakes.forward_search import explain_forward
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import MAX_ROWS, in_places, nearest_of, some_rows
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
@@ -169,16 +170,38 @@ def diagnose(
         in_brief: Search no mistake.
         likely: Known mistakes, of which one that explains the result is named at once.
     """
+    gradients = {name: share for name, share in shares.items() if name not in FORWARD}
+    if len(gradients) == len(shares):
+        return _of_gradients(case, drawn, got, shares, in_brief, likely)
+    with np.errstate(all="ignore"), one_blas_thread():
+        ahead = _of_forward(case, drawn, got, shares)
+    if not gradients or ahead.mistake:
+        return ahead
+    behind = _of_gradients(case, drawn, got, gradients, in_brief, likely)
+    return behind._replace(sentence=f"{behind.sentence} And y is wrong: {ahead.sentence}")
+
+
+def _of_forward(case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array]) -> Diagnosis:
+    explanations, others, text = explain_forward(case, drawn.exact, got._asdict(), shares)
+    if not explanations:
+        return Diagnosis(None, f"{UNEXPLAINED} {text}")
+    return _diagnosis(explanations)._replace(alternatives=tuple((other.name, other.sentence) for other in others))
+
+
+def _of_gradients(
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool, likely: Sequence[str]
+) -> Diagnosis:
+    results = {name: array for name, array in got._asdict().items() if name not in FORWARD}
     if drawn.exact.gate is not None:
         with np.errstate(all="ignore"):
-            of_gate = gates.of_gates(drawn.exact, got._asdict(), shares)
+            of_gate = gates.of_gates(drawn.exact, results, shares)
         if of_gate:
             return _diagnosis((), of_gate)
         if shares.keys() == {"dgate"}:
             return Diagnosis(None, f"{UNEXPLAINED} {OF_GATE}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = replace(make(case, drawn.exact, got._asdict(), shares), likely=likely)
+        failure = replace(make(case, drawn.exact, results, shares), likely=likely)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())

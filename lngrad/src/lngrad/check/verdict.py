@@ -75,7 +75,7 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
 }
 
 
-FACTS = {
+FACTS: dict[str, Callable[[CheckCase], bool]] = {
     **RESTRICTIONS,
     "several leading dimensions": lambda case: len(case.lead) > 1,
     "other than one leading dimension": lambda case: len(case.lead) != 1,

@@ -8,7 +8,7 @@ from lngrad.check.mistakes.gates import SENTENCES
 from lngrad.check.result import EARLIER, NO_NAME, NOT_EXPLAINED
 
 CALLS = "`lngrad check` calls a kernel several times: docs/check.md says how."
-_RESULT = "(dx|dgamma|dbeta|dgate)"
+_RESULT = "(dx|dgamma|dbeta|dgate|y|mean|rstd|total)"
 _MEAN = "(the )?(mean of dxhat(·xhat)?|(two )?row means)"
 # By a pattern of its names.
 DESCRIBED = {
@@ -49,7 +49,7 @@ DESCRIBED = {
     "The row means are of tiles of columns: add the sums of all tiles up, and divide by N, before dx is computed.",
     "row (sums|means) kept in .*": "The row sums or means are numbers of a narrow dtype: keep them in float32.",
     "dx times a factor a .*": "Each row, or each column, of dx has a factor; the name's end says which, if that is known.",
-    "another gamma in part of the columns.*": "dx is computed with other elements of gamma: look at the index of its load.",
+    "another (gamma|beta) in part of the columns.*": "Other elements of it are used: look at the index of its load.",
     # Sums over rows.
     "part of the rows in the column sums": "dgamma and dbeta do not count every row once: look at M's last tile, and "
     "at partial sums.",
@@ -68,12 +68,12 @@ DESCRIBED = {
     ".* of other rows(.*)": "Rows take what belongs to other rows: an index is not the row's, or is not moved on with "
     "the tile.",
     "rstd clamped": "rstd has a largest value: the variance is clamped.",
-    "another (eps|rstd|mean)|mean off by a constant": "The results obey the formula with other statistics than are "
+    "another (eps|rstd|mean|mean and rstd)|mean off by a constant": "The results obey the formula with other statistics than are "
     "given: another "
     "eps, an approximate root, a rounding, or statistics of other elements.",
     "(mean|rstd) rounded to .*": "A statistic is kept in 16 bits: keep it in float32.",
     # Anything else that a search combines.
-    ".* times": "The result, or a term of it, has this factor: N, M and their quotients hint at a mean for a sum, or "
+    ".* times( in y)?": "The result, or a term of it, has this factor: N, M and their quotients hint at a mean for a sum, or "
     "a sum for a mean.",
     ".* for .*": "One expression stands where the other belongs: `A for B` has A in the kernel, and B in the formula.",
     # Kernels that nothing explains.

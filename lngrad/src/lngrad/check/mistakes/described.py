@@ -49,7 +49,7 @@ DESCRIBED = {
     "The row means are of tiles of columns: add the sums of all tiles up, and divide by N, before dx is computed.",
     "row (sums|means) kept in .*": "The row sums or means are numbers of a narrow dtype: keep them in float32.",
     "dx times a factor a .*": "Each row, or each column, of dx has a factor; the name's end says which, if that is known.",
-    "another (gamma|beta) in part of the columns.*": "Other elements of it are used: look at the index of its load.",
+    "another (gamma|beta).*": "Other elements of it are used: look at the index of its load.",
     # Sums over rows.
     "part of the rows in the column sums": "dgamma and dbeta do not count every row once: look at M's last tile, and "
     "at partial sums.",
@@ -68,9 +68,8 @@ DESCRIBED = {
     ".* of other rows(.*)": "Rows take what belongs to other rows: an index is not the row's, or is not moved on with "
     "the tile.",
     "rstd clamped": "rstd has a largest value: the variance is clamped.",
-    "another (eps|rstd|mean|mean and rstd)|mean off by a constant": "The results obey the formula with other statistics than are "
-    "given: another "
-    "eps, an approximate root, a rounding, or statistics of other elements.",
+    "another (eps|rstd|mean|mean and rstd)|mean off by a constant": "The results obey the formula with other "
+    "statistics: another eps, an approximate root, a rounding, or statistics of other elements.",
     "(mean|rstd) rounded to .*": "A statistic is kept in 16 bits: keep it in float32.",
     # Anything else that a search combines.
     ".* times( in y)?": "The result, or a term of it, has this factor: N, M and their quotients hint at a mean for a sum, or "

@@ -145,6 +145,13 @@ def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wr
     assert [mistake.name for mistake in found.mistakes] == [name], found.results
 
 
+def test_a_class_that_fixes_its_size_has_cases_of_it():
+    found = run_at_hand("forwards:OfItsSize", filter="t*", fuzz=0)
+    assert found.signature.endswith("; of 80 columns alone, which all cases have")
+    assert (found.counts["passed"], found.restrictions[0].text) == (2, "more than one normalized axis")
+    assert found.results[0].outputs[0].shape == (33, 80)
+
+
 def test_float64_in_float32_and_no_columns_are_restrictions():
     found = run_at_hand("forwards:in_float32", filter="=float64", fuzz=0)
     assert [(item.text, item.cases) for item in found.restrictions] == [("computed in float32", 1)]

@@ -191,12 +191,18 @@ def _name_of(target: Any) -> str:
 
 def chosen_cases(
     cases: Sequence[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range,
-    fuzz: int | None, max_bytes: int,
+    fuzz: int | None, max_bytes: int, signature: Signature | None = None,
 ) -> list[CheckCase]:  # fmt: skip
-    """The cases of the files, or the package's own, and random ones, DRAWN unless it is said; again for each further seed."""
+    """The cases of the files, or the package's own, and random ones, DRAWN unless it is said; again for each further seed.
+
+    Of a kernel that takes one number of columns alone, all have that.
+    """
     read = read_cases(cases, max_bytes) if cases else shipped()
     fuzz = fuzz if fuzz is not None else 0 if cases else DRAWN
     chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
+    if signature is not None and (size := signature.size):
+        chosen = [[replace(case, normalized=(size,)) if len(case.normalized) == 1 and case.N and not case.files else case
+                   for case in cases_of_seed] for cases_of_seed in chosen]  # fmt: skip
     return chosen[0] + [
         replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
     ]
@@ -345,7 +351,7 @@ def run(
             norm = norm_of(signature, bool(cases))
         paths, is_repeated = None if cases is None else [Path(cas) for cas in cases], seed is not None and cases is None
         seed = drawn_seed() if seed is None else seed
-        chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
+        chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes, signature)
         invoked = f"lngrad check --impl {shlex.quote(name)}" + (f" --norm {norm}" if norm else "")
         selected = selection(paths, fuzz=fuzz, filter=filter, limit=limit, seeds=seeds if seeds > 1 else None)
         options = Options(

@@ -188,7 +188,7 @@ def check(options: CheckOptions) -> None:
     seed = seed_of(kept.values(), 0 if options.against else drawn_seed()) if options.seed is None else options.seed
     signature, norm = _signature_and_norm(options)
     seeds, selected = range(seed, seed + options.seeds), (options.filter, options.limit)
-    chosen = chosen_cases(options.cases, norm, selected, seeds, options.fuzz, options.max_bytes)
+    chosen = chosen_cases(options.cases, norm, selected, seeds, options.fuzz, options.max_bytes, signature)
     run_options = _run_options(options, seed, norm)
     start = monotonic()
     try:

@@ -54,6 +54,15 @@ def dtotal_for_x_alone(
     return rms_norm(x + residual, gamma.shape, gamma, eps), x + residual.detach()
 
 
+class OfItsSize(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.ones(80)), torch.nn.Parameter(torch.zeros(80))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return layer_norm(x, (80,), self.weight, self.bias)
+
+
 def in_float32(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Of any dtype; its backward asks how many rows there are, which no columns leave open."""
     y = rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)

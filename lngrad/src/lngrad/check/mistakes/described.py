@@ -25,6 +25,7 @@ DESCRIBED = {
     "NaN or infinity lost": "Results are finite where the inputs' NaN or infinity must reach them: a mask, a clamp or "
     "a maximum.",
     ".* added to memory that is not cleared": "With other numbers in memory the result is another: clear what is added to.",
+    "inputs overwritten": "The kernel writes to its inputs, which others may still read: write to memory of its own.",
     "no gradient": "The backward returns nothing for an input that has a gradient, or autograd ends in the forward.",
     "backward raises": "The forward takes the inputs, and the backward raises an exception.",
     "another shape|another dtype": "A result has another shape or dtype than the case declares; the sentence says which.",

@@ -174,8 +174,8 @@ def norm_of(signature: Signature | None, has_files: bool) -> str | None:
 
 def selection(cases: Sequence[Path] | None, **options: Any) -> str:
     """The words that choose these cases, as the command line has them, with a space before them."""
-    given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
-    return "".join(f" {shlex.quote(word)}" for word in (*map(str, cases or ()), *chain(*given)))
+    words = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return "".join(f" {shlex.quote(word)}" for word in (*map(str, cases or ()), *chain(*words)))
 
 
 def _name_of(target: Any) -> str:

@@ -76,12 +76,11 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
 
 
 FACTS: dict[str, Callable[[CheckCase], bool]] = {
-    **RESTRICTIONS,
-    "several leading dimensions": lambda case: len(case.lead) > 1,
+    **RESTRICTIONS, "several leading dimensions": lambda case: len(case.lead) > 1,
     "other than one leading dimension": lambda case: len(case.lead) != 1,
     **{f"M not a multiple of {n}": partial(lambda n, case: case.M % n > 0, n) for n in _POWERS[:10]},
     **{f"M over {n}": partial(lambda n, case: n < case.M, n) for n in (*_POWERS, 65535)},
-}
+}  # fmt: skip
 PARTED = 3, 5  # cases that fail without a name, and cases that pass, at least, for a fact that parts them
 
 
@@ -355,14 +354,9 @@ def run(
         invoked = f"lngrad check --impl {shlex.quote(name)}" + (f" --norm {norm}" if norm else "")
         selected = selection(paths, fuzz=fuzz, filter=filter, limit=limit, seeds=seeds if seeds > 1 else None)
         options = Options(
-            impl=name,
-            standard=standard,
-            seed=seed,
-            max_bytes=max_bytes,
-            invoked=invoked,
-            selected=selected,
+            impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked, selected=selected,
             repeated=is_repeated,
-        )
+        )  # fmt: skip
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

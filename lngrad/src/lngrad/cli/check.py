@@ -295,13 +295,9 @@ def _end(count: dict[str, int], max_skipped: str) -> None:
 def golden(
     cases: Cases,
     output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
-    norm: NormName = None,
-    format: Annotated[str, choice("bin, npy, npz or safetensors.", lambda: FORMATS)] = "bin",
-    seed: Seed = 0,
-    filter: Filter = None,
-    limit: Limit = None,
-    max_bytes: MaxBytes = 8 << 30,
-) -> None:
+    norm: NormName = None, format: Annotated[str, choice("bin, npy, npz or safetensors.", lambda: FORMATS)] = "bin",
+    seed: Seed = 0, filter: Filter = None, limit: Limit = None, max_bytes: MaxBytes = 8 << 30,
+) -> None:  # fmt: skip
     """Write inputs and float64-true results of cases, in the layout that device tests replay.
 
     Example: lngrad golden cases -o goldens --limit 5

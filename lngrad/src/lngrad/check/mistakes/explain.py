@@ -92,11 +92,10 @@ def right_forward(norm: str) -> list[str]:
         *[f"total = {'x' if row.normalization.alpha == 1 else 'alpha * x'} + residual"] * row.residual,
         *[f"mean = {x}.mean(1, keepdims=True)"] * centred,
         f"variance = {f'(({x} - mean) ** 2)' if centred else f'({x}**2)'}.mean(1, keepdims=True)",
-        "rstd = 1 / np.sqrt(variance + eps)",
-        f"xhat = ({x} - mean) * rstd" if centred else f"xhat = {x} * rstd",
+        "rstd = 1 / np.sqrt(variance + eps)", f"xhat = ({x} - mean) * rstd" if centred else f"xhat = {x} * rstd",
         *["factor = gate / (1 + np.exp(-gate))"] * row.gated,
         f"y = xhat * {'(1 + gamma)' if row.normalization.offset else 'gamma'}{' + beta' * centred}{' * factor' * row.gated}",
-    ]
+    ]  # fmt: skip
 
 
 def kernels(family: Family, name: str) -> tuple[str, str]:
@@ -152,19 +151,8 @@ def _example(family: Family, name: str) -> str:
 def _statements(example: str) -> Iterator[tuple[list[str], set[str], set[str]]]:
     """(lines, what they assign of a kernel's names, what they read) of each part; helpers belong to what uses them."""
     known = {
-        "total",
-        "xhat",
-        "dxhat",
-        "first",
-        "second",
-        "dx",
-        "dgamma",
-        "dbeta",
-        "y",
-        "factor",
-        *ARGUMENTS,
-        *OF_FORWARD,
-    }
+        "total", "xhat", "dxhat", "first", "second", "dx", "dgamma", "dbeta", "y", "factor", *ARGUMENTS, *OF_FORWARD,
+    }  # fmt: skip
     lines: list[str] = []
     read: set[str] = set()
     text = example.split("\n")

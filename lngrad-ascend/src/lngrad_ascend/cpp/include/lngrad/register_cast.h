@@ -25,9 +25,8 @@ constexpr Rounding rounding(RoundMode mode)
 // those of CTRL[48] (floats) and CTRL[59]. Where it never was, the pages contradict each other: floats keep infinity.
 inline bool saturates(SatMode mode, bool floats)
 {
-    using AscendC::control, AscendC::control_chosen;
-    if (control_chosen >> 60 & control >> 60 & 1) return !(control >> (floats ? 48 : 59) & 1);
-    if (control_chosen >> 60 & 1) return floats ? mode == SatMode::SAT : mode != SatMode::NO_SAT;
+    if (control.bits >> 60 & 1) return !(control.bits >> (floats ? 48 : 59) & 1);
+    if (control.chosen >> 60 & 1) return floats ? mode == SatMode::SAT : mode != SatMode::NO_SAT;
     return floats ? mode == SatMode::SAT : true;
 }
 template <typename T>

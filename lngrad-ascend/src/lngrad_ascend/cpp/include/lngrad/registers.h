@@ -68,7 +68,7 @@ public:
     {
         order();
         reads_.clear(), writes_.clear(), doubts.clear(), tails_.clear();
-        buffer_address = 0;
+        buffer_address = 0, accesses_ = 0;
     }
 
     // The first byte of an access in the Unified Buffer.
@@ -80,6 +80,7 @@ public:
             throw Fault{}; // also where a device would go on
         }
         if (at % multiple != 0) broken(Rule::ALIGNMENT, where, api, at, multiple);
+        if (++accesses_ == MOST_ACCESSES) broken(Rule::ENDLESS, where, api, MOST_ACCESSES);
         return at;
     }
     void read(int64_t start, int64_t stop, Where where)
@@ -208,6 +209,8 @@ private:
         ranges.resize(count);
     }
 
+    static constexpr int64_t MOST_ACCESSES = 1 << 24; // of 64 passes over the buffer; more make a loop that does not end
+    int64_t accesses_ = 0;
     const char* name_ = "";
     Where where_{"", 0};
     uint8_t epoch_ = 1;

@@ -65,7 +65,7 @@ ROWS = (
          lambda: 2 * X),
     Pair("tail_store", BoundsFault, "writes 224 bytes at byte 288, behind the end of the VECCALC TBuf", lambda: X[:8]),
     Pair("tail_reduce", PoisonFault, "was never written", lambda: X[:8].reshape(4, 2).sum(1).reshape(2, 2).sum(1).sum()[None]),
-    Pair("counter", BoundsFault, "writes 128 bytes at byte 512"),
+    Pair("counter", BoundsFault, "writes 224 bytes at byte 544"),
     Pair("narrow", None, "made for elements of 4 bytes and is used on elements of 2: 64 of these",
          lambda: (HALVES + np.float16(0)).view(np.float32)),
     Pair("packed", None, "dst has elements of 2 bytes; this StoreDist stores 1",

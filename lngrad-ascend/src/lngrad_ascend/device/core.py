@@ -226,7 +226,7 @@ class Core:
         if self.control is not None:
             self.site = self.control
             self.warn(
-                "SetCtrlSpr: bits are still set at the kernel's end, and the next kernel has them: ResetCtrlSpr is missing"
+                "SetCtrlSpr: bits are still set at the kernel's end, for the next kernel too: ResetCtrlSpr is missing"
             )
         if self.atomic is not None:
             self.site = self.atomic_site

@@ -232,7 +232,7 @@ _TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
     Rule.INDEX: (PoisonFault, "{api}: the index of lane {0} has no value"),
     Rule.ENDLESS: (
         DeviceFault,
-        "{api}: the vector function has accessed memory {0} times and has not ended; a loop counter of uint16_t begins again at "
+        "{api}: the vector function has accessed memory {0} times and goes on; a loop counter of uint16_t begins again at "
         "65536",
     ),
     Rule.SAME_INDEX: (OverlapFault, "{api}: index {0} comes twice, and which lane is stored there is open"),

@@ -87,10 +87,10 @@ KERNEL packed(GM_ADDR x, GM_ADDR y, bool fault)
 {
     Block k(x, y);
     static constexpr CastTrait narrowing{RegLayout::ZERO, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_RINT};
-    SCOPE(REGISTERS RegTensor<half> h;
+    SCOPE(REGISTERS RegTensor<half> h; MaskReg halves = CreateMask<half>();
         LoadAlign(r, k.from);
         Cast<half, float, narrowing>(h, r, all);
-        if (fault) StoreAlign<half, StoreDist::DIST_PACK_B16>((__ubuf__ half*)k.to, h, all);
+        if (fault) StoreAlign<half, StoreDist::DIST_PACK_B16>((__ubuf__ half*)k.to, h, halves);
         else StoreAlign<half, StoreDist::DIST_PACK_B32>((__ubuf__ half*)k.to, h, all);)
     k.out(32);
 }

@@ -201,9 +201,9 @@ def away(x):
 
 
 def hifloat8():
-    """Every code of hifloat8 that is a number, as its definition has it: how many bits the exponent has, then it, then the rest."""
+    """Every finite code of hifloat8 without a sign, as its definition has it: the exponent's width, the exponent, the rest."""
     values = {}
-    for code in range(0x6F):
+    for code in sorted({*range(0x80)} - {0x6F}):
         text = f"{code:07b}"
         if code < 8:
             values[code] = 2.0 ** (code - 23) if code else 0.0
@@ -230,9 +230,8 @@ def to_hifloat8(x):
 
 
 def from_hifloat8(x):
-    return np.array([np.nan if code == 0x80 else HIF8.get(int(code) & 0x7F, np.inf) for code in x], F4) * np.where(
-        x & 0x80, F4.type(-1), F4.type(1)
-    )
+    values = [np.nan if code == 0x80 else HIF8.get(code & 0x7F, np.inf) for code in x.tolist()]
+    return np.where(x & 0x80, F4.type(-1), F4.type(1)) * np.array(values, F4)
 
 
 def nibbles(x):

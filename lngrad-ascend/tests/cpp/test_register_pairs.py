@@ -29,7 +29,7 @@ from lngrad_ascend.faults import (
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
 PAIRS = Path(__file__).with_name("programs") / "register_pairs.cpp"
-NAMES = re.findall(r"KERNEL (\w+)\(", PAIRS.read_text())
+NAMES = re.findall(r"^PAIR\((\w+)", PAIRS.read_text(), re.MULTILINE)
 X = np.random.default_rng(0).standard_normal(64).astype(np.float32)
 HALVES = np.frombuffer(X.tobytes(), np.float16)
 

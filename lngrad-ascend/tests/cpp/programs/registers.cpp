@@ -126,7 +126,7 @@ __aicore__ inline void casts(int which, __ubuf__ uint8_t* at)
         CAST(20, bfloat16_t, fp4x2_e2m1_t, RegLayout::ONE)
         CAST(21, int4x2_t, half, RegLayout::ZERO)
         CAST(22, fp8_e8m0_t, bfloat16_t, RegLayout::ZERO)
-        CAST(23, bfloat16_t, half, RegLayout::UNKNOWN)
+        CAST(23, bfloat16_t, half, RegLayout::UNKNOWN, RoundMode::CAST_RINT, SatMode::NO_SAT)
     }
 }
 // x: a, b, d and the mask's bits, of 1024 bytes; y: dst.

@@ -164,16 +164,26 @@ inline void set_all(R& dst)
     dst.loads.count = 0;
     dst.origins.held = Held::VALUES;
 }
-// The first number of why a lane that is on has no value, or 0.
+// Why what is computed of lanes [first, first + count) under a mask has no value, or 0.
 template <typename R>
-inline uint16_t origin_under(const R& source, const MaskReg& mask)
+inline uint16_t origin_within(const R& source, const MaskReg& mask, int first, int count)
 {
     if (source.origins.held == Held::VALUES && mask.origins.held == Held::VALUES) return 0;
-    for (int i = 0; i < R::lanes; ++i) {
-        const uint16_t number = std::max(mask.origins.of(i * R::step, Rule::BLANK_MASK), mask.on(i * R::step) ? source.origin(i) : uint16_t(0));
-        if (number != 0) return number;
+    uint16_t number = 0;
+    for (int i = first; i < first + count; ++i) {
+        if (mask.on(i * R::step)) number = std::max(number, source.origin(i));
+        number = std::max(number, mask.origins.of(i * R::step, Rule::BLANK_MASK));
     }
-    return 0;
+    return number;
+}
+// Note why element i, of `size` bytes, has no value, of a register or a mask that otherwise has.
+template <typename R>
+inline void set_origin(R& dst, int size, int i, uint16_t number)
+{
+    if (number == 0) return;
+    if (dst.origins.held != Held::SOME) std::memset(dst.origins.number, 0, sizeof dst.origins.number);
+    dst.origins.held = Held::SOME;
+    std::fill_n(dst.origins.number + i * size, size, number);
 }
 template <auto mode>
 constexpr bool merging()
@@ -184,48 +194,33 @@ constexpr bool merging()
 } // namespace lngrad
 namespace AscendC {
 // How exactly a function is computed: here always rounded once. Subnormal numbers are zeros but in the modes of FTZ_FALSE.
-#define LNGRAD_ALGORITHM(Name, ...) \
-    enum class Name##Algo { INTRINSIC = 0, __VA_ARGS__ }; \
+#define LNGRAD_ALGORITHM(Name, first, precise, ...) \
+    enum class Name##Algo { INTRINSIC = 0, __VA_ARGS__, FIRST_WITH_SUBNORMALS = first }; \
     namespace Reg { \
     struct Name##SpecificMode { \
         MaskMergeMode mrgMode = MaskMergeMode::ZEROING; \
-        Name##Algo algo = Name##Algo::INTRINSIC; \
+        precise Name##Algo algo = Name##Algo::INTRINSIC; \
     }; \
     }
-#define LNGRAD_PRECISE_ALGORITHM(Name, ...) \
-    enum class Name##Algo { INTRINSIC = 0, __VA_ARGS__ }; \
-    namespace Reg { \
-    struct Name##SpecificMode { \
-        MaskMergeMode mrgMode = MaskMergeMode::ZEROING; \
-        bool precisionMode = false; \
-        Name##Algo algo = Name##Algo::INTRINSIC; \
-    }; \
-    }
-LNGRAD_ALGORITHM(Exp, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_ALGORITHM(Ln, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_ALGORITHM(Log, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_ALGORITHM(Log2, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_ALGORITHM(Log10, PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_PRECISE_ALGORITHM(Div, DIFF_COMPENSATION, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE)
-LNGRAD_PRECISE_ALGORITHM(Sqrt, FAST_INVERSE, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE)
+#define LNGRAD_PRECISE bool precisionMode = false;
+LNGRAD_ALGORITHM(Exp, 2, , PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Ln, 2, , PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Log, 2, , PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Log2, 2, , PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Log10, 2, , PRECISION_1ULP_FTZ_TRUE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Div, 4, LNGRAD_PRECISE, DIFF_COMPENSATION, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_TRUE,
+                 PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE)
+LNGRAD_ALGORITHM(Sqrt, 3, LNGRAD_PRECISE, FAST_INVERSE, PRECISION_1ULP_FTZ_TRUE, PRECISION_0ULP_FTZ_FALSE, PRECISION_1ULP_FTZ_FALSE)
 #undef LNGRAD_ALGORITHM
-#undef LNGRAD_PRECISE_ALGORITHM
+#undef LNGRAD_PRECISE
 namespace Reg {
 using lngrad::each_lane, lngrad::number;
 
 template <auto mode>
 constexpr bool flushes()
 {
-    if constexpr (std::is_same_v<std::decay_t<decltype(mode)>, MaskMergeMode>) {
-        return true;
-    } else {
-        using Algorithm = decltype(mode->algo);
-        if constexpr (std::is_same_v<std::decay_t<Algorithm>, DivAlgo> || std::is_same_v<std::decay_t<Algorithm>, SqrtAlgo>) {
-            return mode->algo != std::decay_t<Algorithm>::PRECISION_0ULP_FTZ_FALSE && mode->algo != std::decay_t<Algorithm>::PRECISION_1ULP_FTZ_FALSE;
-        } else {
-            return mode->algo != std::decay_t<Algorithm>::PRECISION_1ULP_FTZ_FALSE;
-        }
-    }
+    if constexpr (std::is_same_v<std::decay_t<decltype(mode)>, MaskMergeMode>) return true;
+    else return mode->algo < std::decay_t<decltype(mode->algo)>::FIRST_WITH_SUBNORMALS;
 }
 // A function of floats with the mode's treatment of subnormal numbers.
 template <auto mode, typename A, typename F, typename... Values>
@@ -279,21 +274,23 @@ inline A function_of(F compute, Values... values)
         each_lane<lngrad::merging<mode>()>(dstReg, mask, where, #Name "s", [b](A a) { return __VA_ARGS__; }, srcReg); \
     }
 #define LNGRAD_MODE MaskMergeMode
+#define LNGRAD_BITS(a) lngrad::bits_as<lngrad::Word<A>>(a)
+#define LNGRAD_WORD(...) lngrad::bits_as<A>(lngrad::Word<A>(__VA_ARGS__))
 LNGRAD_BINARY(Add, LNGRAD_MODE, A(number(a) + number(b)))
 LNGRAD_BINARY(Sub, LNGRAD_MODE, A(number(a) - number(b)))
 LNGRAD_BINARY(Mul, LNGRAD_MODE, A(number(a) * number(b)))
 LNGRAD_BINARY(Max, LNGRAD_MODE, lngrad::larger(a, b))
 LNGRAD_BINARY(Min, LNGRAD_MODE, lngrad::smaller(a, b))
-LNGRAD_BINARY(And, LNGRAD_MODE, lngrad::bits_as<A>(lngrad::Word<A>(lngrad::bits_as<lngrad::Word<A>>(a) & lngrad::bits_as<lngrad::Word<A>>(b))))
-LNGRAD_BINARY(Or, LNGRAD_MODE, lngrad::bits_as<A>(lngrad::Word<A>(lngrad::bits_as<lngrad::Word<A>>(a) | lngrad::bits_as<lngrad::Word<A>>(b))))
-LNGRAD_BINARY(Xor, LNGRAD_MODE, lngrad::bits_as<A>(lngrad::Word<A>(lngrad::bits_as<lngrad::Word<A>>(a) ^ lngrad::bits_as<lngrad::Word<A>>(b))))
+LNGRAD_BINARY(And, LNGRAD_MODE, LNGRAD_WORD(LNGRAD_BITS(a) & LNGRAD_BITS(b)))
+LNGRAD_BINARY(Or, LNGRAD_MODE, LNGRAD_WORD(LNGRAD_BITS(a) | LNGRAD_BITS(b)))
+LNGRAD_BINARY(Xor, LNGRAD_MODE, LNGRAD_WORD(LNGRAD_BITS(a) ^ LNGRAD_BITS(b)))
 LNGRAD_BINARY(Prelu, LNGRAD_MODE, a > A(0) ? a : A(number(a) * number(b)))
 LNGRAD_BINARY(AbsSub, LNGRAD_MODE, lngrad::magnitude(A(number(a) - number(b))))
 LNGRAD_BINARY(FusedAbsSub, LNGRAD_MODE, lngrad::magnitude(A(number(a) - number(b))))
 LNGRAD_UNARY(Abs, LNGRAD_MODE, lngrad::magnitude(a))
 LNGRAD_UNARY(Relu, LNGRAD_MODE, a > A(0) || lngrad::is_nan(a) ? a : A(0))
 LNGRAD_UNARY(Neg, LNGRAD_MODE, A(-number(a)))
-LNGRAD_UNARY(Not, LNGRAD_MODE, lngrad::bits_as<A>(lngrad::Word<A>(~lngrad::bits_as<lngrad::Word<A>>(a))))
+LNGRAD_UNARY(Not, LNGRAD_MODE, LNGRAD_WORD(~LNGRAD_BITS(a)))
 LNGRAD_UNARY(Exp, auto, function_of<mode, A>([](float x) { return std::exp(x); }, a))
 LNGRAD_UNARY(Ln, auto, function_of<mode, A>([](float x) { return std::log(x); }, a))
 LNGRAD_UNARY(Log, auto, function_of<mode, A>([](float x) { return std::log(x); }, a))
@@ -417,49 +414,37 @@ inline void Select(U& dstReg, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT)
     each_lane<true>(both, mask, where, "Select", [](auto a) { return a; }, srcReg0);
     dstReg = both;
 }
-template <typename T, CMPMODE mode, typename U, typename F>
-inline void compare_lanes(MaskReg& dst, U& srcReg, MaskReg& mask, F other, uint16_t why)
+// A mask of the lanes that are on for which compute(sources…) is true.
+template <typename R, typename F, typename... More>
+inline void compare_lanes(MaskReg& dst, const MaskReg& mask, F compute, R& first, More&... more)
 {
-    using A = typename U::ActualT;
-    using W = typename lngrad::WordOf<U::step>::type;
+    using W = typename lngrad::WordOf<R::step>::type;
     alignas(64) W bits[VL / sizeof(W)];
-    for (int i = 0; i < U::lanes; ++i)
-        bits[i] = W(lngrad::compared<A, mode>(srcReg.lane[i], other(i))) & reinterpret_cast<const W*>(mask.bit)[i];
-    srcReg.loads.read(mask.upto * U::REG_NUM);
-    lngrad::Origins<VL> origins = dst.origins;
-    origins.held = lngrad::Held::VALUES;
-    if (why != 0) {
-        origins.held = lngrad::Held::SOME;
-        for (int b = 0; b < VL; ++b) origins.number[b] = b % U::step == 0 && mask.bit[b] ? std::max(srcReg.origin(b / U::step), uint16_t(0)) : 0;
+    for (int i = 0; i < R::lanes; ++i) bits[i] = W(compute(first.lane[i], more.lane[i]...)) & reinterpret_cast<const W*>(mask.bit)[i];
+    first.loads.read(mask.upto * R::REG_NUM), (more.loads.read(mask.upto * R::REG_NUM), ...);
+    MaskReg result;
+    std::memcpy(result.bit, bits, VL);
+    result.describe(R::step);
+    for (const R* source : {&first, &more...}) {
+        if (lngrad::origin_within(*source, mask, 0, R::lanes) == 0) continue;
+        for (int i = 0; i < R::lanes; ++i) lngrad::set_origin(result, R::step, i, lngrad::origin_within(*source, mask, i, 1));
     }
-    std::memcpy(dst.bit, bits, VL);
-    dst.describe(U::step);
-    dst.origins = origins;
+    dst = result;
 }
 template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename = if_register<U>>
 inline void Compare(MaskReg& dst, U& srcReg0, U& srcReg1, MaskReg& mask)
 {
-    srcReg1.loads.read(mask.upto * U::REG_NUM);
-    uint16_t why = lngrad::origin_under(srcReg1, mask);
-    MaskReg both = mask;
-    compare_lanes<T, mode>(both, srcReg0, mask, [&](int i) { return srcReg1.lane[i]; }, lngrad::origin_under(srcReg0, mask));
-    if (why != 0) {
-        if (both.origins.held != lngrad::Held::SOME) std::memset(both.origins.number, 0, sizeof both.origins.number);
-        both.origins.held = lngrad::Held::SOME;
-        for (int i = 0; i < U::lanes; ++i)
-            if (mask.bit[i * U::step]) both.origins.number[i * U::step] = std::max(both.origins.number[i * U::step], srcReg1.origin(i));
-    }
-    dst = both;
+    using A = typename U::ActualT;
+    compare_lanes(dst, mask, [](A a, A b) { return lngrad::compared<A, mode>(a, b); }, srcReg0, srcReg1);
 }
-template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>, typename = if_scalar<S>>
-inline void Compares(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask)
+template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>>
+inline if_scalar<S> Compares(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask)
 {
     using A = typename U::ActualT;
-    const A value = A(scalarValue);
-    compare_lanes<T, mode>(dst, srcReg, mask, [value](int) { return value; }, lngrad::origin_under(srcReg, mask));
+    compare_lanes(dst, mask, [b = A(scalarValue)](A a) { return lngrad::compared<A, mode>(a, b); }, srcReg);
 }
-template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>, typename = if_scalar<S>>
-inline void CompareScalar(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask) { Compares<T, mode>(dst, srcReg, scalarValue, mask); }
+template <typename T = DefaultType, CMPMODE mode = CMPMODE::EQ, typename U, typename S, typename = if_register<U>>
+inline if_scalar<S> CompareScalar(MaskReg& dst, U& srcReg, S scalarValue, MaskReg& mask) { Compares<T, mode>(dst, srcReg, scalarValue, mask); }
 } // namespace Reg
 } // namespace AscendC
 #endif

@@ -7,6 +7,7 @@ namespace lngrad {
 using AscendC::Reg::AddrReg;
 using AscendC::Reg::LoadDist;
 using AscendC::Reg::MaskDist;
+using AscendC::Reg::RegTensor;
 using AscendC::Reg::StoreDist;
 using AscendC::Reg::UnalignReg;
 
@@ -136,67 +137,66 @@ constexpr Storing storing()
 }
 constexpr bool is_dual(StoreDist dist)
 { return dist == StoreDist::DIST_INTLV_B8 || dist == StoreDist::DIST_INTLV_B16 || dist == StoreDist::DIST_INTLV_B32; }
-// Writes bytes [at, at + bytes) and why they have no value. `numbers` is null where all have one.
-inline void put_bytes(VectorFunction& function, int64_t at, const void* values, const uint16_t* numbers, int bytes, Where where, const char* api)
+// Writes `count` bytes of a register or of what it holds, from `byte` on, to `at`, with the reasons why they have no value; one
+// reason more, `masked`, is the mask's.
+template <typename R>
+inline void put_bytes(VectorFunction& function, int64_t at, const R& src, int byte, int count, uint16_t masked, Where where, const char* api)
 {
-    std::memcpy(function.buffer.bytes + at, values, bytes);
-    function.mark(at, bytes);
-    if (numbers == nullptr) {
-        std::memset(function.buffer.poison + at, 0, sizeof(uint16_t) * bytes);
+    std::memcpy(function.buffer.bytes + at, reinterpret_cast<const uint8_t*>(src.lane) + byte, count);
+    function.mark(at, count);
+    if (src.origins.held == Held::VALUES && masked == 0) {
+        std::memset(function.buffer.poison + at, 0, sizeof(uint16_t) * count);
         return;
     }
-    for (int b = 0; b < bytes; ++b) function.buffer.poison[at + b] = function.poison(numbers[b], where, api);
+    for (int b = 0; b < count; ++b) {
+        const uint16_t number = std::max(masked, src.origins.of(byte + b, Rule::BLANK_REGISTER));
+        function.buffer.poison[at + b] = function.poison(number, where, api);
+    }
 }
 template <StoreDist dist, typename T, typename R>
-inline void store_lanes(T* dst, const R& src, const MaskReg& mask, Where where, const char* api = "StoreAlign")
+inline void store_lanes(T* dst, R& src, const MaskReg& mask, Where where)
 {
     constexpr Storing s = storing<dist, T>();
     static_assert(s.element != 0, "StoreAlign: this StoreDist is not simulated");
     static_assert(R::REG_NUM == 1 || dist == StoreDist::DIST_NORM, "StoreAlign: RegTraitNumTwo takes DIST_NORM only");
-    constexpr int step = s.element / R::REG_NUM, elements = s.masked ? R::bytes / s.element : 1;
-    VectorFunction& function = function_of(api, where);
-    if (s.packed != int(sizeof(T)) && s.masked) broken(Rule::PACKED_WIDTH, where, api, s.packed, sizeof(T));
+    constexpr int step = s.element / R::REG_NUM;
+    VectorFunction& function = function_of("StoreAlign", where);
+    if (s.packed != int(sizeof(T)) && s.masked) broken(Rule::PACKED_WIDTH, where, "StoreAlign", s.packed, sizeof(T));
     const int first = s.masked ? mask.first(step) : 1, upto = s.masked ? (mask.upto + step - 1) / step : 1;
-    const int64_t at = function.place(dst, upto * s.packed, s.multiple, api, where);
-    const uint8_t* lanes = reinterpret_cast<const uint8_t*>(src.lane);
-    const_cast<R&>(src).loads.read(upto * s.element);
-    const bool values = src.origins.held == Held::VALUES && (!s.masked || mask.origins.held == Held::VALUES);
+    const int64_t at = function.place(dst, upto * s.packed, s.multiple, "StoreAlign", where);
+    src.loads.read(upto * s.element);
     function.write(at, at + upto * s.packed, where, &src);
-    if (s.element == s.packed && first >= 0 && values) {
-        put_bytes(function, at, lanes, nullptr, first * s.packed, where, api);
+    if (s.element == s.packed && first >= 0 && (!s.masked || mask.origins.held == Held::VALUES)) {
+        put_bytes(function, at, src, 0, first * s.packed, 0, where, "StoreAlign");
         return;
     }
-    for (int i = 0; i < upto && i < elements; ++i) {
-        if (s.masked && !mask.on(i * step) && mask.origins.held == Held::VALUES) continue;
-        uint16_t numbers[s.packed];
-        for (int b = 0; !values && b < s.packed; ++b) {
-            numbers[b] = src.origins.of(i * s.element + b, Rule::BLANK_REGISTER);
-            if (s.masked) numbers[b] = std::max(numbers[b], mask.origins.of(i * step, Rule::BLANK_MASK));
-        }
-        put_bytes(function, at + i * s.packed, lanes + i * s.element, values ? nullptr : numbers, s.packed, where, api);
+    if (first >= 0 && src.origins.held == Held::VALUES && mask.origins.held == Held::VALUES) {
+        RegTensor<uint8_t, R::trait> packed;
+        for (int i = 0; i < first; ++i) std::memcpy(packed.lane + i * s.packed, reinterpret_cast<uint8_t*>(src.lane) + i * s.element, s.packed);
+        set_all(packed);
+        put_bytes(function, at, packed, 0, first * s.packed, 0, where, "StoreAlign");
+        return;
     }
-    if (s.masked && mask.width > step && mask.width > s.element) narrow(mask, where, api, R::step, src);
+    for (int i = 0; i < upto; ++i) {
+        const uint16_t masked = s.masked ? mask.origins.of(i * step, Rule::BLANK_MASK) : 0;
+        if (s.masked && !mask.on(i * step) && masked == 0) continue;
+        put_bytes(function, at + i * s.packed, src, i * s.element, s.packed, masked, where, "StoreAlign");
+    }
+    if (s.masked && mask.width > step && mask.width > s.element) narrow(mask, where, "StoreAlign", R::step, src);
 }
 template <StoreDist dist, typename T, typename R>
-inline void store_dual(T* dst, const R& src0, const R& src1, Where where)
+inline void store_dual(T* dst, R& src0, R& src1, Where where)
 {
     constexpr Storing s = storing<dist, T>();
     VectorFunction& function = function_of("StoreAlign", where);
     const int64_t at = function.place(dst, 2 * VL, s.multiple, "StoreAlign", where);
     function.write(at, at + 2 * VL, where, &src0);
-    for (const R* src : {&src0, &src1}) {
-        const_cast<R*>(src)->loads.read(VL);
-        const bool values = src->origins.held == Held::VALUES;
-        for (int i = 0; i < VL / s.element; ++i) {
-            uint16_t numbers[s.element];
-            for (int b = 0; !values && b < s.element; ++b) numbers[b] = src->origins.of(i * s.element + b, Rule::BLANK_REGISTER);
-            put_bytes(function, at + (2 * i + (src == &src1)) * s.element, reinterpret_cast<const uint8_t*>(src->lane) + i * s.element,
-                      values ? nullptr : numbers, s.element, where, "StoreAlign");
-        }
-    }
+    read_all(src0), read_all(src1);
+    for (int i = 0; i < 2 * VL / s.element; ++i)
+        put_bytes(function, at + i * s.element, i % 2 ? src1 : src0, i / 2 * s.element, s.element, 0, where, "StoreAlign");
 }
 // Blocks of 32 bytes, `stride` blocks apart; a block without any lane that is on is not touched.
-template <typename T, typename R>
+template <typename R>
 inline bool any_on(const MaskReg& mask, int block)
 {
     for (int b = 0; b < 32; b += R::step)
@@ -207,37 +207,28 @@ template <typename T, typename R>
 inline void load_blocks(R& dst, T* src, uint32_t stride, const MaskReg& mask, Where where)
 {
     VectorFunction& function = function_of("LoadAlign", where);
-    uint8_t* lanes = reinterpret_cast<uint8_t*>(dst.lane);
-    uint16_t numbers[VL], any = 0;
-    for (int block = 0; block < VL / 32; ++block) {
-        std::memset(lanes + 32 * block, 0, 32);
-        std::memset(numbers + 32 * block, 0, 64);
-        if (!any_on<T, R>(mask, block)) continue;
-        const int64_t at = function.place(reinterpret_cast<const uint8_t*>(src) + int64_t(block) * stride * 32, 32, 32, "LoadAlign", where);
-        std::memcpy(lanes + 32 * block, function.buffer.bytes + at, 32);
-        function.read(at, at + 32, where);
-        for (int b = 0; b < 32; ++b) any |= numbers[32 * block + b] = function.origin(at + b, &dst, where);
-    }
+    std::memset(dst.lane, 0, VL);
     set_all(dst);
-    if (any) dst.origins.held = Held::SOME, std::memcpy(dst.origins.number, numbers, sizeof numbers);
+    for (int block = 0; block < VL / 32; ++block) {
+        if (!any_on<R>(mask, block)) continue;
+        const int64_t at = function.place(reinterpret_cast<uint8_t*>(src) + int64_t(block) * stride * 32, 32, 32, "LoadAlign", where);
+        std::memcpy(reinterpret_cast<uint8_t*>(dst.lane) + 32 * block, function.buffer.bytes + at, 32);
+        function.read(at, at + 32, where);
+        for (int b = 0; b < 32; ++b) set_origin(dst, 1, 32 * block + b, function.origin(at + b, &dst, where));
+    }
 }
 template <typename T, typename R>
-inline void store_blocks(T* dst, const R& src, uint32_t stride, const MaskReg& mask, Where where)
+inline void store_blocks(T* dst, R& src, uint32_t stride, const MaskReg& mask, Where where)
 {
+    constexpr int size = sizeof(typename R::ActualT);
+    VectorFunction& function = function_of("StoreAlign", where);
+    src.loads.read(mask.upto);
     for (int block = 0; block < VL / 32; ++block) {
-        if (!any_on<T, R>(mask, block)) continue;
-        VectorFunction& function = function_of("StoreAlign", where);
+        if (!any_on<R>(mask, block)) continue;
         const int64_t at = function.place(reinterpret_cast<uint8_t*>(dst) + int64_t(block) * stride * 32, 32, 32, "StoreAlign", where);
-        constexpr int size = sizeof(typename R::ActualT);
-        const_cast<R&>(src).loads.read(32 * (block + 1));
         function.write(at, at + 32, where, &src);
-        for (int i = 0; i < 32 / size; ++i) {
-            const int lane = block * 32 / size + i;
-            if (!mask.on(lane * R::step)) continue;
-            uint16_t numbers[size];
-            std::fill(numbers, numbers + size, src.origin(lane));
-            put_bytes(function, at + i * size, &src.lane[lane], numbers[0] ? numbers : nullptr, size, where, "StoreAlign");
-        }
+        for (int b = 0; b < 32; b += size)
+            if (mask.on((block * 32 + b) / size * R::step)) put_bytes(function, at + b, src, 32 * block + b, size, 0, where, "StoreAlign");
     }
 }
 // Unaligned: what is at the end of a chain stays in the unaligned register until Post.
@@ -250,17 +241,14 @@ inline void load_unaligned(R& dst, UnalignReg& from, T* src, Where where)
 template <typename T, typename R>
 inline void store_unaligned(T* dst, R& src, UnalignReg& to, uint32_t count, Where where)
 {
-    MaskReg mask = AscendC::Reg::first_elements<T, R::trait>(std::min<uint32_t>(count, R::bytes / sizeof(T)));
     VectorFunction& function = function_of("StoreUnAlign", where);
     const uintptr_t address = reinterpret_cast<uintptr_t>(dst);
     if (to.held != 0 && to.next != address) broken(Rule::STORE_POST, where, "StoreUnAlign", to.held);
-    const int64_t bytes = int64_t(count) * sizeof(T), at = function.place(dst, bytes, 1, "StoreUnAlign", where);
-    src.loads.read(int(bytes));
+    const int bytes = std::min(int(count * sizeof(T)), R::bytes);
+    const int64_t at = function.place(dst, bytes, 1, "StoreUnAlign", where);
+    src.loads.read(bytes);
     function.write(at, at + bytes, where, &src);
-    const bool values = src.origins.held == Held::VALUES;
-    uint16_t numbers[R::bytes];
-    for (int b = 0; !values && b < bytes; ++b) numbers[b] = src.origins.of(b, Rule::BLANK_REGISTER);
-    put_bytes(function, at, src.lane, values ? nullptr : numbers, int(bytes), where, "StoreUnAlign");
+    put_bytes(function, at, src, 0, bytes, 0, where, "StoreUnAlign");
     to.next = address + bytes;
     to.held = std::min<int64_t>((at + bytes) % 32, to.held + bytes);
     function.keep(&to, to.held, where);
@@ -429,7 +417,7 @@ template <typename V, typename F>
 inline void each_index(V& index, const MaskReg& mask, Where where, const char* api, F visit)
 {
     index.loads.read(mask.upto);
-    if (const uint16_t number = lngrad::origin_under(index, mask))
+    if (const uint16_t number = lngrad::origin_within(index, mask, 0, V::lanes))
         lngrad::broken(lngrad::Rule::INDEX, where, api, 0, lngrad::function_of(api, where).poison(number, where, api));
     for (int i = 0; i < V::lanes; ++i)
         if (mask.on(i * V::step)) visit(i, int64_t(std::make_unsigned_t<typename V::ActualT>(index.lane[i])));
@@ -450,7 +438,7 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
             else result.lane[i] = lngrad::bits_as<A>(lngrad::Word<A>(lngrad::bits_as<lngrad::Word<T1>>(baseAddr[k]))); \
             uint16_t number = 0; \
             for (size_t b = 0; b < sizeof(T1); ++b) number = std::max(number, function.origin(at + b, &dstReg, where)); \
-            lngrad::set_origin(result, i, number); \
+            lngrad::set_origin(result, sizeof result.lane[0], i, number); \
         }); \
         dstReg = result; \
     } \
@@ -465,9 +453,7 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
             constexpr int lanes_apart = S::lanes / V::lanes; \
             const int64_t at = function.place(baseAddr + k, sizeof(T), 1, #ScatterName, where); \
             function.write(at, at + sizeof(T), where, &srcReg); \
-            uint16_t numbers[sizeof(T)]; \
-            std::fill(numbers, numbers + sizeof(T), srcReg.origin(i * lanes_apart)); \
-            lngrad::put_bytes(function, at, &srcReg.lane[i * lanes_apart], numbers[0] ? numbers : nullptr, sizeof(T), where, #ScatterName); \
+            lngrad::put_bytes(function, at, srcReg, i * lanes_apart * int(sizeof srcReg.lane[0]), sizeof(T), 0, where, #ScatterName); \
             places.push_back(k); \
         }); \
         std::sort(places.begin(), places.end()); \
@@ -508,7 +494,9 @@ inline void store_mask(T* dst, MaskReg& mask, Where where)
         numbers[i / 8] = std::max(numbers[i / 8], mask.origins.of(bit, lngrad::Rule::BLANK_MASK));
     }
     function.write(at, at + bytes, where, &mask);
-    lngrad::put_bytes(function, at, packed, numbers, bytes, where, "StoreAlign");
+    std::memcpy(function.buffer.bytes + at, packed, bytes);
+    function.mark(at, bytes);
+    for (int b = 0; b < bytes; ++b) function.buffer.poison[at + b] = function.poison(numbers[b], where, "StoreAlign");
 }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
 inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, LNGRAD_AT) { load_mask<T, dist>(mask, srcAddr, where); }

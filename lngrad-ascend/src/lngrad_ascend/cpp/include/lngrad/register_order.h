@@ -12,8 +12,6 @@ inline A extreme() // what lanes that are off count as
     if constexpr (std::is_integral_v<A>) return lowest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
     else return A(lowest ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
 }
-template <typename A>
-using Sum = std::conditional_t<std::is_same_v<A, int16_t>, int32_t, std::conditional_t<std::is_same_v<A, uint16_t>, uint32_t, A>>;
 
 // The result of lanes [first, first + count): of sums neighbours are added, and then neighbouring sums.
 template <AscendC::ReduceType type, typename B, typename R>
@@ -42,26 +40,6 @@ inline B reduced(const R& src, const MaskReg& mask, int first, int count, int& p
 }
 template <typename R>
 inline void clear_lanes(R& dst) { std::memset(dst.lane, 0, R::bytes); }
-template <typename R>
-inline void set_origin(R& dst, int i, uint16_t number)
-{
-    if (number == 0) return;
-    if (dst.origins.held != Held::SOME) std::memset(dst.origins.number, 0, sizeof dst.origins.number);
-    dst.origins.held = Held::SOME;
-    for (size_t b = 0; b < sizeof dst.lane[0]; ++b) dst.origins.number[i * sizeof dst.lane[0] + b] = number;
-}
-// A part of a mask, as the origin of what is computed of it.
-template <typename R>
-inline uint16_t origin_within(const R& src, const MaskReg& mask, int first, int count)
-{
-    if (src.origins.held == Held::VALUES && mask.origins.held == Held::VALUES) return 0;
-    uint16_t number = 0;
-    for (int i = first; i < first + count; ++i) {
-        if (mask.on(i * R::step)) number = std::max(number, src.origin(i));
-        number = std::max(number, mask.origins.of(i * R::step, Rule::BLANK_MASK));
-    }
-    return number;
-}
 // One result for each `count` lanes, in the lowest lanes; `indices`: the place of an extreme in the lane behind.
 template <AscendC::ReduceType type, bool indices, typename S, typename R>
 inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
@@ -74,10 +52,10 @@ inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
     for (int part = 0; part * count < R::lanes; ++part) {
         int place = 0;
         result.lane[part] = reduced<type, B>(src, mask, part * count, count, place);
-        set_origin(result, part, origin_within(src, mask, part * count, count));
+        set_origin(result, sizeof result.lane[0], part, origin_within(src, mask, part * count, count));
         if constexpr (indices && type != AscendC::ReduceType::SUM) {
             result.lane[1] = bits_as<B>(Word<B>(place));
-            set_origin(result, 1, origin_within(src, mask, 0, count));
+            set_origin(result, sizeof result.lane[0], 1, origin_within(src, mask, 0, count));
         }
     }
     dst = result;
@@ -174,17 +152,6 @@ inline void Squeeze(U& dstReg, U& srcReg, MaskReg& mask)
 }
 template <typename T = DefaultType, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, typename = if_register<U>>
 inline void GatherMask(U& dstReg, U& srcReg, MaskReg& mask) { Squeeze<T, store>(dstReg, srcReg, mask); }
-// How many lanes below each are on.
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Unsqueeze(U& dstReg, MaskReg& mask)
-{
-    int count = 0;
-    for (int i = 0; i < U::lanes; ++i) {
-        dstReg.lane[i] = typename U::ActualT(count);
-        count += mask.on(i * U::step);
-    }
-    lngrad::set_all(dstReg);
-}
 template <LNGRAD_TYPES(T, U), typename S, typename V, typename = if_register<V>>
 inline void Gather(S& dstReg, S& srcReg, V& indexReg, LNGRAD_AT)
 {
@@ -203,14 +170,14 @@ template <LNGRAD_TYPES(T, U), HistogramsBinType mode, HistogramsType type, typen
 inline void Histograms(V& dstReg, S& srcReg, MaskReg& mask)
 {
     srcReg.loads.read(mask.upto);
-    const uint16_t why = lngrad::origin_under(srcReg, mask);
+    const uint16_t why = lngrad::origin_within(srcReg, mask, 0, S::lanes);
     for (int bin = 0; bin < V::lanes; ++bin) {
         const int value = bin + V::lanes * int(mode);
         for (int i = 0; i < S::lanes; ++i) {
             const bool counts = type == HistogramsType::FREQUENCY ? srcReg.lane[i] == value : srcReg.lane[i] <= value;
             if (counts && mask.on(i)) dstReg.lane[bin] = dstReg.lane[bin] + 1;
         }
-        lngrad::set_origin(dstReg, bin, why);
+        lngrad::set_origin(dstReg, sizeof dstReg.lane[0], bin, why);
     }
 }
 // Of masks: bits of sources where the mask is on, else 0.

@@ -15,6 +15,8 @@
 #define PRELOAD(n)
 #define __VEC_SCOPE__ if (lngrad::VectorScope lngrad_scope("__VEC_SCOPE__", lngrad::Where::here()); false) {} else
 #define LNGRAD_AT Where where = Where::here() // the place of a call: the last parameter
+#define LNGRAD_T typename T = DefaultType
+#define LNGRAD_IF(R) typename = if_register<R>
 #define LNGRAD_TYPES(T, U) typename T = DefaultType, typename U = DefaultType // as kernels may name them
 namespace lngrad {
 constexpr int VL = 256; // bytes of a register
@@ -33,8 +35,7 @@ struct Doubt {
 };
 constexpr int FIRST_DOUBT = 256;
 
-template <typename... Values>
-inline int64_t broken(Rule rule, Where where, const char* api, const Values&... values)
+template <typename... Values> inline int64_t broken(Rule rule, Where where, const char* api, const Values&... values)
 { return perform(Op::VECTOR_RULE, where, rule, reinterpret_cast<intptr_t>(api), values...).result; }
 // The vector function that runs on this thread.
 class VectorFunction {
@@ -308,8 +309,7 @@ struct Loads {
 enum class Held : uint8_t { VALUES, SOME, NOTHING }; // what lanes have a value: all, some, none
 
 // Beside the lanes of a register or a mask: for each byte why it has no value, where it is SOME.
-template <int bytes>
-struct Origins {
+template <int bytes> struct Origins {
     Held held = Held::NOTHING;
     uint16_t number[bytes];
     Where declared;
@@ -334,14 +334,12 @@ private:
         if (held == Held::NOTHING) declared = other.declared;
     }
 };
-template <int size>
-struct WordOf;
+template <int size> struct WordOf;
 template <> struct WordOf<1> { using type = uint8_t; };
 template <> struct WordOf<2> { using type = uint16_t; };
 template <> struct WordOf<4> { using type = uint32_t; };
 template <> struct WordOf<8> { using type = uint64_t; };
-template <typename T>
-using Word = typename WordOf<sizeof(T)>::type;
+template <typename T> using Word = typename WordOf<sizeof(T)>::type;
 } // namespace lngrad
 namespace AscendC {
 constexpr uint32_t VECTOR_REG_WIDTH = lngrad::VL;
@@ -354,7 +352,6 @@ enum class RegLayout { UNKNOWN = -1, ZERO, ONE, TWO, THREE };
 enum class SatMode { UNKNOWN = -1, NO_SAT, SAT };
 enum class IndexOrder { INCREASE_ORDER, DECREASE_ORDER };
 enum class MaskMergeMode { UNKNOWN, MERGING, ZEROING };
-inline constexpr MaskMergeMode ZEROING = MaskMergeMode::ZEROING; // shorter, for the defaults below
 enum class HistogramsBinType { BIN0 = 0, BIN1, BIN2, BIN3, BIN4, BIN5, BIN6, BIN7 };
 enum class HistogramsType { FREQUENCY = 0, ACCUMULATE };
 enum class HighLowPart { LOWEST, HIGHEST };
@@ -377,6 +374,12 @@ enum class GatherMaskMode { NO_STORE_REG, STORE_REG };
 enum class StoreMode { NOSTORED = 0, STORED };
 enum class PairReduce { SUM = 0 };
 struct DefaultType {};
+// The defaults of what is below, under shorter names.
+inline constexpr MaskMergeMode zeroing = MaskMergeMode::ZEROING;
+inline constexpr PostLiteral updating = PostLiteral::POST_MODE_UPDATE;
+inline constexpr LoadDist plain_load = LoadDist::DIST_NORM;
+inline constexpr StoreDist plain_store = StoreDist::DIST_NORM;
+inline constexpr RegLayout first_layout = RegLayout::ZERO;
 struct CastTrait {
     RegLayout layoutMode = RegLayout::UNKNOWN;
     SatMode satMode = SatMode::UNKNOWN;
@@ -389,8 +392,7 @@ struct RegTrait {
 };
 inline constexpr RegTrait RegTraitNumOne{1}, RegTraitNumTwo{2};
 // Every register of a trait has the same layout: kernels cast references of one to another.
-template <typename T, const RegTrait& regTrait = RegTraitNumOne>
-struct RegTensor {
+template <typename T, const RegTrait& regTrait = RegTraitNumOne> struct RegTensor {
     using ActualT = T;
     static constexpr RegTrait trait = regTrait;
     static constexpr int REG_NUM = regTrait.REG_NUM;
@@ -411,14 +413,10 @@ struct RegTensor {
         return number;
     }
 };
-template <typename R>
-struct is_register : std::false_type {};
-template <typename T, const RegTrait& trait>
-struct is_register<RegTensor<T, trait>> : std::true_type {};
-template <typename R>
-using if_register = std::enable_if_t<is_register<R>::value>;
-template <typename S>
-using if_scalar = std::enable_if_t<!is_register<S>::value>;
+template <typename R> struct is_register : std::false_type {};
+template <typename T, const RegTrait& trait> struct is_register<RegTensor<T, trait>> : std::true_type {};
+template <typename R> using if_register = std::enable_if_t<is_register<R>::value>;
+template <typename S> using if_scalar = std::enable_if_t<!is_register<S>::value>;
 
 // One byte a bit. `upto`: no bit from here on is set; `width`: of the elements that it was made for.
 struct MaskReg {
@@ -464,8 +462,7 @@ AddrReg CreateAddrReg(uint16_t index0, uint32_t stride0, uint16_t index1 = 0, ui
                       uint32_t stride2 = 0, uint16_t index3 = 0, uint32_t stride3 = 0)
 { return {int64_t(index0) * stride0 + int64_t(index1) * stride1 + int64_t(index2) * stride2 + int64_t(index3) * stride3}; }
 // The lowest `count` elements.
-template <typename T, const RegTrait& regTrait>
-inline MaskReg first_elements(uint32_t count)
+template <typename T, const RegTrait& regTrait> inline MaskReg first_elements(uint32_t count)
 {
     constexpr int size = int(sizeof(T)) / regTrait.REG_NUM, lanes = VL / size;
     MaskReg mask;
@@ -477,8 +474,7 @@ inline MaskReg first_elements(uint32_t count)
     mask.origins.held = lngrad::Held::VALUES;
     return mask;
 }
-template <typename T, const RegTrait& regTrait = RegTraitNumOne>
-inline MaskReg UpdateMask(uint32_t& scalarValue)
+template <typename T, const RegTrait& regTrait = RegTraitNumOne> inline MaskReg UpdateMask(uint32_t& scalarValue)
 {
     constexpr uint32_t lanes = VL * regTrait.REG_NUM / sizeof(T);
     const uint32_t count = scalarValue < lanes ? scalarValue : lanes;
@@ -502,8 +498,7 @@ inline MaskReg CreateMask()
     }
 }
 // Whether stores of one kind are ordered before accesses of another. Only stores before loads are followed here.
-template <MemType src, MemType dst>
-inline void LocalMemBar(LNGRAD_AT)
+template <MemType src, MemType dst> inline void LocalMemBar(LNGRAD_AT)
 {
     constexpr bool from = src == MemType::VEC_STORE || src == MemType::VEC_ALL;
     constexpr bool to = dst == MemType::VEC_LOAD || dst == MemType::VEC_ALL;
@@ -512,8 +507,7 @@ inline void LocalMemBar(LNGRAD_AT)
 } // namespace Reg
 namespace MicroAPI = Reg;
 
-template <auto function, typename... Arguments>
-inline void VF_CALL(Arguments&&... arguments)
+template <auto function, typename... Arguments> inline void VF_CALL(Arguments&&... arguments)
 {
     lngrad::VectorScope scope("VF_CALL", Where{"", 0});
     function(std::forward<Arguments>(arguments)...);
@@ -521,8 +515,7 @@ inline void VF_CALL(Arguments&&... arguments)
 } // namespace AscendC
 
 // Behind a pack of arguments there is no room for the place of the call: it is that of the function's first access.
-template <auto function, typename... Arguments>
-inline void asc_vf_call(Arguments&&... arguments)
+template <auto function, typename... Arguments> inline void asc_vf_call(Arguments&&... arguments)
 {
     lngrad::VectorScope scope("asc_vf_call", lngrad::Where{"", 0});
     function(std::forward<Arguments>(arguments)...);

@@ -9,7 +9,7 @@
 #include <type_traits>
 namespace lngrad {
 enum class Rounding : uint8_t { NEAREST, FLOOR, CEIL, AWAY, TRUNC, ODD };
-// A binary format: bits of the fraction, the exponent of the smallest normal number, the largest number, what it has beyond that.
+// A binary format: bits of the fraction, the exponent of the least normal number, the largest number, what there is beyond it.
 struct Format {
     int fraction, least;
     double largest;

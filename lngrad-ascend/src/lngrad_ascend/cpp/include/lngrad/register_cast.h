@@ -21,8 +21,8 @@ constexpr Rounding rounding(RoundMode mode)
         default: return Rounding::NEAREST;
     }
 }
-// Whether what is too large becomes the largest number. CTRL[60], once it was set, decides between the instruction's own mode and
-// those of CTRL[48] (floats) and CTRL[59]. Where it never was, the pages contradict each other: floats keep infinity.
+// Whether what is too large becomes the largest number. CTRL[60] decides between the instruction's own mode and those of CTRL[48],
+// of floats, and CTRL[59]. Where it was never set, the pages contradict each other: floats keep infinity.
 inline bool saturates(SatMode mode, bool floats)
 {
     if (control.bits >> 60 & 1) return !(control.bits >> (floats ? 48 : 59) & 1);
@@ -110,8 +110,8 @@ template <typename To, typename From> inline To converted(From from, RoundMode m
 namespace AscendC {
 namespace Reg {
 using lngrad::merging, lngrad::round_whole, lngrad::rounding;
-// The wider type has one element in each of its places, the narrower one in part `layoutMode` of it. Two numbers of four bits are one
-// element of a byte, beside two of 16 bits.
+// The wider type has one element in each of its places, the narrower one in part `layoutMode` of it. Two numbers of four bits are
+// one element of a byte, beside two of 16 bits.
 template <LNGRAD_TYPES(T, U), const CastTrait& trait = castTrait, typename S, typename V, LNGRAD_IF(V)>
 inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
 {
@@ -175,34 +175,31 @@ inline void Truncate(S& dstReg, S& srcReg, MaskReg& mask, LNGRAD_AT)
     using A = typename S::ActualT;
     each_lane<merging<mode>()>(dstReg, mask, where, "Truncate", [](A a) { return A(float(round_whole(float(a), rounding(roundMode)))); }, srcReg);
 }
-template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)>
-inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
-{
-    static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND};
-    T4 product;
-    Muls(product, srcReg, scalarValue, mask, where);
-    Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where);
-}
-// exp(srcReg0 - srcReg1); half is widened to float first.
-template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)>
-inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
-{
-    static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN};
-    S first, second, difference;
-    Cast<DefaultType, DefaultType, trait>(first, srcReg0, mask, where);
-    Cast<DefaultType, DefaultType, trait>(second, srcReg1, mask, where);
-    MaskReg every = CreateMask<uint8_t>();
-    MaskReg& floats = std::is_same_v<S, V> ? mask : every;
-    Sub(difference, first, second, floats, where);
-    Exp<DefaultType, mode>(dstReg, difference, floats, where);
-    dstReg.loads = difference.loads;
-}
-template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)>
-inline void FusedMulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
-{ MulsCast<T0, T1, T2, layout>(dstReg, srcReg, scalarValue, mask, where); }
-template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)>
-inline void FusedExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
-{ ExpSub<T, U, layout, mode>(dstReg, srcReg0, srcReg1, mask, where); }
+// A product that is rounded as it is narrowed; exp(srcReg0 - srcReg1), for which half is widened to float first.
+#define LNGRAD_FUSED_CASTS(MulsCast, ExpSub) \
+    template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)> \
+    inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT) \
+    { \
+        static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND}; \
+        T4 product; \
+        Muls(product, srcReg, scalarValue, mask, where); \
+        Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where); \
+    } \
+    template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)> \
+    inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT) \
+    { \
+        static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN}; \
+        S first, second, difference; \
+        Cast<DefaultType, DefaultType, trait>(first, srcReg0, mask, where); \
+        Cast<DefaultType, DefaultType, trait>(second, srcReg1, mask, where); \
+        MaskReg every = CreateMask<uint8_t>(); \
+        MaskReg& floats = std::is_same_v<S, V> ? mask : every; \
+        Sub(difference, first, second, floats, where); \
+        Exp<DefaultType, mode>(dstReg, difference, floats, where); \
+    }
+LNGRAD_FUSED_CASTS(MulsCast, ExpSub)
+LNGRAD_FUSED_CASTS(FusedMulsCast, FusedExpSub)
+#undef LNGRAD_FUSED_CASTS
 } // namespace Reg
 
 // Limits of the element types, as scalars.

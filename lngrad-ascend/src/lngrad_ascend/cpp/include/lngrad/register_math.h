@@ -121,8 +121,7 @@ inline void each_lane(R& dst, const MaskReg& mask, Where where, const char* api,
     note(dst, mask, merges, where, api, sources...);
     set_lanes(dst, lanes);
 }
-// An instruction that takes lanes of other places: what it reads is read at once. `from(i)` is the first source's lane for dst's, or
-// -1 for none, and from R::lanes on the second source's.
+// Lanes of other places: `from(i)` is the first source's lane for dst's, or -1 for none, and from R::lanes on the second source's.
 template <typename R, typename S, typename F> inline void move_lanes(R& dst, const S& first, const S& second, F from)
 {
     using A = typename R::ActualT;

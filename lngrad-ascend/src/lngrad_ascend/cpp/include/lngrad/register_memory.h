@@ -18,24 +18,15 @@ struct Distribution {
 template <LoadDist dist, typename T> constexpr Distribution loading()
 {
     switch (dist) {
-        case LoadDist::DIST_NORM: return {sizeof(T), VL, 32, 1, 1};
-        case LoadDist::DIST_BRC_B8: return {1, 1, 1, 0, 1};
-        case LoadDist::DIST_BRC_B16: return {2, 2, 2, 0, 1};
-        case LoadDist::DIST_BRC_B32: return {4, 4, 4, 0, 1};
-        case LoadDist::DIST_US_B8: return {1, 128, 32, 1, 2};
-        case LoadDist::DIST_US_B16: return {2, 128, 32, 1, 2};
-        case LoadDist::DIST_DS_B8: return {1, 512, 32, 2, 1};
-        case LoadDist::DIST_DS_B16: return {2, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B8: return {1, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B16: return {2, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B32: return {4, 512, 32, 2, 1};
-        case LoadDist::DIST_UNPACK_B8: return {1, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK_B16: return {2, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK_B32: return {4, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK4_B8: return {1, 64, 32, 1, 4};
-        case LoadDist::DIST_BLK: return {1, 32, 32, 0, 1};
-        case LoadDist::DIST_E2B_B16: return {2, 16, 16, 0, 1};
-        case LoadDist::DIST_E2B_B32: return {4, 32, 32, 0, 1};
+        case LoadDist::DIST_NORM: return {sizeof(T), VL, 32, 1, 1}; case LoadDist::DIST_BRC_B8: return {1, 1, 1, 0, 1};
+        case LoadDist::DIST_BRC_B16: return {2, 2, 2, 0, 1}; case LoadDist::DIST_BRC_B32: return {4, 4, 4, 0, 1};
+        case LoadDist::DIST_US_B8: return {1, 128, 32, 1, 2}; case LoadDist::DIST_US_B16: return {2, 128, 32, 1, 2};
+        case LoadDist::DIST_DS_B8: return {1, 512, 32, 2, 1}; case LoadDist::DIST_DS_B16: return {2, 512, 32, 2, 1};
+        case LoadDist::DIST_DINTLV_B8: return {1, 512, 32, 2, 1}; case LoadDist::DIST_DINTLV_B16: return {2, 512, 32, 2, 1};
+        case LoadDist::DIST_DINTLV_B32: return {4, 512, 32, 2, 1}; case LoadDist::DIST_UNPACK_B8: return {1, 128, 32, 1, 2};
+        case LoadDist::DIST_UNPACK_B16: return {2, 128, 32, 1, 2}; case LoadDist::DIST_UNPACK_B32: return {4, 128, 32, 1, 2};
+        case LoadDist::DIST_UNPACK4_B8: return {1, 64, 32, 1, 4}; case LoadDist::DIST_BLK: return {1, 32, 32, 0, 1};
+        case LoadDist::DIST_E2B_B16: return {2, 16, 16, 0, 1}; case LoadDist::DIST_E2B_B32: return {4, 32, 32, 0, 1};
         default: return {0, 0, 0, 0, 0};
     }
 }
@@ -116,8 +107,7 @@ template <StoreDist dist, typename T> constexpr Storing storing()
 {
     switch (dist) {
         case StoreDist::DIST_NORM: return {sizeof(T), sizeof(T), VL, 32, true};
-        case StoreDist::DIST_NORM_B8: return {1, 1, VL, 32, true};
-        case StoreDist::DIST_NORM_B16: return {2, 2, VL, 32, true};
+        case StoreDist::DIST_NORM_B8: return {1, 1, VL, 32, true}; case StoreDist::DIST_NORM_B16: return {2, 2, VL, 32, true};
         case StoreDist::DIST_NORM_B32: return {4, 4, VL, 32, true};
         case StoreDist::DIST_FIRST_ELEMENT_B8: return {1, 1, 1, 1, false};
         case StoreDist::DIST_FIRST_ELEMENT_B16: return {2, 2, 2, 2, false};

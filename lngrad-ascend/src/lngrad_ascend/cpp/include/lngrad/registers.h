@@ -283,7 +283,7 @@ struct Loads {
         upto = upto < loaded.upto ? upto : loaded.upto;
         if (upto <= loaded.done) return;
         for (int i = 0; i < count; ++i) {
-            if (load[i].at == loaded.at && load[i].bytes == loaded.bytes && load[i].up == loaded.up && load[i].down == loaded.down) {
+            if (load[i].at == loaded.at && load[i].bytes == loaded.bytes && load[i].down == loaded.down) {
                 load[i].upto = static_cast<int16_t>(std::max<int>(load[i].upto, upto));
                 load[i].done = std::min(load[i].done, loaded.done);
                 return;

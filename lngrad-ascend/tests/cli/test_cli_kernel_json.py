@@ -34,7 +34,7 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y, GM_ADDR mode)
     WaitFlag<HardEvent::V_MTE3>(0);
     if (*mode == 2) SetAtomicAdd<float>();
     while (*mode == 3) {}
-#ifdef UNKNOWN
+#ifdef CALLS_NOTHING
     NoSuchCall(a);
 #endif
     DataCopy(out, a, 64);
@@ -106,7 +106,7 @@ def test_a_kernel_that_hangs(run):
 
 
 def test_a_call_that_is_not_there(run):
-    result = run(0, "--json", "-D", "UNKNOWN")
+    result = run(0, "--json", "-D", "CALLS_NOTHING")
     found = verdict(result)
     assert (result.exit_code, found["verdict"]) == (2, "does not compile")
     assert (found["line"].rpartition("/")[2], found["missing"]) == ("k.cpp:24", "NoSuchCall")

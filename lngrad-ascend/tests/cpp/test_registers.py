@@ -285,12 +285,12 @@ def test_a_cast_does_what_its_page_says():
         first = part * sizes[0] if sizes[0] < width else 0
         taken = np.ascontiguousarray(rows[:, first : first + sizes[0]])
         values = nibbles(taken[:, 0]).reshape(-1) if twins == 2 and source == U1 else taken.view(source).reshape(-1)
-        made = convert(values)
+        results = convert(values)
         if twins == 2 and target == U1:
-            made = (made[::2] | made[1::2] << 4).astype(U1)
+            results = (results[::2] | results[1::2] << 4).astype(U1)
         right = np.zeros((256 // width, width), np.uint8)
         first = part * sizes[1] if sizes[1] < width else 0
-        right[:, first : first + sizes[1]] = np.ascontiguousarray(made).view(np.uint8).reshape(-1, sizes[1])
+        right[:, first : first + sizes[1]] = np.ascontiguousarray(results).view(np.uint8).reshape(-1, sizes[1])
         right[~on] = 0
         calls.append(
             (which, 6, x.tobytes() + bytes(512) + np.packbits(np.repeat(on, width), bitorder="little").tobytes())

@@ -1,7 +1,6 @@
 // Element types of a byte: floats of 8 and 4 bits, and pairs of 4. To tensors they are bytes; Cast knows what they stand for.
 #ifndef LNGRAD_BYTE_TYPES_H
 #define LNGRAD_BYTE_TYPES_H
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

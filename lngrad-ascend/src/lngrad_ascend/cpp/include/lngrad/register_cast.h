@@ -1,7 +1,6 @@
 // Casts between the element types of registers.
 #ifndef LNGRAD_REGISTER_CAST_H
 #define LNGRAD_REGISTER_CAST_H
-
 #include "lngrad/byte_types.h"
 #include "lngrad/register_memory.h"
 #include "lngrad/system.h"
@@ -141,9 +140,9 @@ inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
             From value;
             std::memcpy(&value, source + place(i, from) + (is_pair<From> ? 0 : twin * int(sizeof(From))), sizeof value);
             if constexpr (is_pair<From>) value = From(uint8_t(twin ? value.bits >> 4 : value.bits & 15));
-            const To made = converted<To>(value, trait.roundMode, trait.satMode);
-            if constexpr (is_pair<To>) result[0] |= twin ? made.bits << 4 : made.bits;
-            else std::memcpy(result + twin * int(sizeof(To)), &made, sizeof made);
+            const To number = converted<To>(value, trait.roundMode, trait.satMode);
+            if constexpr (is_pair<To>) result[0] |= twin ? number.bits << 4 : number.bits;
+            else std::memcpy(result + twin * int(sizeof(To)), &number, sizeof number);
         }
         std::memcpy(lanes + place(i, to), result, to);
     }
@@ -176,30 +175,26 @@ inline void Truncate(S& dstReg, S& srcReg, MaskReg& mask, LNGRAD_AT)
     each_lane<merging<mode>()>(dstReg, mask, where, "Truncate", [](A a) { return A(float(round_whole(float(a), rounding(roundMode)))); }, srcReg);
 }
 // A product that is rounded as it is narrowed; exp(srcReg0 - srcReg1), for which half is widened to float first.
-#define LNGRAD_FUSED_CASTS(MulsCast, ExpSub) \
-    template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)> \
-    inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT) \
-    { \
-        static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND}; \
-        T4 product; \
-        Muls(product, srcReg, scalarValue, mask, where); \
-        Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where); \
-    } \
-    template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)> \
-    inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT) \
-    { \
-        static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN}; \
-        S first, second, difference; \
-        Cast<DefaultType, DefaultType, trait>(first, srcReg0, mask, where); \
-        Cast<DefaultType, DefaultType, trait>(second, srcReg1, mask, where); \
-        MaskReg every = CreateMask<uint8_t>(); \
-        MaskReg& floats = std::is_same_v<S, V> ? mask : every; \
-        Sub(difference, first, second, floats, where); \
-        Exp<DefaultType, mode>(dstReg, difference, floats, where); \
-    }
-LNGRAD_FUSED_CASTS(MulsCast, ExpSub)
-LNGRAD_FUSED_CASTS(FusedMulsCast, FusedExpSub)
-#undef LNGRAD_FUSED_CASTS
+template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)>
+inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
+{
+    static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND};
+    T4 product;
+    Muls(product, srcReg, scalarValue, mask, where);
+    Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where);
+}
+template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)>
+inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
+{
+    static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN};
+    S first, second, difference;
+    Cast<DefaultType, DefaultType, trait>(first, srcReg0, mask, where);
+    Cast<DefaultType, DefaultType, trait>(second, srcReg1, mask, where);
+    MaskReg every = CreateMask<uint8_t>();
+    MaskReg& floats = std::is_same_v<S, V> ? mask : every;
+    Sub(difference, first, second, floats, where);
+    Exp<DefaultType, mode>(dstReg, difference, floats, where);
+}
 } // namespace Reg
 
 // Limits of the element types, as scalars.

@@ -1,9 +1,7 @@
 // What the vector unit computes in registers: arithmetic lane by lane, comparison, reduction, order of lanes, masks.
 #ifndef LNGRAD_REGISTER_MATH_H
 #define LNGRAD_REGISTER_MATH_H
-
 #include <cmath>
-
 #include "lngrad/registers.h"
 namespace lngrad {
 using AscendC::Reg::MaskReg;
@@ -267,7 +265,6 @@ LNGRAD_BINARY(Or, LNGRAD_MODE, LNGRAD_WORD(LNGRAD_BITS(a) | LNGRAD_BITS(b)))
 LNGRAD_BINARY(Xor, LNGRAD_MODE, LNGRAD_WORD(LNGRAD_BITS(a) ^ LNGRAD_BITS(b)))
 LNGRAD_BINARY(Prelu, LNGRAD_MODE, a > A(0) ? a : A(number(a) * number(b)))
 LNGRAD_BINARY(AbsSub, LNGRAD_MODE, magnitude(A(number(a) - number(b))))
-LNGRAD_BINARY(FusedAbsSub, LNGRAD_MODE, magnitude(A(number(a) - number(b))))
 LNGRAD_UNARY(Abs, LNGRAD_MODE, magnitude(a))
 LNGRAD_UNARY(Relu, LNGRAD_MODE, a > A(0) || is_nan(a) ? a : A(0))
 LNGRAD_UNARY(Neg, LNGRAD_MODE, A(-number(a)))

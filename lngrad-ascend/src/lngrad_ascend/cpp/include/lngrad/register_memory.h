@@ -1,7 +1,6 @@
 // Loads and stores of registers: aligned, unaligned, strided by blocks, by indices; and those of masks.
 #ifndef LNGRAD_REGISTER_MEMORY_H
 #define LNGRAD_REGISTER_MEMORY_H
-
 #include "lngrad/register_order.h"
 namespace lngrad {
 using AscendC::Reg::AddrReg;
@@ -332,8 +331,6 @@ LNGRAD_STORE(DataCopy)
         function_of(#Pre, where); \
         ureg.primed = true; \
     } \
-    template <typename T> \
-    inline void Pre(UnalignReg& ureg, __ubuf__ T* srcAddr, AddrReg& areg, LNGRAD_AT) { Pre(ureg, srcAddr + areg.elements, where); } \
     template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
@@ -342,21 +339,12 @@ LNGRAD_STORE(DataCopy)
     } \
     template <LNGRAD_T, typename U, LNGRAD_IF(U)> \
     inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T* srcAddr, LNGRAD_AT) { load_unaligned(dstReg, ureg, srcAddr, where); } \
-    template <LNGRAD_T, typename U, LNGRAD_IF(U)> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, AddrReg& areg, uint32_t inc, LNGRAD_AT) \
-    { \
-        load_unaligned(dstReg, ureg, srcAddr + areg.elements, where); \
-        areg.elements += inc; \
-    } \
     template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
         store_unaligned(dstAddr, srcReg, ureg, postUpdateStride, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
-    template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
-    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, AddrReg& areg, LNGRAD_AT) \
-    { store_unaligned(dstAddr + areg.elements, srcReg, ureg, U::bytes / sizeof(T), where); } \
     template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void StoreName(__ubuf__ T* dstAddr, U& srcReg, UnalignReg& ureg, LNGRAD_AT) \
     { \
@@ -370,8 +358,6 @@ LNGRAD_STORE(DataCopy)
         post_unaligned(ureg, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
-    template <typename T> \
-    inline void Post(__ubuf__ T*&, UnalignReg& ureg, AddrReg&, LNGRAD_AT) { post_unaligned(ureg, where); } \
     template <typename T> inline void Post(__ubuf__ T*, UnalignReg& ureg, LNGRAD_AT) { post_unaligned(ureg, where); }
 LNGRAD_UNALIGNED(LoadUnAlignPre, LoadUnAlign, StoreUnAlign, StoreUnAlignPost)
 LNGRAD_UNALIGNED(DataCopyUnAlignPre, DataCopyUnAlign, DataCopyUnAlign, DataCopyUnAlignPost)

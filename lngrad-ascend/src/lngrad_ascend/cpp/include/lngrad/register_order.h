@@ -1,9 +1,7 @@
 // What takes lanes of other places: reductions, the order of lanes, and the same of masks.
 #ifndef LNGRAD_REGISTER_ORDER_H
 #define LNGRAD_REGISTER_ORDER_H
-
 #include <limits>
-
 #include "lngrad/register_math.h"
 namespace lngrad {
 template <typename A, bool lowest> inline A extreme() // what lanes that are off count as

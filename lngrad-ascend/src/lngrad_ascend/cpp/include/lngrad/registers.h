@@ -4,10 +4,8 @@
 // vector function is one instruction. A load is no read: only the lanes that a mask lets through are, where they are used.
 #ifndef LNGRAD_REGISTERS_H
 #define LNGRAD_REGISTERS_H
-
 #include <exception>
 #include <vector>
-
 #include "lngrad/tensor.h"
 #define __simd_vf__
 #define __simd_callee__
@@ -276,7 +274,6 @@ struct Loaded {
 struct Loads {
     int count = 0;
     Loaded load[4];
-
     inline void add(const Loads& other, int upto) { for (int i = 0; i < other.count; ++i) push(other.load[i], upto); }
     void push(const Loaded& loaded, int upto)
     {
@@ -313,7 +310,6 @@ template <int bytes> struct Origins {
     Held held = Held::NOTHING;
     uint16_t number[bytes];
     Where declared;
-
     explicit Origins(Where where) : declared(where) {}
     Origins(const Origins& other) : held(other.held), declared(other.declared) { copy(other); }
     void operator=(const Origins& other)
@@ -402,7 +398,6 @@ template <typename T, const RegTrait& regTrait = RegTraitNumOne> struct RegTenso
     alignas(64) T lane[lanes];
     lngrad::Loads loads;
     lngrad::Origins<bytes> origins;
-
     RegTensor(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : origins(Where{file, line}) {}
     uint16_t origin(int i) const
     {
@@ -425,7 +420,6 @@ struct MaskReg {
     uint8_t width = 1;
     bool prefix = false; // the lowest elements and no others
     lngrad::Origins<VL> origins;
-
     MaskReg(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : origins(Where{file, line}) {}
     inline bool on(int byte) const { return bit[byte] != 0; }
     // How many elements of `size` bits are on, where they are the lowest; -1 where they are not.

@@ -144,6 +144,9 @@ def kernel_run(options: RunOptions) -> None:
     if options.as_json:
         say("")  # the kernel may have left a line open
         say(_verdict(result.fault, result.kind, result.warnings, result.remarks))
+    else:
+        for warning in result.warnings:
+            say(f"warning: {warning}", err=True)
     _write_files(result, options, targets)
     if not options.as_json:
         _say(result, options)
@@ -213,8 +216,6 @@ def _say(result: Result, options: RunOptions) -> None:
         say(result.table)
     if options.cycles:
         say(result.cycles.table())
-    for warning in result.warnings:
-        say(f"warning: {warning}", err=True)
     for remark in result.remarks * options.remarks:
         say(f"remark: {remark}")
     if result.remarks and not options.remarks:

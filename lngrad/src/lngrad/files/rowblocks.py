@@ -24,6 +24,7 @@ from lngrad.core.problem import (
     Normalization,
     Problem,
     RmsForward,
+    RmsGrads,
     Role,
     describe,
     operator_of,

@@ -36,10 +36,10 @@ from upstream_examples import Example, run_example, section, sources
 
 from lngrad import __version__
 from lngrad.errors import LngradError
-from lngrad_ascend.sdk.operator_tests import MODES, Outcome, TestFile, run_operator, vector_tests
+from lngrad_ascend.sdk.operator_tests import MODES, Outcome, TestFile, chosen_tests, run_operator
 from lngrad_ascend.sdk.program import compile_program
 from lngrad_ascend.sdk.toolkit import cflags, libs, write_toolkit
-from lngrad_ascend.soc import Settings
+from lngrad_ascend.soc import DEFAULT, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -71,8 +71,11 @@ def _operator(
     alone: dict[str, Any] = {"options": ["-fsyntax-only"], "modes": ()} if compile_only else {}
     with tempfile.TemporaryDirectory(prefix="lngrad-upstream-") as scratch:
         try:
-            found = run_operator(folder, Path(scratch), toolkit=toolkit, gtest=gtest, time_limit=time_limit, **alone)
-            files = list(found)
+            files = list(
+                run_operator(
+                    folder, Path(scratch), soc=DEFAULT, toolkit=toolkit, gtest=gtest, time_limit=time_limit, **alone
+                )
+            )
         except LngradError as error:
             return Row(room, folder.name, [], str(error))
     print(folder.name, *(file.error or [file.count(mode) for mode in MODES] for file in files), file=sys.stderr)
@@ -81,7 +84,7 @@ def _operator(
 
 def _not_run(room: str, folder: Path) -> Row:
     try:
-        vector_tests(folder)
+        chosen_tests(folder, DEFAULT)
     except LngradError as error:
         return Row(room, folder.name, [], str(error))
     return Row(room, folder.name, [], late=True)

@@ -233,7 +233,7 @@ class Call:
 
     def inputs(self) -> dict[str, Any]:
         full, accumulator = (*self.lead, *self.normalized), "float64" if self.dtype == "float64" else "float32"
-        dtypes = {"gamma": self.gamma, "beta": self.beta if self.normalization.centred else None}
+        dtypes = {"gamma": self.gamma, "beta": self.beta if self.normalization.has_beta else None}
         of_total = self.residual if isinstance(self.residual, str) else ""
         dtypes |= dict.fromkeys(("residual", "dtotal"), of_total if self.residual else None)
         dtypes["gate"] = "" if self.gated else None

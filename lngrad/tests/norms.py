@@ -72,7 +72,7 @@ def of_rows(inputs: Inputs, rows: Any) -> Inputs:
 
 def everything(inputs: Inputs) -> tuple[bool, ...]:
     """The mask of all gradients."""
-    return (True,) * (3 if inputs.normalization.centred or inputs.gate is not None else 2)
+    return (True,) * (3 if inputs.normalization.has_beta or inputs.gate is not None else 2)
 
 
 def own_means(inputs: Inputs) -> Any:

@@ -1,4 +1,4 @@
-"""docs/versions.md and docs/upstream.md are the pages of their records; versions cover what pyproject.toml claims."""
+"""certificates.md, upstream.md and versions.md are the pages of their records; versions cover what pyproject.toml claims."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ def matrix(monkeypatch):
     return matrix
 
 
-def test_the_page_of_cann_s_programs_is_that_of_its_records(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    upstream = pytest.importorskip("upstream")
-    assert upstream.PAGE.read_text("utf-8") == upstream.page(upstream.read())
+@pytest.mark.parametrize(
+    ("folder", "module", "page"),
+    [
+        ("scripts", "matrix", "versions"),
+        ("scripts", "upstream", "upstream"),
+        ("docs/certificates", "certificates_page", "certificates"),
+    ],
+)
+def test_a_page_is_that_of_its_records(monkeypatch, folder, module, page):
+    monkeypatch.syspath_prepend(ROOT / folder)
+    script = pytest.importorskip(module)
+    assert (ROOT / "docs" / f"{page}.md").read_text("utf-8") == script.page(script.read())
 
 
 def record(python, level="lowest", **more):
@@ -60,10 +68,8 @@ def test_a_failure_is_in_the_table(matrix):
     assert "| 3.10.1 | lowest | **commands**: lngrad demo: no | 1.24.0 | – |" in matrix.page([failed])
 
 
-def test_the_page_is_that_of_the_records(matrix):
-    records = matrix.read()
-    assert matrix.PAGE.read_text("utf-8") == matrix.page(records)
-    assert all(matrix.passed(each) for each in records if "missing" not in each), "a claim that does not hold"
+def test_every_claim_holds(matrix):
+    assert all(matrix.passed(each) for each in matrix.read() if "missing" not in each)
 
 
 def test_what_is_claimed_was_tried_or_is_named(matrix):

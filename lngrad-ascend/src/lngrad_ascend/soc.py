@@ -117,7 +117,7 @@ _TABLE = {
             _INI.format("Ascend910_9392")),
         Soc("Ascend950", "Ascend 950PR/950DT", 3510, 248 * KIB, 64, True, True, True, 8,
             "256 KiB of which 248 KiB are reported to operators; 64 vector cores as platform_config/"
-            "Ascend950PR_958b.ini (smaller bins have fewer); 8 buffers a position is UNVERIFIED here"),
+            "Ascend950PR_958b.ini (smaller bins have fewer); 8 buffers a position: AllocTensor's page of asc-devkit"),
         Soc("Ascend350", "Atlas 350 accelerator card", 3510, 248 * KIB, 64, True, True, True, 8,
             "ops-nn registers LayerNormGradV3 for it with the register-based code; all numbers are Ascend950's and "
             "UNVERIFIED for it"),

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from kernel_command import kernel
 
+from lngrad_ascend.cpp.op_host import kernel_source
 from lngrad_ascend.sdk import Settings, operator_tests, write_toolkit
 
 pytestmark = pytest.mark.skipif(
@@ -282,9 +283,55 @@ def test_a_test_may_run_op_host_s_tiling_and_read_its_data(operator, one_toolkit
     assert found["cut"] == "crashed"  # with an empty report
 
 
-def test_tests_that_are_built_for_950_alone(operator, one_toolkit):
-    operator.cmake.write_text('AddOpTestCase(twice "ascend950pr_9599" "")\n# AddOpTestCase(twice "ascend910B1" "")\n')
-    result = operator.run()
+FOR_950, FOR_A2 = 'AddOpTestCase(twice "ascend950pr_9599" "-D{}")\n', 'AddOpTestCase(twice "ascend910B1" "-D{}")\n'
+
+
+def write(folder, *names):
+    for name in names:
+        path, _, text = name.partition(":")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("cmake", "soc", "found"),
+    [
+        (FOR_950 + FOR_A2, None, ("Ascend910B1", "test_twice", 1)),
+        (FOR_950 + FOR_A2, "Ascend950PR_9599", ("Ascend950", "test_twice_apt", 0)),
+        (FOR_950 + "# " + FOR_A2, None, ("Ascend950", "test_twice_apt", 0)),
+        (
+            FOR_A2,
+            "Ascend950",
+            ("Ascend950", "test_twice_apt", 0),
+        ),  # a test of another SoC's line, as libraries have them
+    ],
+)
+def test_the_tests_of_a_soc(operator, cmake, soc, found):
+    operator.cmake.write_text(cmake.format(*range(cmake.count("{}"))))
+    tests = operator_tests.chosen_tests(operator.folder, soc)
+    (source,) = tests.sources
+    assert (tests.soc.name, source.stem, int(tests.call.partition("-D")[2][0]) if "950" in cmake else found[2]) == found
+
+
+def test_an_operator_without_tests_for_a_soc(operator):
+    operator.cmake.write_text(FOR_950.format("A"))
+    result = operator.run("--soc", "Ascend910B1")
     assert (result.exit_code, result.output) == (
-        2, f"lngrad: {operator.cmake}: expected an AddOpTestCase for another SoC than 950, got none\n"
+        2, f"lngrad: {operator.cmake}: expected an AddOpTestCase for Atlas A2 training/inference, got none\n"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "kernel"),
+    [
+        (["op_kernel/arch35/twice.cpp"], "arch35/twice.cpp"),
+        (["op_kernel/twice_apt.cpp"], "twice_apt.cpp"),
+        (["op_kernel/twice_x.cpp", 'op_host/twice_def.cpp:ExtendCfgInfo("opFile.value", "twice_x")'], "twice_x.cpp"),
+        (["op_kernel/arch35/t.cpp", "op_kernel/CMakeLists.txt:    KERNEL_SRC arch35/t.cpp\n"], "arch35/t.cpp"),
+        ([], "twice.cpp"),
+    ],
+)
+def test_the_kernel_s_file_for_950(tmp_path, files, kernel):
+    write(tmp_path, "op_kernel/twice.cpp", *files)
+    assert kernel_source(tmp_path, "twice", True) == tmp_path / "op_kernel" / kernel
+    assert kernel_source(tmp_path, "twice", False) == tmp_path / "op_kernel" / "twice.cpp"

@@ -142,7 +142,7 @@ def make_inputs(
     beta = rng.standard_normal((*own, *case.normalized)).astype(parameter) if case.gamma else None
     of_total = numpy_dtype(residual if isinstance(residual, str) else dtype)
     added = [rng.standard_normal(shape).astype(of_total) for _ in range(2)] if residual else [None, None]
-    beta = beta if normalization.centred else None
+    beta = beta if normalization.has_beta else None
     gate = (2 * rng.standard_normal(shape)).astype(wanted) if gated else None
     inputs = Inputs(dy, x, None, None, gamma, beta, len(case.normalized), normalization, added[0], added[1], gate)
     forward = reference.layer_norm(inputs.total, normalized=inputs.normalized, normalization=normalization, gate=gate)

@@ -105,7 +105,10 @@ def kernel_test(
     include: Annotated[
         list[Path] | None, Option("-I", help="A folder to search for headers.", callback=files_exist)
     ] = None,
-    soc: Annotated[str, Option(help="The simulated SoC.", autocompletion=completing(soc_names))] = "Ascend910B1",
+    soc: Annotated[
+        str | None,
+        Option(help="The simulated SoC.", autocompletion=completing(soc_names), show_default="the tests'"),
+    ] = None,
     mode: Annotated[Literal["checked", "device", "both"], Option(help="How strict; see kernel run.")] = "both",
     cycles: Annotated[bool, Option("--cycles", help="Print how long each launch would take, by a model.")] = False,
     time_limit: Annotated[float, Option(help="Seconds for a test.", min=0.01)] = 120.0,

@@ -15,7 +15,7 @@ import numpy as np
 
 from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
-from lngrad_ascend.cpp.protocol import Op, read_local
+from lngrad_ascend.cpp.protocol import RANGE, Op, file_name, read_local
 from lngrad_ascend.cpp.session import Session, position_of
 from lngrad_ascend.device import sync, system
 from lngrad_ascend.device.copies import (
@@ -33,11 +33,13 @@ from lngrad_ascend.device.global_tensor import GlobalTensor
 from lngrad_ascend.device.layout import BroadCast, GatherMask, Transpose
 from lngrad_ascend.device.library import call_library
 from lngrad_ascend.device.local_tensor import LocalTensor, memory_at, rest_of_buffer
+from lngrad_ascend.device.loops import Dimension, NdDmaDci, ResetLoopModePara, SetLoopModePara, copy_dimensions
 from lngrad_ascend.device.numerics import DTYPES
 from lngrad_ascend.device.pipes import HardEvent, pipe_t
 from lngrad_ascend.device.queues import TBuf, TBufPool, TPipe, TQue
 from lngrad_ascend.device.report import Site, site_text
 from lngrad_ascend.device.unified_buffer import TPosition
+from lngrad_ascend.device.vector_function import Range, Rule
 from lngrad_ascend.faults import BoundsFault, SyncFault
 from lngrad_ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad_ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
@@ -163,6 +165,21 @@ def _pad_out(c: KernelCall) -> None:
     DataCopyPad(c.remote("DataCopyPad"), c.local("DataCopyPad"), blocks, mode=c.n[7])
 
 
+def _loop_mode(c: KernelCall) -> None:
+    inward, *numbers = c.n
+    if not numbers:
+        ResetLoopModePara(bool(inward))
+        return
+    size1, size2, src1, dst1, src2, dst2 = numbers
+    SetLoopModePara((size1, size2), (src1, src2), (dst1, dst2), bool(inward))
+
+
+def _copy_dimensions(c: KernelCall) -> None:
+    nearest, *numbers = c.n[3:]
+    dst, dimensions = c.local("DataCopy"), [Dimension(*numbers[i : i + 5]) for i in range(0, len(numbers), 5)]
+    copy_dimensions(dst, c.remote("DataCopy"), dimensions, c.real, bool(nearest))
+
+
 def _transpose(c: KernelCall) -> None:
     code, high_target, high_source, repeats, target_step, source_step = c.n[:6]
     blocks = [c.session.tensor_at(address, DTYPES[code]) for address in c.n[6:38]]
@@ -233,6 +250,26 @@ def _library(c: KernelCall) -> int:
     return call_library(name, [c.local(name, index) for index in range(len(c.tensors))], c.n[1:], c.real)
 
 
+def _ranges(address: int, count: int) -> tuple[bytes, list[Range]]:
+    """Ranges of a vector function: as bytes, and read."""
+    text = ctypes.string_at(address, count * RANGE.size) if count else b""
+    return text, [(start, stop, (file_name(file), line)) for start, stop, file, line in RANGE.iter_unpack(text)]
+
+
+def _vector_function(c: KernelCall) -> None:
+    name, reads, read_count, writes, write_count = c.n
+    read, written = _ranges(reads, read_count), _ranges(writes, write_count)
+    c.session.vectors.ended(ctypes.string_at(name).decode(), (read[0], written[0]), read[1], written[1])
+
+
+def _vector_rule(c: KernelCall) -> int:
+    rule, api, *numbers = c.n
+    others: tuple[Site, ...] = ()
+    if rule == Rule.UNORDERED:
+        others = (file_name(numbers[0]), numbers[1]), (file_name(numbers[2]), numbers[3])
+    return c.session.vectors.broken(rule, ctypes.string_at(api).decode(), c.site, tuple(numbers), others)
+
+
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_IDX: lambda c: c.core.index,
     Op.BLOCK_NUM: lambda c: c.core.count,
@@ -272,6 +309,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.COPY_LOCAL_BLOCKS: lambda c: DataCopy(c.local("DataCopy"), c.local("DataCopy", 1), DataCopyParams(*_fields(c, 0))),
     Op.PAD_IN: _pad_in,
     Op.PAD_OUT: _pad_out,
+    Op.LOOP_MODE: _loop_mode,
+    Op.COPY_DIMENSIONS: _copy_dimensions,
+    Op.CACHE_REFRESH: lambda c: NdDmaDci(),
     Op.TRANS_DATA_TO_5HD: _transpose,
     Op.SET_FLAG: lambda c: sync.SetFlag(_event(*c.n), c.n[1]),
     Op.WAIT_FLAG: lambda c: sync.WaitFlag(_event(*c.n), c.n[1]),
@@ -301,6 +341,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
     Op.GATHER_MASK: _gather_mask,
     Op.LIBRARY: _library,
+    Op.VECTOR_BEGIN: lambda c: ctypes.memmove(c.n[0], view := c.session.vectors.view(), len(view)) and None,
+    Op.VECTOR_FUNCTION: _vector_function,
+    Op.VECTOR_RULE: _vector_rule,
     Op.LAYER_NORM: _tile_api(LayerNorm, LayerNormTiling, 6),
     Op.LAYER_NORM_RSTD: _tile_api(
         LayerNorm, LayerNormSeparateTiling, 6,

@@ -17,11 +17,41 @@ _CONSTANT = re.compile(r"\bconst(?:expr)?\s+[\w:]+\s+(\w+)\s*=\s*([^;]+);|#defin
 _COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?)\*/")
 _INCLUDED = re.compile(r'#include\s+"([^"]*)"')
 _DEPTH = 5  # of constants that are made of constants
+# In a path: what is for Ascend 950 alone.
+OF_950 = re.compile(r"arch35|_apt|regbase|950")
+_OP_FILE = re.compile(r'ExtendCfgInfo\(\s*"opFile\.value"\s*,\s*"(\w+)"')
+_KERNEL_SRC = re.compile(r"(?m)^\s*KERNEL_SRC\s+([\w./]+)")
 
 
 def operator_of(kernel: str) -> str:
     """The operator's name for a kernel's name: AddCustom for add_custom."""
     return "".join(word[:1].upper() + word[1:] for word in kernel.split("_"))
+
+
+def kernel_source(folder: Path, kernel: str, regbase: bool) -> Path | None:
+    """The file of an operator's kernel for Ascend 950 (``regbase``) or for the others; None if there is none.
+
+    For 950: what CMakeLists.txt names as KERNEL_SRC, or op_host as opFile.value; else by the name.
+    """
+    names = [kernel]
+    if regbase:
+        builds = (
+            path for path in (folder / "CMakeLists.txt", folder / "op_kernel" / "CMakeLists.txt") if path.is_file()
+        )
+        names = [
+            name.removesuffix(".cpp")
+            for path in builds
+            for name in _KERNEL_SRC.findall(path.read_text(errors="replace"))
+        ]
+        definitions = (folder / "op_host").rglob("*_def.cpp")
+        chosen = [name for path in definitions for name in _OP_FILE.findall(path.read_text(errors="replace"))]
+        names += sorted(
+            chosen, key=lambda name: name == kernel
+        )  # of two configurations that of 950 has a name of its own
+        names = [place + name for name in (*names, f"{kernel}_apt", kernel) for place in ("", "arch35/")]
+        names.sort(key=lambda name: name == kernel)  # the last: it is the others' where there is another one
+    places = (folder / "op_kernel" / f"{name}.cpp" for name in names)
+    return next((path for path in places if path.is_file()), None)
 
 
 def registers(text: str) -> bool:

@@ -35,6 +35,7 @@ class Blocks(NamedTuple):
         left, right: Bytes written before and behind each block on the way in.
         fill: What is written there and up to the next 32 bytes; None: the block's first element.
         undefined: Whether the device leaves arbitrary bytes there instead.
+        tail: Bytes written behind the last block, where blocks lie one behind the other.
     """
 
     blocks: int
@@ -45,14 +46,29 @@ class Blocks(NamedTuple):
     right: int = 0
     fill: float | None = None
     undefined: bool = False
+    tail: int = 0
 
 
 def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, inward: bool) -> None:
-    """Check and execute one copy from global memory (``inward``, on MTE2) or to it (on MTE3).
+    """Execute a copy from global memory (``inward``, on MTE2) or to it (on MTE3), as often as the loop mode says.
 
     Raises:
         DeviceFault: A rule is broken.
     """
+    loops = local.core.loops.get(inward)
+    if loops is None:
+        _copy_once(site, api, local, remote, b, inward)
+        return
+    try:
+        for near, far in loops.places(inward):
+            _copy_once(site, api, local[near // local.dtype.itemsize], remote.moved(far), b, inward)
+    except DeviceFault as fault:
+        fault.args = (f"{fault}; {loops.describe()} and loops this copy: ResetLoopModePara ends it",)
+        raise
+
+
+def _copy_once(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, b: Blocks, inward: bool) -> None:
+    """Check and execute one copy."""
     region, first, end = remote.extent(api)
     if b.blocks == 0 or b.nbytes == 0:
         return
@@ -61,7 +77,7 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     filled = b.left + b.nbytes + b.right if inward else b.nbytes
     if core.checked and api == "DataCopy":
         _check_position(api, local, role, side)
-    stop = local.start + (b.blocks - 1) * b.local_step + filled
+    stop = local.start + (b.blocks - 1) * b.local_step + filled + b.tail
     if stop > local.end or local.start % BLOCK_BYTES:  # its text takes long
         check_place(api, f"{role} ({local.describe()})", local.start, stop, local.end, BLOCK_BYTES)
     fits = inward and (b.blocks - 1) * b.global_step + b.nbytes <= end - first  # its texts take long
@@ -69,7 +85,10 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
     instruction = (api, pipe, core.index, core.site or site)
     blocks_bytes = -(-filled // BLOCK_BYTES) * BLOCK_BYTES
     reached = blocks_bytes if inward and b.local_step >= blocks_bytes else filled
-    core.touch(instruction, role, local.handle, _ranges(local.start, b.blocks, reached, b.local_step), bit)
+    places = _ranges(local.start, b.blocks, reached, b.local_step)
+    if b.tail:
+        places[-1] = (places[-1][0], places[-1][1] + b.tail)
+    core.touch(instruction, role, local.handle, places, bit)
     if inward:
         core.reads((region.start + first, b.nbytes))
         if reached > b.nbytes:
@@ -87,6 +106,8 @@ def copy_global(site: Site, api: str, local: LocalTensor, remote: GlobalTensor, 
             _pad_global(local, region.start + first, b)
     if inward:
         _move_in(local, local_bytes, remote_bytes, b)
+        if b.tail:
+            _fill_tail(local, places[-1][1] - b.tail, b)
         core.tally.bytes_in += b.blocks * b.nbytes
     else:
         core.writes(remote_bytes, local_bytes)
@@ -203,6 +224,13 @@ def _move_in(local: LocalTensor, local_bytes: Array, remote_bytes: Array, b: Blo
             begin = local.start + index * b.local_step
             for start, stop in ((begin, begin + b.left), (begin + b.left + b.nbytes, begin + reached)):
                 local.core.ub.forget(start, stop, "is padding that DataCopyPad leaves undefined")
+
+
+def _fill_tail(local: LocalTensor, start: int, b: Blocks) -> None:
+    """Write what stands behind the last of packed blocks, up to 32 bytes: the padding value, or the block's first element."""
+    typed = local.core.ub.typed[local.code]
+    first, size = start // local.dtype.itemsize, local.dtype.itemsize
+    typed[first : first + b.tail // size] = typed[first - b.nbytes // size] if b.fill is None else b.fill
 
 
 def _blocks_of(memory: Array, start: int, count: int, nbytes: int, step: int) -> Array:
@@ -384,15 +412,19 @@ def _padded_blocks(
     Raises:
         DeviceFault: The SoC has no DataCopyPad, or a number is out of its range.
     """
-    soc, size = local.core.soc, local.dtype.itemsize
+    soc, size, wide = local.core.soc, local.dtype.itemsize, local.core.soc.regbase
     longest = (1 << 21) - 1 if isinstance(p, DataCopyExtParams) else 65535
     if not soc.data_copy_pad:
         raise DeviceFault(f"DataCopyPad: {soc.name} does not have it; pad on the host")
-    if mode == PaddingMode.Compact and soc.arch != 3510:
+    if mode == PaddingMode.Compact and not wide:
         raise DeviceFault(f"DataCopyPad: PaddingMode::Compact needs architecture 3510, not {soc.name}")
     if not 0 <= p.blockCount <= MAX_BLOCKS or not 0 <= p.blockLen <= longest:
         raise BoundsFault(f"DataCopyPad: blockCount is 0 to {MAX_BLOCKS} and blockLen 0 to {longest} bytes, got {p}")
     local_gap, remote_gap = (p.dstStride, p.srcStride) if inward else (p.srcStride, p.dstStride)
+    least = -p.blockLen if wide and inward else 0  # the same block again
+    if wide and not (least <= remote_gap < 1 << 40 and 0 <= local_gap <= 65535):
+        limits = f"{least} to 2^40 - 1 bytes in global memory and 0 to 65535 blocks in the Unified Buffer"
+        raise BoundsFault(f"DataCopyPad: gaps are {limits} on {soc.name}, got {remote_gap} and {local_gap}")
     for name, value in (("blockLen", p.blockLen), ("the gap in global memory", remote_gap)):
         if value % size:
             raise AlignmentFault(f"DataCopyPad: {name} must be whole elements of {size} bytes, got {value}")
@@ -402,15 +434,20 @@ def _padded_blocks(
         if not 0 <= value <= MAX_PADDING_BYTES:
             raise BoundsFault(f"DataCopyPad: {name} must be 0 to {MAX_PADDING_BYTES} bytes, got {value}")
     filled, step = left + p.blockLen + right, p.blockLen + remote_gap
-    # Compact: blocks lie one behind the other.
-    local_step = filled if mode == PaddingMode.Compact else (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
+    if mode == PaddingMode.Compact:  # blocks lie one behind the other, and what pads stands behind the last
+        tail = -p.blockCount * p.blockLen % BLOCK_BYTES if inward else 0
+        fill = pad.paddingValue if pad.isPad else local.core.ub.registers.pad_value
+        return Blocks(p.blockCount, p.blockLen, p.blockLen, step, fill=fill, tail=tail)
+    local_step = (-(-filled // BLOCK_BYTES) + local_gap) * BLOCK_BYTES
     return Blocks(p.blockCount, p.blockLen, local_step, step, left, right, *_fill(local, pad, left + right, p.blockLen))
 
 
 def _fill(local: LocalTensor, pad: DataCopyPadExtParams, padding: int, nbytes: int) -> tuple[float | None, bool]:
     """Return the value written around a block, and whether a device leaves arbitrary bytes there."""
     if pad.isPad:
-        return pad.paddingValue if padding or nbytes % BLOCK_BYTES == 0 else None, False
+        # 950 fills up to 32 bytes with it in any case: asc-devkit's example data_copy_pad, scenario 5.
+        whole = padding or nbytes % BLOCK_BYTES == 0 or local.core.soc.regbase
+        return pad.paddingValue if whole else None, False
     value = local.core.ub.registers.pad_value if padding else None
     return value, bool(padding) and value is None
 

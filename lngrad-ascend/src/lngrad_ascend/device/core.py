@@ -7,12 +7,14 @@ that there is one place for the rules, the counters and the texts.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,11 +47,19 @@ from lngrad_ascend.device.report import (
     caller,
     kernel_site,
     site_text,
-    warn_at_kernel,
 )
 from lngrad_ascend.device.schedule import BlockSchedule
 from lngrad_ascend.device.unified_buffer import ALLOCATED, ENQUED, UNUSED, VECIN, Allocation, UnifiedBuffer
-from lngrad_ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault, SyncFault
+from lngrad_ascend.faults import (
+    AscendWarning,
+    DeviceFault,
+    LeakFault,
+    LifetimeFault,
+    PoisonFault,
+    QueueFault,
+    RaceFault,
+    SyncFault,
+)
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -127,6 +137,8 @@ class Core:
         atomic_site: Where it was set.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
         combine: What such a copy makes of two elements.
+        loops: By whether copies go inward, what SetLoopModePara has set (``loops.LoopMode``).
+        refreshed: What other cores had finished at NdDmaDci, as far as this one knew; None: it was not called.
         quiet: Whether NumPy's warnings are silenced, once for a kernel.
         running: The vector instruction that is computed, or was last.
     """
@@ -163,13 +175,15 @@ class Core:
         self.mutexes: dict[int, Snapshot | None] = {}  # what the last unlock has finished; None: locked
         self.atomic_site: Site | None = None
         self.combine: Callable[..., object] = np.add
+        self.loops: dict[bool, Any] = {}
+        self.refreshed: list[Snapshot] | None = None
         self.quiet = False
         self.regions, self.schedule, self.tiling_key = regions, schedule, tiling_key
         self.polled: dict[tuple[int, int], int] = {}  # how often places of global memory were read, from `fresh` on
         self.fresh = self.held = 0  # held: the sum of the Unified Buffer's words when others had their turn
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
-        self.warnings: dict[tuple[str, str], str] = {}  # by place and API
+        self.warnings: dict[tuple[str, str], str] = {}  # by place and words
         self.running: PlannedInstruction | None = None
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
@@ -203,6 +217,10 @@ class Core:
                 f"{instruction[0]} at {site_text(instruction[3])}" for _, instruction in self.flags.values()
             )
             raise SyncFault(f"end of kernel: {len(self.flags)} flags were never waited for: {left} [ErrorSync3]")
+        for mode in self.loops.values():
+            self.tolerate(
+                SyncFault(f"end of kernel: {mode.describe()} and was never reset: ResetLoopModePara is missing")
+            )
         if self.atomic is not None:
             self.site = self.atomic_site
             self.warn(
@@ -242,7 +260,7 @@ class Core:
         instruction = (plan.name, V, self.index, self.site or site)
         poisoned = self._order(plan, instruction)
         if self.ub.stale:
-            self.ub.warn_stale([run for access in plan.reads for run in access.runs])
+            self._warn_stale([run for access in plan.reads for run in access.runs])
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
             self._spread(plan, instruction, scalar)
@@ -297,11 +315,15 @@ class Core:
         if plan.name == "Gather":
             self.report_poison(plan.reads[1].role, plan.reads[1].runs, instruction)
         for access in plan.reads:
-            for start, stop in access.runs:
-                for number in np.unique(poison[start:stop]).tolist():
-                    origin = self.ub.origin(number)
-                    origin.first = origin.first or instruction
+            self.trace_poison(access.runs, instruction)
         plan.spread(poison, scalar)
+
+    def trace_poison(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> None:
+        """Keep who was the first to read bytes that have no value."""
+        for start, stop in runs:
+            for number in np.unique(self.ub.poison[start:stop]).tolist():
+                origin = self.ub.origin(number)
+                origin.first = origin.first or instruction
 
     def _carry_padding(self, plan: PlannedInstruction) -> None:
         """Let dst hold padding where an elementwise instruction makes it of padding; whatever else is written is none."""
@@ -339,7 +361,7 @@ class Core:
 
     def touch(
         self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int,
-        carries: bool = False,
+        carries: bool = False, poisoned: bool = False,
     ) -> None:  # fmt: skip
         """Check and keep one access to the Unified Buffer that is not a planned instruction.
 
@@ -350,6 +372,7 @@ class Core:
             runs: Byte ranges.
             bit: What it does, as in ``Allocation.forbidden``.
             carries: Whether the caller carries on which bytes have no value; else reading them is reported.
+            poisoned: Whether the caller has already noted which bytes a write gives a value; else it gives one to all.
         """
         pipe, writing = instruction[1], not bit & 9
         allocation = self.ub.handles[handle]
@@ -365,7 +388,10 @@ class Core:
                         f"{instruction[0]}: {role} ({self.owner(span.start)}) is overwritten before anything has read what "
                         f"{span.writer[0]} at {site_text(span.writer[3])} copied there [ErrorWrite3]"
                     )
-                if not span.valid:
+                if poisoned:
+                    span.valid = False
+                    self.ub.settle((span,))
+                elif not span.valid:
                     self.ub.give_value(span)
                 span.writer = instruction
                 span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe
@@ -379,7 +405,7 @@ class Core:
             for span in spans:
                 span.read_epochs[pipe], span.readers[pipe] = self.clock.now[pipe], instruction
         if self.ub.stale:
-            (self.ub.unmark_stale if writing else self.ub.warn_stale)(runs)
+            (self.ub.unmark_stale if writing else self._warn_stale)(runs)
 
     def _check_read(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
@@ -436,7 +462,7 @@ class Core:
             )
             if self.checked:
                 raise PoisonFault(text)
-            warn_at_kernel(text)
+            self.warn(text)
             self.ub.poison[start:stop] = 0
 
     def tolerate(self, fault: DeviceFault) -> None:
@@ -450,9 +476,15 @@ class Core:
         self.remarks.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
 
     def warn(self, text: str) -> None:
-        """Keep what runs on a device, and probably gives another result than is wanted, once a place."""
+        """Keep what runs on a device, and probably gives another result than is wanted: once a place, whatever its numbers."""
         site = site_text(self.site or kernel_site())
-        self.warnings.setdefault((site, text.partition(":")[0]), f"{site}: {text}")
+        self.warnings.setdefault((site, re.sub(r"\d+", "", text)), f"{site}: {text}")
+        if self.schedule is None:  # no launch will give it
+            warnings.warn(f"{site}: {text}", AscendWarning, stacklevel=2)
+
+    def _warn_stale(self, runs: Sequence[tuple[int, int]]) -> None:
+        for text in self.ub.take_stale(runs):
+            self.warn(text)
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""

@@ -154,6 +154,11 @@ class GlobalTensor:
             raise BoundsFault(f"{self.name}: has {self.GetSize()} elements, got [{offset}]")
         return self.at(region, self._start + offset * dtype.itemsize, self._end, dtype, self.bypass)
 
+    def moved(self, nbytes: int) -> GlobalTensor:
+        """Return the tensor that starts so many bytes later; no rule is checked."""
+        region, dtype = self.bound("DataCopy")
+        return self.at(region, self._start + nbytes, self._end, dtype, self.bypass)
+
     def SetL2CacheHint(self, mode: int) -> None:
         """Say whether copies go through the L2 cache: CacheMode. C prototype: ``void SetL2CacheHint(CacheMode mode)``."""
         self.bypass = mode == CacheMode.CACHE_MODE_DISABLE

@@ -150,11 +150,19 @@ def _adjust_softmax(c: LibraryCall) -> int:
 
 
 def _reduce(function: Callable[..., Any]) -> Callable[[LibraryCall], None]:
-    """n[3]: 0: along the first axis."""
+    """n[3]: 0: along the first axis. A result has no value where one that it is of has none, as in padding of rows."""
 
     def along(c: LibraryCall) -> None:
-        values = c.read("src")
-        c.write("dst", function(values, axis=0) if c.n[3:] == (0,) else function(values[:, : c.n[2]], axis=1))
+        rows, columns, real = c.shape()
+        values, origins = c.take("src", rows * columns)
+        axis, last = (0, columns) if c.n[3:] == (0,) else (1, real)
+        values, unknown = (
+            array.reshape(rows, columns)[:, :last] for array in (values, origins.max(axis=1) % MAX_ORIGINS)
+        )
+        dtype = c.tensors["dst"].dtype
+        with np.errstate(all="ignore"):
+            results = function(values.astype(np.float64), axis=axis).astype(dtype)
+        c.put("dst", results, np.repeat(unknown.max(axis=axis), dtype.itemsize))
 
     return along
 

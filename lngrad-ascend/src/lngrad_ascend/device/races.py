@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from lngrad.typing import Bytes
-from lngrad_ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock, S
+from lngrad_ascend.device.pipes import PIPE_NAMES, PIPE_WORDS, PipeClock, S, Snapshot
 from lngrad_ascend.device.report import NOBODY, Arrows, Instruction, race_svg, site_text
 from lngrad_ascend.faults import RaceFault
 
@@ -210,6 +210,17 @@ class GlobalOrder:
     def written(self, place: tuple[int, int]) -> bool:
         """Whether the launch has written any byte between two addresses."""
         return any(span.write_epoch >= 0 or span.atomics for span in self._spans.cover(*place))
+
+    def written_since(self, start: int, stop: int, core: int, known: list[Snapshot] | None) -> Instruction | None:
+        """Return a write of another core to these bytes that is not among what is ``known`` of others."""
+        for span in self._spans.cover(start, stop):
+            for epoch, other, _ in [
+                *((*last, True) for last in span.atomics.values()),
+                (span.write_epoch, span.writer, True),
+            ]:
+                if epoch >= 0 and other[2] != core and (known is None or epoch > known[other[2]][other[1]]):
+                    return other
+        return None
 
     def pad(self, start: int, numbers: Bytes) -> None:
         """Note which bytes of a write that was noted are padding."""

@@ -4,7 +4,8 @@ A folder has op_kernel/ and tests/ut/op_kernel/ with test_*.cpp for gtest, an x_
 kernels are compiled behind, and a CMakeLists.txt with AddOpTestCase(name "socs" "options" …). Without that header the
 operator build makes one of the tiling structs that op_host registers for the operator, and so does this. Kernels find
 those of other operators beside their own or in the library four folders above, and tests their data four folders above
-the one that they run in: all are laid out so.
+the one that they run in: all are laid out so. Which SoC a test is built for its AddOpTestCase says; for Ascend 950 the
+kernel and its tests have files of their own, in arch35/ or with a name that ends with _apt or _regbase.
 """
 
 from __future__ import annotations
@@ -26,22 +27,44 @@ from lngrad.errors import LngradError
 from lngrad.support.compilers import cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.bridge import CYCLES, REMARK, WARNING
-from lngrad_ascend.cpp.compiling import renaming
-from lngrad_ascend.cpp.op_host import default_struct, defines, operator_of, texts_of, tiling_header
+from lngrad_ascend.cpp.compiling import flags_of, renaming
+from lngrad_ascend.cpp.op_host import (
+    OF_950,
+    default_struct,
+    defines,
+    kernel_source,
+    operator_of,
+    texts_of,
+    tiling_header,
+)
 from lngrad_ascend.cpp.project import CPP_TYPES
 from lngrad_ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad_ascend.soc import Settings
 
 # What CANN's checker reports is an error, races are looked for; what the hardware runs without an error runs here too.
 MODES = {"checked": "strictness=checked,remarks=on", "device": "strictness=device,ordering=off"}
-OTHER_MACHINE = re.compile(r"arch35|_apt|regbase|950")  # in a path: tests of 950's register API
 _CASES = re.compile(r"AddOpTestCase\(\s*(?P<words>[^)]*)\)")
-_SOC = re.compile(r'"[^"]*ascend(?!950|350)\w+')  # quoted: an operator may be called so too
+REGBASE = "Ascend950"
+# The SoCs of an AddOpTestCase, by whether they are 950; quoted: an operator may be called so too.
+_SOCS = {True: re.compile(r'"[^"]*ascend(950|350)'), False: re.compile(r'"[^"]*ascend(?!950|350)\w+')}
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
 _PARAMETER = re.compile(r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?')  # Input, Output
 _OWN_TYPE = re.compile(r"(?m)^\s*#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
 _ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
+
+
+class Tests(NamedTuple):
+    """The tests of an operator for a SoC: its row, their files, AddOpTestCase's arguments, and the kernel's file, if any."""
+
+    soc: socs.Soc
+    sources: list[Path]
+    call: str
+    kernel: Path | None
+
+    def fits(self, path: Path) -> bool:
+        """Whether a path below the operator's folder is for this SoC."""
+        return self.soc.regbase or not OF_950.search(str(path))
 
 
 class Outcome(NamedTuple):
@@ -79,7 +102,7 @@ def run_operator(
     scratch: Path,
     *,
     toolkit: Path | None = None,
-    soc: str = socs.DEFAULT,
+    soc: str | None = None,
     gtest: Path | None = None,
     options: Sequence[str] = (),
     modes: Sequence[str] = tuple(MODES),
@@ -92,7 +115,7 @@ def run_operator(
         folder: The operator's.
         scratch: An empty folder, or the one of an operator of the same library, for what is built.
         toolkit: A toolkit folder, written if it is not there; None for one of its own.
-        soc: The simulated SoC.
+        soc: The simulated SoC; None for the one that the tests are built for, Ascend910B1 before Ascend950.
         gtest: A folder with include/gtest and lib/libgtest.a; None for the system's.
         options: For the compiler, behind those of the operator's CMakeLists.txt.
         modes: Of MODES; without one, tests are compiled, not linked.
@@ -100,28 +123,29 @@ def run_operator(
         time_limit: Seconds for a case.
 
     Yields:
-        Each test file when its cases have run. Those of 950's register API are left out.
+        Each test file when its cases have run.
 
     Raises:
         LngradError: There are no such tests, or no compiler.
     """
     tests = folder / "tests" / "ut" / "op_kernel"
-    sources, call = vector_tests(folder)
+    of = chosen_tests(folder, soc)
     toolkit = toolkit or scratch / "toolkit"
     if not is_toolkit(toolkit):
-        write_toolkit(toolkit, Settings(soc=soc))
+        write_toolkit(toolkit, Settings(soc=of.soc.name))
     kernels = _staged(folder.resolve(), scratch)
-    macros = [f"-D{name}={value}" for name, value in socs.get(soc).macros.items()] + [f'-DUT_SOC_VERSION="{soc}"']
-    flags = [*_FLAGS, *macros, *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
-    hosts = _hosts(folder)
-    call = call.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(tests.resolve()))
+    macros = [f"-D{name}={value}" for name, value in of.soc.macros.items()] + [f'-DUT_SOC_VERSION="{of.soc.name}"']
+    flags = [*_FLAGS, *flags_of(socs.get(soc)), *macros, *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
+    hosts = _hosts(folder, of)
+    call = of.call.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(tests.resolve()))
     flags += [*_own_options(call, kernels, tests, hosts), *options]
-    for source in sources:
+    kernel = kernels / (of.kernel.relative_to(folder / "op_kernel") if of.kernel else f"{folder.name}.cpp")
+    for source in of.sources:
         built = scratch / "built" / f"{folder.name}-{source.stem}"
         built.mkdir(parents=True, exist_ok=True)
-        kernel, ahead = kernels / f"{folder.name}.cpp", _ahead(source, kernels, hosts)
+        ahead = _ahead(source, kernels, kernel, hosts, of)
         linked = [*_gtest_libs(gtest), *libs(toolkit), "-o", str(built / "tests")] if modes else []
-        result = TestFile(source, _build(source, kernel, built, flags, ahead, linked))
+        result = TestFile(source, _build(source, kernel, built, flags, ahead, linked, of))
         if modes and not result.error:
             place = scratch / "build" / "tests" / "ut" / "op_kernel"
             for data in tests.glob("*_data"):
@@ -135,17 +159,27 @@ def run_operator(
         yield result
 
 
-def vector_tests(folder: Path) -> tuple[list[Path], str]:
-    """The test files of an operator and the arguments of their AddOpTestCase. LngradError: none are of a vector kernel."""
+def chosen_tests(folder: Path, soc: str | None = None) -> Tests:
+    """The tests of an operator that are built for a SoC; without one, for A2 if there are some, else for Ascend 950.
+
+    Raises:
+        UnknownSoc, LngradError: There is no such SoC, or no such test.
+    """
     tests = folder / "tests" / "ut" / "op_kernel"
-    every = sorted(tests.rglob("test_*.cpp"))
-    sources = [path for path in every if not OTHER_MACHINE.search(str(path.relative_to(tests)))]
+    every, calls = sorted(tests.rglob("test_*.cpp")), _calls(tests)
+    ours = [path for path in every if OF_950.search(str(path.relative_to(tests)))]
+    lines = {regbase: [words for words in calls if found.search(words)] for regbase, found in _SOCS.items()}
+    chosen = socs.get(soc or (REGBASE if lines[True] and not lines[False] else socs.DEFAULT))
+    sources = (ours or every) if chosen.regbase else [path for path in every if path not in ours]
+    if chosen.regbase and not lines[True] and ours:
+        lines[True] = calls or [""]  # of another SoC's line, or none
+    if not calls and not (tests / "CMakeLists.txt").is_file():
+        lines[False] = [""]
     if not sources:
         raise LngradError(f"{folder}: expected tests/ut/op_kernel/test_*.cpp of a vector kernel, got none")
-    call = _call(tests)
-    if call is None:
-        raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for another SoC than 950, got none")
-    return sources, call
+    if not lines[chosen.regbase]:
+        raise LngradError(f"{tests / 'CMakeLists.txt'}: expected an AddOpTestCase for {chosen.product}, got none")
+    return Tests(chosen, sources, lines[chosen.regbase][0], kernel_source(folder, folder.name, chosen.regbase))
 
 
 def _staged(folder: Path, scratch: Path) -> Path:
@@ -174,14 +208,14 @@ def _include(folder: Path, kernels: Path, tests: Path, gtest: Path | None) -> li
     return [*(f"-I{path}" for path in folders), *([f"-I{gtest / 'include'}"] if gtest else [])]
 
 
-def _hosts(folder: Path) -> list[str]:
+def _hosts(folder: Path, of: Tests) -> list[str]:
     """The texts of op_host of an operator, and of those beside it."""
     places = [folder, *sorted(path for path in folder.parent.iterdir() if path != folder)]
     texts = texts_of(*(path / "op_host" for path in places if (path / "op_host").is_dir()))
-    return [text for path, text in texts.items() if not OTHER_MACHINE.search("/".join(path.parts[-3:]))]
+    return [text for path, text in texts.items() if of.fits(Path(*path.parts[-3:]))]
 
 
-def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], list[str]]:
+def _ahead(source: Path, kernels: Path, file: Path, hosts: list[str], of: Tests) -> tuple[list[str], list[str]]:
     """The options for headers ahead of a test and of its kernel: x_tiling_def.h, or one that is made of op_host's structs.
 
     Where the test defines the struct in a header of its own, the kernel gets that one.
@@ -207,13 +241,13 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
         test = kernel = tiling
     else:
         own = [path for path, text in known.items() if struct and path.suffix == ".h" and defines(text, struct)][:1]
-        parts = [path for path in kernels.rglob("*") if not OTHER_MACHINE.search(str(path.relative_to(kernels)))]
+        parts = [path for path in kernels.rglob("*") if of.fits(path.relative_to(kernels))]
         test, kernel = kernels / "lngrad_test.h", kernels / "lngrad_kernel.h"
         test.write_text(tiling_header(hosts, operator, "\n".join(known.values())))
         includes = "".join(f'#include "{path}"\n' for path in ("kernel_operator.h", *own))
         kernel.write_text(includes + tiling_header(hosts, operator, "\n".join(texts_of(*parts, *own).values())))
     declared = re.search(rf'extern\s+"C"[^;{{}}]*\b{name}\s*\([^;{{}}]*\)\s*;', known[source.resolve()])
-    if declared and 'extern "C"' not in "".join(texts_of(kernels / f"{name}.cpp").values()):
+    if declared and 'extern "C"' not in "".join(texts_of(file).values()):
         linked = kernels / "lngrad_linked.h"  # as the test has it
         linked.write_text(f'#include "kernel_operator.h"\n{declared[0]}\n')
         link = ["-include", str(linked)]
@@ -221,13 +255,11 @@ def _ahead(source: Path, kernels: Path, hosts: list[str]) -> tuple[list[str], li
     return [*first, str(test), *last], ["-DLNGRAD_TYPE_MACROS", *first, str(kernel), *link, *last]
 
 
-def _call(tests: Path) -> str | None:
-    """The arguments of the AddOpTestCase that builds the tests for another SoC than 950; "" without a CMakeLists.txt."""
+def _calls(tests: Path) -> list[str]:
+    """The arguments of each AddOpTestCase of a CMakeLists.txt."""
     file = tests / "CMakeLists.txt"
-    if not file.is_file():
-        return ""
-    text = re.sub(r"(?m)^\s*#.*$", "", file.read_text(errors="replace"))
-    return next((call["words"] for call in _CASES.finditer(text) if _SOC.search(call["words"])), None)
+    text = re.sub(r"(?m)^\s*#.*$", "", file.read_text(errors="replace")) if file.is_file() else ""
+    return [call["words"] for call in _CASES.finditer(text)]
 
 
 def _own_options(call: str, kernels: Path, tests: Path, hosts: list[str]) -> list[str]:
@@ -260,11 +292,17 @@ def _gtest_libs(gtest: Path | None) -> list[str]:
 
 
 def _build(
-    source: Path, kernel: Path, built: Path, flags: list[str], ahead: tuple[list[str], list[str]], linked: list[str]
+    source: Path,
+    kernel: Path,
+    built: Path,
+    flags: list[str],
+    ahead: tuple[list[str], list[str]],
+    linked: list[str],
+    of: Tests,
 ) -> str:
     """Compile one test file with its kernel, and link it with what is ``linked``, if anything. Returns the first error."""
     own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
-    sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags)]
+    sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags, of)]
     objects = [built / f"{path.stem}.o" for path in sources]
     compiler = required(cxx_compiler)
     commands = [
@@ -280,7 +318,7 @@ def _build(
     return ""
 
 
-def _helpers(source: Path, flags: list[str]) -> list[Path]:
+def _helpers(source: Path, flags: list[str], of: Tests) -> list[Path]:
     """Sources that are linked to a test: the .cpp beside headers that it includes by name, and op_host's tiling."""
     text = source.read_text(errors="replace")
     names = re.findall(r'#include\s+"(\w+)\.h"', text)
@@ -290,7 +328,7 @@ def _helpers(source: Path, flags: list[str]) -> list[Path]:
     if "ExecuteTiling(" in text:
         folder = next(parent.parent for parent in source.resolve().parents if parent.name == "tests")
         hosts = sorted((folder / "op_host").rglob("*tiling*.cpp"))
-        found += [path for path in hosts if not OTHER_MACHINE.search(str(path.relative_to(folder)))]
+        found += [path for path in hosts if of.fits(path.relative_to(folder))]
     return [path.with_suffix(".cpp") for path in found if path.with_suffix(".cpp").is_file()]
 
 

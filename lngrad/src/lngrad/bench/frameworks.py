@@ -32,7 +32,7 @@ def step(norm: Norm, a: Arguments, rows: int, forward: bool = False, device: str
     def tensor(array: Array) -> Tensor:
         return to_torch(array).to(device)
 
-    beta = a.beta if a.normalization.centred else None
+    beta = a.beta if a.normalization.has_beta else None
     added = a.residual if a.gate is None else a.gate
     arrays = (a.x[..., :rows, :], a.gamma, beta, None if added is None else added[..., :rows, :])
     leaves = [None if array is None else tensor(array).requires_grad_(not forward) for array in arrays]

@@ -246,7 +246,7 @@ def first_rows(a: Arguments) -> Inputs:
     """As many rows of NumPy arguments as are compared with the reference."""
     arrays = a.dy, a.x, a.mean, a.rstd, a.residual, a.dtotal, a.gate
     dy, x, mean, rstd, *added = (None if array is None else array[..., :CHECKED_ROWS, :] for array in arrays)
-    beta = a.beta if a.normalization.centred else None
+    beta = a.beta if a.normalization.has_beta else None
     return Inputs(dy, x, mean, rstd, a.gamma, beta, 1, a.normalization, *added)
 
 

@@ -99,7 +99,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
               for array in (case.dtype, case.gamma_dtype or case.dtype)]  # fmt: skip
     views = [_LAYOUTS.get(case.layouts.get(name, ""), ("(M, N)", "")) for name in ("x", "dy")]
     norm, call = case.normalization, signature.call.replace("kernel", f"kernel.{inner}") if inner else signature.call
-    has = True, signature.weight, signature.bias and norm.centred
+    has = True, signature.weight, signature.bias and norm.has_beta
     leaves = ", ".join(name for name, is_there in zip(("x", "weight", "bias"), has, strict=True) if is_there)
     gradients = _gradients(signature, norm, call, leaves)
     library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
@@ -118,7 +118,7 @@ def _gradients(signature: Signature, norm: Normalization, call: str, leaves: str
     """The lines that call the kernel, and those of the right gradients."""
     if signature.library == "torch":
         parameters = [f"wide[1] + {norm.offset}" if norm.offset else "wide[1]"] if signature.weight else ["None"]
-        parameters += [("wide[-1]" if signature.bias else "None")] * norm.centred
+        parameters += [("wide[-1]" if signature.bias else "None")] * norm.has_beta
         operator = "layer_norm" if norm.centred else "rms_norm"
         reference = f"{operator}(wide[0], shape, {', '.join(parameters)}, eps)"
         return _TORCH.format(leaves=leaves, call=call, reference=reference)

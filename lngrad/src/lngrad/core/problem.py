@@ -125,6 +125,11 @@ class Normalization(NamedTuple):
             raise NumberError(f"alpha: expected 1 without a residual, got {alpha!r}")
         return Normalization(centred, float(offset), float(alpha), modulated, norm_before_gate)  # type: ignore[arg-type]  # both are real numbers
 
+    @property
+    def has_beta(self) -> bool:
+        """Whether a beta is added, and has a gradient: where rows are centred."""
+        return self.centred
+
     def scale(self, gamma: Any) -> Any:
         """The factor of xhat: offset + gamma; gamma itself without an offset, since -0.0 + 0.0 is 0.0."""
         return gamma + self.offset if self.offset else gamma

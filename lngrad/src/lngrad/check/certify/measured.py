@@ -126,7 +126,7 @@ def column_names(subject: Implementation) -> tuple[str, ...]:
 
 def bare_sums(subject: Implementation, *arrays: Array) -> Array:
     """Σ dy over rows: dbeta, or, of a norm that has no beta, dgamma where xhat is 1."""
-    if NORMS[subject.norm].normalization.centred:
+    if NORMS[subject.norm].normalization.has_beta:
         return np.asarray(gradients(subject, *arrays).dbeta)
     dy, x, mean, rstd, scale = arrays
     return np.asarray(gradients(subject, dy, np.ones_like(x), mean, np.ones_like(rstd), scale).dgamma)

@@ -70,7 +70,7 @@ def right_lines(norm: str) -> list[str]:
         "dxhat = dy * (1 + gamma)" if normalization.offset else "dxhat = dy * gamma",
         f"{'first, ' * normalization.centred}second = {', '.join(means)}",
         f"dx = rstd * (dxhat - {'first - ' * normalization.centred}xhat * second){' + dtotal' * residual}",
-        f"dgamma{', dbeta' * normalization.centred} = (dy * xhat).sum(0){', dy.sum(0)' * normalization.centred}",
+        f"dgamma{', dbeta' * normalization.has_beta} = (dy * xhat).sum(0){', dy.sum(0)' * normalization.has_beta}",
     ]
     return lines
 
@@ -90,7 +90,7 @@ def kernels(family: Family, name: str) -> tuple[str, str]:
         wrong += [line] * (place not in replaced) + before.get(place, [])
     text = "\n".join(wrong + right)
     arguments = ", ".join(name for name in ARGUMENTS if re.search(rf"\b{name}\b", text))
-    outputs = "dx, dgamma, dbeta" if NORMS[family.norm].normalization.centred else "dx, dgamma, None"
+    outputs = "dx, dgamma, dbeta" if NORMS[family.norm].normalization.has_beta else "dx, dgamma, None"
     both = ("\n    ".join([f"def backward({arguments}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
     first, second = (
         "\n".join([*(line for word, line in IMPORTS.items() if word in function), function]) for function in both

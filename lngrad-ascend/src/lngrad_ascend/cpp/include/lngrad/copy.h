@@ -59,6 +59,28 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
     lngrad::perform(Op::PAD_OUT, where, src.operand(), dst, p, mode, 1);
 }
 
+inline void SetLoopModePara(const LoopModeParams& p, DataCopyMVType type, Where where = Where::here())
+{
+    lngrad::perform(Op::LOOP_MODE, where, type, p.loop1Size, p.loop2Size, p.loop1SrcStride, p.loop1DstStride, p.loop2SrcStride,
+                    p.loop2DstStride);
+}
+inline void ResetLoopModePara(DataCopyMVType type, Where where = Where::here()) { lngrad::perform(Op::LOOP_MODE, where, type); }
+inline void NdDmaDci(Where where = Where::here()) { lngrad::perform(Op::CACHE_REFRESH, where); }
+template <typename T, uint8_t dim, const NdDmaConfig& config = kDefaultNdDmaConfig>
+void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const NdDmaParams<T, dim>& p, Where where = Where::here())
+{
+    lngrad::Call& call = lngrad::issue(Op::COPY_DIMENSIONS, where);
+    lngrad::put_each(call, dst.operand(), src, config.isNearestValueMode);
+    const auto side = [](uint16_t of_all, uint8_t own) { return of_all == NdDmaConfig::unsetPad ? own : of_all; };
+    for (int i = 0; i < dim; ++i) {
+        const auto& loop = p.loopInfo;
+        lngrad::put_each(call, loop.loopSrcStride[i], loop.loopDstStride[i], loop.loopSize[i],
+                         side(config.loopLpSize, loop.loopLpSize[i]), side(config.loopRpSize, loop.loopRpSize[i]));
+    }
+    call.real = static_cast<double>(p.constantValue);
+    lngrad::finish(call);
+}
+
 // The copies with addresses.
 template <typename T>
 Operand at_address(const void* address, Where where)

@@ -48,7 +48,7 @@ enum class TPosition : uint8_t {
 using QuePosition = TPosition;
 
 enum class RoundMode : uint8_t {
-    CAST_NONE = 0, CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC, CAST_ODD,
+    CAST_NONE = 0, CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC, CAST_ODD, CAST_HYBRID, UNKNOWN = 0xFF,
 };
 
 enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
@@ -165,11 +165,18 @@ struct DataCopyParams {
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target) {}
 };
 
+#if __NPU_ARCH__ == 3510
+using CopyGap = int64_t;
+#else
+using CopyGap = uint32_t;
+#endif
 struct DataCopyExtParams {
     Short blockCount = 1;
-    uint32_t blockLen = 0, srcStride = 0, dstStride = 0, rsv = 0;
+    uint32_t blockLen = 0;
+    CopyGap srcStride = 0, dstStride = 0;
+    uint32_t rsv = 0;
     DataCopyExtParams() = default;
-    DataCopyExtParams(Short count, uint32_t length, uint32_t source, uint32_t target, uint32_t reserved)
+    DataCopyExtParams(Short count, uint32_t length, CopyGap source, CopyGap target, uint32_t reserved)
         : blockCount(count), blockLen(length), srcStride(source), dstStride(target), rsv(reserved) {}
 };
 
@@ -186,6 +193,37 @@ struct DataCopyPadExtParams {
 struct DataCopyPadParams : DataCopyPadExtParams<uint64_t> { // the older form, with the value's bits
     using DataCopyPadExtParams::DataCopyPadExtParams;
 };
+
+// Copies of Ascend 950: two loops around those of a path, and NDDMA with up to five, the innermost first.
+enum class DataCopyMVType : uint8_t { UB_TO_OUT = 0, OUT_TO_UB };
+struct LoopModeParams {
+    uint32_t loop1Size = 0, loop2Size = 0;
+    uint64_t loop1SrcStride = 0, loop1DstStride = 0, loop2SrcStride = 0, loop2DstStride = 0;
+};
+template <uint8_t dim>
+struct NdDmaLoopInfo {
+    static_assert(0 < dim && dim <= 5, "NDDMA has 1 to 5 dimensions");
+    uint64_t loopSrcStride[dim] = {};
+    uint32_t loopDstStride[dim] = {}, loopSize[dim] = {};
+    uint8_t loopLpSize[dim] = {}, loopRpSize[dim] = {};
+};
+template <typename T, uint8_t dim>
+struct NdDmaParams {
+    NdDmaLoopInfo<dim> loopInfo;
+    T constantValue;
+};
+struct NdDmaConfig {
+    static constexpr uint16_t unsetPad = 0xffff;
+    bool isNearestValueMode = false;
+    uint16_t loopLpSize = unsetPad, loopRpSize = unsetPad;
+    bool ascOptimize = false;
+};
+inline constexpr NdDmaConfig kDefaultNdDmaConfig = {};
+template <uint8_t dim>
+using MultiCopyLoopInfo = NdDmaLoopInfo<dim>;
+template <typename T, uint8_t dim>
+using MultiCopyParams = NdDmaParams<T, dim>;
+using MultiCopyConfig = NdDmaConfig;
 
 struct CopyRepeatParams {
     uint16_t dstStride = 0, srcStride = 0, dstRepeatSize = 8, srcRepeatSize = 8;

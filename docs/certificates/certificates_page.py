@@ -1,7 +1,7 @@
 """Render docs/certificates.md from the certificates in this folder.
 
 lngrad certify --impl torch --json docs/certificates/torch.json
-python docs/certificates/generate.py
+python docs/certificates/certificates_page.py
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TAIL = """\
 
 The certificates also have the trees of dgamma and of row sums. For norms without a beta, dgamma with xhat = 1 is measured
 in place of dbeta. Where XLA on a CPU adds the first two blocks of 256 rows, the result is not their sum rounded once, so
-its tree is not confirmed.
+its tree is not confirmed. `docs/certificates/certificates_page.py` writes this page.
 """
 
 
@@ -117,11 +117,15 @@ def _machine(certificate: Certificate) -> str:
     return f"{processor_name(processor)}, {cores}"
 
 
+def read() -> list[Certificate]:
+    """The certificates of this folder."""
+    paths = [FOLDER / f"{name}.json" for name in NAMES]
+    return [read_certificate(path) for path in paths if path.is_file()]
+
+
 def main() -> int:
     """Write the page."""
-    paths = [FOLDER / f"{name}.json" for name in NAMES]
-    certificates = [read_certificate(path) for path in paths if path.is_file()]
-    (FOLDER.parent / "certificates.md").write_text(page(certificates), "utf-8")
+    (FOLDER.parent / "certificates.md").write_text(page(read()), "utf-8")
     return 0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
-from lngrad_ascend.cpp.bridge import RUN, last_fault
+from lngrad_ascend.cpp import bridge
 from lngrad_ascend.cpp.compiling import CompileError, library
 from lngrad_ascend.cpp.op_host import registers
 from lngrad_ascend.cpp.protocol import DATA_TYPES
@@ -56,7 +56,7 @@ class Project:
         included = ["lngrad/project.h", *(str(path.resolve()) for path in sources)]
         text = "".join(f"#include {json.dumps(path)}\n" for path in included)
         self._library = ctypes.PyDLL(str(library(text, sources[0].resolve(), "op_host", [f"-I{folder / 'op_host'}"])))
-        self._library.lngrad_bind(RUN)
+        self._library.lngrad_bind(ctypes.py_object(bridge.answer))
         self._library.lngrad_project.restype = ctypes.c_char_p
         answer = self._ask("")
         self.operator = answer["operator"][0][0] if answer["operator"][0] else ""
@@ -71,7 +71,7 @@ class Project:
             word, *rest = line.split(" ")
             answer.setdefault(word, []).append(rest)
         if "failed" in answer:
-            fault = last_fault()
+            fault = bridge.last_fault()
             raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {fault}' if fault else ''}")
         return answer
 

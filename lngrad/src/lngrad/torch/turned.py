@@ -27,6 +27,22 @@ def become(module: torch.nn.Module, kind: Any) -> None:
     module.__class__ = kind
 
 
+def their_class(kind: Any, own: dict[Any, Any]) -> Any:
+    """A class without ours among its bases, where parametrizations, FSDP2 and others have mixed in theirs after patch.
+
+    Args:
+        kind: The class.
+        own: torch's class for each of lngrad's own.
+    """
+    if kind in own or "turned_from" in vars(kind):
+        return own.get(kind) or kind.turned_from
+    bases = tuple(their_class(base, own) for base in kind.__bases__)
+    if bases == kind.__bases__:
+        return kind
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__, bases, body)
+
+
 class _Kind(type):
     """The class of turned classes: whoever makes a module of the same type gets one of the class that it was turned from."""
 
@@ -60,7 +76,7 @@ class Turned:
 def _as_theirs(module: Any, function: Callable[[], Any]) -> Any:
     """What a function gives while a module has the class that it was turned from."""
     kind = type(module)
-    become(module, kind.turned_from)
+    become(module, their_class(kind, {}))
     try:
         return function()
     finally:

@@ -119,19 +119,30 @@ def build(
     return library(text, source, kernel, options)
 
 
-def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
-    """Compile an entry file, or find its library. ``text`` includes ``source``, which must not change meanwhile."""
+def library(text: str, source: Path, kernel: str, options: Sequence[str], parts: Sequence[Path] = ()) -> Path:
+    """Compile an entry file, or find its library.
+
+    Args:
+        text: The entry's; it includes ``source``, which must not change meanwhile.
+        source, kernel: For the texts of errors.
+        options: The compiler's.
+        parts: Files that are compiled for themselves, and linked to it.
+    """
     defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
-    key = digest("\0".join([text, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode())
+    key = digest(
+        "\0".join(
+            [text, *map(str, parts), *options, compiler_version(*compiler()), *chain(*header_files().items())]
+        ).encode()
+    )
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
         library = None if folder is None else _fresh(folder, key[:32])
         if library is not None:
             return library
     before = digest(source.read_bytes())
-    content, files = _compile(text, source, kernel, options)
+    content, files = _compile(text, source, kernel, options, parts)
     if files.get(str(source), before) != before:
         raise CompileError(f"{source}: changed while it was compiled")
     if trusted is not None:
@@ -215,7 +226,14 @@ def _folder_of_process() -> Path:
     return _temporary[0]
 
 
-def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tuple[bytes, dict[str, str]]:
+def folder_for(name: str) -> Path:
+    """A folder of this name that lasts as long as compiled libraries do."""
+    return (trusted_folder() or _folder_of_process()) / name
+
+
+def _compile(
+    text: str, source: Path, kernel: str, options: Sequence[str], parts: Sequence[Path]
+) -> tuple[bytes, dict[str, str]]:
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
@@ -224,13 +242,19 @@ def _compile(text: str, source: Path, kernel: str, options: Sequence[str]) -> tu
             link_precompiled(draft / "include", compiler(), FLAGS, options)
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
-        command = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
-        done = run_compiler([*command, str(entry), "-o", str(draft / "kernel.so")])
-        if done.returncode:
-            raise CompileError(_explained(done.stderr, source, kernel, draft))
-        # The compiler's make rule names the files that it read, but for those of the system.
-        words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
-        used = [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
+        command, objects, used = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}"], list[str](), set[Path]()
+        for number, file in enumerate([*parts, entry]):
+            target = draft / ("kernel.so" if file is entry else f"part{number}.o")
+            linked = objects if file is entry else ["-c"]
+            done = run_compiler(
+                [*command, "-MMD", "-MF", str(draft / "files.d"), str(file), *linked, "-o", str(target)]
+            )
+            if done.returncode:
+                raise CompileError(_explained(done.stderr, source, kernel, draft))
+            objects.append(str(target))
+            # The compiler's make rule names the files that it read, but for those of the system.
+            words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
+            used |= {Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)}
         files = {str(path): digest(path.read_bytes()) for path in used if draft not in path.parents}
         return (draft / "kernel.so").read_bytes(), files
 

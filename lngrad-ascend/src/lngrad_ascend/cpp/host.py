@@ -134,7 +134,7 @@ def _sizes(name: str, shape: Sequence[int], numbers: Sequence[int]) -> bytes:
 def _platform() -> bytes:
     soc = socs.get(None)
     cubes = soc.vector_cores // 2 if soc.arch in (2201, 3510) else soc.vector_cores
-    return struct.pack("<3q", soc.vector_cores, cubes, soc.ub_bytes)
+    return struct.pack("<4q", soc.vector_cores, cubes, soc.ub_bytes, soc.arch)
 
 
 def _select_size(rows: int, columns: int, size: int, mask_size: int, reuse: int, mask_columns: int) -> Sizes:

@@ -37,7 +37,7 @@ from lngrad_ascend.cpp.op_host import (
     texts_of,
     tiling_header,
 )
-from lngrad_ascend.cpp.project import CPP_TYPES
+from lngrad_ascend.cpp.project import CPP_TYPES, library_of
 from lngrad_ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad_ascend.soc import Settings
 
@@ -186,7 +186,7 @@ def _staged(folder: Path, scratch: Path) -> Path:
     """Copy the kernels of the operator and of those beside it to where they include each other. Returns the operator's."""
     root = scratch / "build" / "tbe" / "ascendc"
     (scratch / "built").mkdir(exist_ok=True)
-    library = next((parent for parent in folder.parents if (parent / "common" / "inc" / "op_kernel").is_dir()), None)
+    library = library_of(folder)
     kernels = {kernel.parent.name: kernel for kernel in folder.parent.glob("*/op_kernel")}
     if library is not None:
         kernels["inc"] = library / "common" / "inc" / "op_kernel"

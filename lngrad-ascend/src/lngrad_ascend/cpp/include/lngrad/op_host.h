@@ -8,11 +8,18 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
+#include <unordered_set>
 #include <variant>
 
 #include "tiling/tiling_api.h"
+
+namespace nlohmann {
+class json; // of a library that some include, and few use: -I finds theirs
+}
 
 namespace ge {
 
@@ -48,6 +55,8 @@ public:
     const Shape& GetShape() const { return storage_; }
     Shape& MutableOriginShape() { return origin_; }
     Shape& MutableStorageShape() { return storage_; }
+    bool operator==(const StorageShape& other) const { return origin_ == other.origin_ && storage_ == other.storage_; }
+    bool operator!=(const StorageShape& other) const { return !(*this == other); }
 
 private:
     Shape origin_, storage_;
@@ -66,6 +75,7 @@ struct Tensor : StorageShape {
     int64_t GetShapeSize() const { return GetStorageShape().GetShapeSize(); }
     template <typename T>
     const T* GetData() const { return static_cast<const T*>(data); }
+    const void* GetAddr() const { return data; }
 };
 using CompileTimeTensorDesc = Tensor;
 
@@ -74,19 +84,43 @@ struct TilingData {
     std::size_t GetCapacity() const { return sizeof bytes; }
     std::size_t GetDataSize() const { return used; }
     void SetDataSize(std::size_t size) { used = size; }
+    template <typename T>
+    ge::graphStatus Append(const T& value)
+    {
+        if (used + sizeof value > sizeof bytes) return ge::GRAPH_FAILED;
+        std::memcpy(bytes + used, &value, sizeof value);
+        return used += sizeof value, ge::GRAPH_SUCCESS;
+    }
     alignas(8) uint8_t bytes[1 << 16] = {};
     std::size_t used = 0;
 };
 
+// A list as its bytes, of whatever type.
+struct ContinuousVector {
+    std::size_t GetSize() const { return size; }
+    const void* GetData() const { return bytes.data(); }
+    std::vector<uint8_t> bytes;
+    std::size_t size = 0;
+};
 template <typename T>
-struct TypedContinuousVector : std::vector<T> {
-    using std::vector<T>::vector;
-    std::size_t GetSize() const { return this->size(); }
-    const T* GetData() const { return this->data(); }
+struct TypedContinuousVector : ContinuousVector {
+    TypedContinuousVector() = default;
+    TypedContinuousVector(std::initializer_list<T> values)
+    {
+        for (const T& one : values) push_back(one);
+    }
+    void push_back(const T& value)
+    {
+        auto at = reinterpret_cast<const uint8_t*>(&value);
+        bytes.insert(bytes.end(), at, at + sizeof value);
+        ++size;
+    }
+    const T* GetData() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
 
-using ContinuousVector = TypedContinuousVector<int64_t>;
-using Attr = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<int64_t>, TypedContinuousVector<float>>;
+template <typename... Lists>
+using AttrOf = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<Lists>...>;
+using Attr = AttrOf<int64_t, float, bool>;
 class RuntimeAttrs {
 public:
     template <typename T> // what is there is not asked
@@ -101,6 +135,7 @@ public:
     const float* GetFloat(std::size_t index) const { return GetAttrPointer<float>(index); }
     const bool* GetBool(std::size_t index) const { return GetAttrPointer<bool>(index); }
     auto GetListInt(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<int64_t>>(index); }
+    auto GetListBool(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<bool>>(index); }
     auto GetListFloat(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<float>>(index); }
     const char* GetStr(std::size_t index) const { return GetAttrPointer<char>(index); }
     std::size_t GetAttrNum() const { return values.size(); }
@@ -171,7 +206,7 @@ public:
     template <typename T>
     static T* at(const std::vector<T>& all, std::size_t i) { return i < all.size() ? const_cast<T*>(&all[i]) : nullptr; }
 };
-using TilingParseContext = TilingContext;
+struct TilingParseContext : TilingContext {};
 struct InferContext {
     TilingContext& of;
     const Shape* GetInputShape(std::size_t i) const { return i < of.inputs.size() ? &of.inputs[i].GetStorageShape() : nullptr; }
@@ -218,9 +253,22 @@ struct Definition {
     std::vector<Parameter> inputs, outputs;
     std::vector<std::pair<std::string, gert::Attr>> attrs;
     Tiling tiling = nullptr;
+    ge::graphStatus (*parse)(gert::TilingParseContext*) = nullptr; // fills what is compiled
+    void* compiled = nullptr;
     Shapes shapes = nullptr;
     Types types = nullptr;
 };
+// What a tiling function last said of a parameter: its name, what it is, and what is expected or why.
+inline std::string noted;
+template <typename Name, typename... Values>
+void note(const Name& name, const Values&... values)
+{
+    std::ostringstream text;
+    text << name << ":";
+    ((text << " " << values << ";"), ...);
+    noted = text.str();
+    noted.pop_back();
+}
 inline Definition& definition()
 {
     static Definition known;
@@ -264,6 +312,7 @@ public:
     LNGRAD_ATTR(Bool, bool)
     LNGRAD_ATTR(String, std::string)
     LNGRAD_ATTR(ListInt, gert::TypedContinuousVector<int64_t>)
+    LNGRAD_ATTR(ListBool, gert::TypedContinuousVector<bool>)
     LNGRAD_ATTR(ListFloat, gert::TypedContinuousVector<float>)
 
 private:
@@ -313,8 +362,14 @@ struct Registration {
     Registration& Tiling(lngrad::Tiling tiling) { return definition().tiling = tiling, *this; }
     Registration& InferShape(lngrad::Shapes shapes) { return definition().shapes = shapes, *this; }
     Registration& InferDataType(lngrad::Types types) { return definition().types = types, *this; }
-    template <typename Info, typename... Values>
-    Registration& TilingParse(Values&&...) { return *this; }
+    template <typename Info>
+    Registration& TilingParse(ge::graphStatus (*parse)(gert::TilingParseContext*))
+    {
+        static Info info;
+        definition().compiled = &info;
+        definition().parse = parse;
+        return *this;
+    }
     LNGRAD_SAID(Registration, InputsDataDependency)
     Registration& TilingInputsDataDependency(std::initializer_list<int>) { return *this; }
 };
@@ -356,7 +411,30 @@ protected:
     uint64_t blockDim_ = 0, workspaceSize_ = 0, tilingKey_ = 0;
 };
 template <typename Context>
-bool IsRegbaseSocVersion(const Context*) { return false; }
+bool IsRegbaseSocVersion(const Context*) { return platform_ascendc::PlatformAscendC().GetCurNpuArch() == NpuArch::DAV_3510; }
+template <typename Context>
+uint32_t GetUbBlockSize(const Context*) { return 32; }
+template <typename Context>
+uint32_t GetVRegSize(const Context*) { return 256; }
+using fp16_t = half;
+inline uint32_t GetCacheLineSize(const void*) { return 256; }
+constexpr int64_t UNKNOWN_RANK = -2, UNKNOWN_SIZE = -1;
+inline void SetUnknownRank(gert::Shape& shape) { shape = gert::Shape({UNKNOWN_RANK}); }
+inline bool IsUnknownRank(const gert::Shape& shape) { return shape.GetDimNum() == 1 && shape[0] == UNKNOWN_RANK; }
+inline void SetUnknownShape(int64_t rank, gert::Shape& shape) { shape = gert::Shape(std::vector<int64_t>(rank, UNKNOWN_SIZE)); }
+inline bool IsUnknownShape(const gert::Shape& shape)
+{
+    const std::vector<int64_t> sizes = shape.GetDims();
+    return std::count(sizes.begin(), sizes.end(), UNKNOWN_SIZE) > 0;
+}
+inline std::string ToString(int type) { return std::to_string(type); }
+template <typename Shape>
+auto ToString(const Shape& shape) -> decltype(shape.GetDimNum(), std::string())
+{
+    std::string text;
+    for (std::size_t i = 0; i < shape.GetDimNum(); ++i) text += (i ? ", " : "") + std::to_string(shape.GetDim(i));
+    return "[" + text + "]";
+}
 
 } // namespace Ops::Base
 namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namespace Ops::Base; } }
@@ -368,10 +446,44 @@ namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namesp
 #define IMPL_OP_OPTILING(Name) IMPL_OP(Name)
 #define IMPL_OP_INFERSHAPE(Name) IMPL_OP(Name)
 
-// Logs go nowhere; a check that fails returns.
+// Logs go nowhere, but for what is said of a parameter; a check that fails returns.
 #define OP_LOGD(...)
 #define OP_LOGI(...)
+#define OP_LOGW(...)
 #define OP_LOGE(...)
+#define OP_LOGE_WITHOUT_REPORT(...)
+#define REPORT_INNER_ERR_MSG(...)
+#define LNGRAD_INVALID(node, ...) lngrad::note(__VA_ARGS__)
+#define OP_LOGE_FOR_INVALID_SHAPE LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPE_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPES LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPES_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPEDIM LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPEDIM_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPEDIMS LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPEDIMS_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPESIZE LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPESIZE_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPESIZES LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_SHAPESIZES_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_DTYPE LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_DTYPE_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_DTYPES LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_DTYPES_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_FORMAT LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_FORMAT_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_FORMATS LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_FORMATS_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_VALUE LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_VALUE_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_VALUES LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_VALUES_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_LISTSIZE LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_LISTSIZE_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_TENSORNUM LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_TENSORNUM_WITH_REASON LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_TENSORNUMS LNGRAD_INVALID
+#define OP_LOGE_FOR_INVALID_TENSORNUMS_WITH_REASON LNGRAD_INVALID
 #define OP_CHECK_IF(condition, log, result) do { if (condition) { log; result; } } while (0)
 #define OP_CHECK_NULL_WITH_CONTEXT(context, pointer) do { if ((pointer) == nullptr) return ge::GRAPH_FAILED; } while (0)
 #define OP_TILING_CHECK(condition, log, result) do { if (condition) { log; result; } } while (0)

@@ -14,7 +14,7 @@ QUICK := lngrad/tests/core/test_problem.py lngrad/tests/core/test_golden_bits.py
   tests/meta/test_imports.py tests/meta/test_documents.py lngrad/tests/core/test_backends.py \
   lngrad-ascend/tests/aclnn/test_aclnn.py lngrad-ascend/tests/device lngrad/tests/check/test_formats.py lngrad/tests/core/test_threads.py
 
-.PHONY: demo quick quick-tests test test-lngrad test-ascend slow soak wheel wheel-prebuilt arm matrix site lint fmt types docs bench check clean
+.PHONY: demo quick quick-tests test test-lngrad test-ascend slow soak wheel wheel-prebuilt wheel-here arm matrix site lint fmt types docs bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/lngrad demo
@@ -51,6 +51,11 @@ wheel: $(VENV)/.dev
 WHEEL_DIR ?= dist
 wheel-prebuilt: $(VENV)/.dev
 	$(BIN)/python lngrad/scripts/prebuilt.py --wheels $(WHEEL_DIR) --torch $(PREBUILT)
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(WHEEL_DIR) lngrad-ascend
+
+# Wheels for machines like this one: its kernels alone, two minutes of processor time.
+wheel-here: $(VENV)/.dev
+	$(BIN)/python lngrad/scripts/prebuilt.py --wheels $(WHEEL_DIR) here
 	$(BIN)/python -m build --no-isolation --wheel --outdir $(WHEEL_DIR) lngrad-ascend
 
 # The aarch64 wheel on an emulated machine: golden bits, precision, threads, the pool.

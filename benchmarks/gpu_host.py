@@ -125,11 +125,11 @@ def same_bits() -> Iterator[dict[str, Any]]:
         x, gamma, dy = arrays["x"], arrays["gamma"], arrays["dy"]
         added = {"residual": arrays["residual"]} if "add" in norm else {}
         if "layer" in norm:
-            forward = lngrad.layer_norm(x, gamma=gamma, beta=arrays["beta"], eps=1e-5, **added)
+            forward = lngrad.layer_norm(x, gamma, arrays["beta"], eps=1e-5, **added)
             statistics = forward.mean, forward.rstd
             backward = partial(lngrad.layer_norm_backward, complete_mean=True)
         else:
-            forward = lngrad.rms_norm(x, gamma=gamma, eps=1e-5, **added)
+            forward = lngrad.rms_norm(x, gamma, eps=1e-5, **added)
             statistics, backward = (forward.rstd,), lngrad.rms_norm_backward
         normalized = forward.total if added else x
         grads = backward(dy, normalized, *statistics, gamma, **({"dtotal": dy} if added else {}))

@@ -44,28 +44,20 @@ def parts(folder: Path) -> dict[str, Part]:
     def script(name: str, *options: str) -> list[str]:
         return [*PYTHON, str(HERE / f"gpu_{name}.py"), "--json", str(folder / f"{name}.jsonl"), *options]
 
-    def bench(seconds: int, name: str, *options: str) -> list[str]:
+    def bench(seconds: int, name: str, **options: str) -> list[str]:
+        words = (word for option, value in options.items() for word in (f"--{option}", value))
         records = ["--json", str(folder / f"{name}.jsonl"), "--resume", "--rounds", "7", "--time-limit", str(seconds)]
-        return [*PYTHON, str(HERE / "bench.py"), *options, *records]
+        return [*PYTHON, str(HERE / "bench.py"), *words, *records]
 
     def cuda(seconds: int, scopes: str, cases: str, dtypes: str, peers: str, norm: str = "layer_norm") -> list[str]:
-        options = {"device": "cuda", "scopes": scopes, "cases": cases, "dtypes": dtypes, "peers": peers, "norm": norm}
-        return bench(seconds, "gpu", *(word for name, value in options.items() for word in (f"--{name}", value)))
+        return bench(
+            seconds, "gpu", device="cuda", scopes=scopes, cases=cases, dtypes=dtypes, peers=peers, norm=norm
+        )  # fmt: skip
 
     model = "model", "8192x768,128x768", "bfloat16", "torch,compile"
     large = "65536x1024,131072x512,29128x2304,13108x5120,9363x7168,5462x12288,4096x16384,64x768,512x1024"
     native = "from lngrad.torch.native import building; print(building.build())"
     tests = "-q", "-x", "-n", "8", "-m", "gpu", "lngrad/tests/gpu", "lngrad/tests/core"
-    threads = (
-        "--threads",
-        "1,2,4,8,16",
-        "--scopes",
-        "kernel,forward",
-        "--cases",
-        "4096x768,16384x1024",
-        "--dtypes",
-        "float32",
-    )
     two = "forward,autograd", "16384x4096,512x1024", "bfloat16", "torch,liger,quack"
     return {
         "native": Part(1, 1.5, 60, [*PYTHON, "-c", native]),
@@ -80,7 +72,14 @@ def parts(folder: Path) -> dict[str, Part]:
         "model of rms_norm": Part(2, 1.4, 75, cuda(50, *model, "rms_norm")),
         "bench": Part(2, 1.4, 75, cuda(75, "call,forward,overhead", large, "bfloat16", "torch,liger")),
         **{norm: Part(2, 0.4, 20, cuda(15, *two, norm)) for norm in ("rms_norm", "add_rms_norm")},
-        "threads": Part(2, 0.8, 45, bench(40, "cpu", *threads)),
+        "threads": Part(
+            2,
+            0.8,
+            45,
+            bench(
+                40, "cpu", threads="1,2,4,8,16", scopes="kernel,forward", cases="4096x768,16384x1024", dtypes="float32"
+            ),
+        ),
     }
 
 

@@ -61,7 +61,7 @@ def random_arrays(M: int, N: int, dtype: Any) -> Arrays:
     """Of a call on M rows of N columns; mean and rstd are those of x."""
     x, dy, result = (on_a_page(M, N, dtype) for _ in range(3))
     gamma, beta, dgamma, dbeta = np.random.default_rng(N).standard_normal((4, N), np.float32)
-    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    _, mean, rstd = lngrad.layer_norm(x, gamma, beta)
     return Arrays(x, dy, result, gamma, beta, dgamma, dbeta, mean, rstd)
 
 

@@ -16,7 +16,7 @@ for dtype in (np.float32, ml_dtypes.bfloat16):
     dy = rng.standard_normal(x.shape).astype(dtype)  # what the rest of the network hands back
     gamma, beta = rng.standard_normal((2, 768)).astype(dtype)
 
-    y, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
+    y, mean, rstd = lngrad.layer_norm(x, gamma, beta)
     grads = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma)
     assert grads.dx.shape == x.shape
     assert grads.dgamma.shape == grads.dbeta.shape == gamma.shape

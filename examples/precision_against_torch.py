@@ -33,7 +33,7 @@ def tensor(array):
 
 def both(dy, x, gamma):
     """Gradients by lngrad, by torch and by the float64 reference, from the same statistics."""
-    forward = lngrad.layer_norm(x, gamma=gamma)
+    forward = lngrad.layer_norm(x, gamma)
     ours = lngrad.layer_norm_backward(dy, x, forward.mean, forward.rstd, gamma)
     statistics = [tensor(array).to(tensor(gamma).dtype) for array in (forward.mean, forward.rstd)]
     theirs = torch.ops.aten.native_layer_norm_backward(
@@ -85,7 +85,7 @@ def liger_layer_norm(x, shape, gamma):
 
 
 def by_numpy(x, dy, gamma, complete):
-    y, mean, rstd = lngrad.layer_norm(x, gamma=gamma)
+    y, mean, rstd = lngrad.layer_norm(x, gamma)
     return [y, *lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, complete_mean=complete)[:2]]
 
 

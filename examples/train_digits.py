@@ -32,7 +32,7 @@ for _ in range(20):
 
         # Forward; mean and rstd of every row are kept for the way back.
         x1 = x0 @ w1
-        y1, mean, rstd = lngrad.layer_norm(x1, gamma=gamma, beta=beta)
+        y1, mean, rstd = lngrad.layer_norm(x1, gamma, beta)
         hidden = np.maximum(y1, 0)
         logits = hidden @ w2
 
@@ -50,7 +50,7 @@ for _ in range(20):
             parameters[name] += velocity[name]
 
 w1, gamma, beta, w2 = parameters.values()
-y1 = lngrad.layer_norm(images[test] @ w1, gamma=gamma, beta=beta).y
+y1 = lngrad.layer_norm(images[test] @ w1, gamma, beta).y
 accuracy = (np.argmax(np.maximum(y1, 0) @ w2, 1) == digits.target[test]).mean()
 print(f"test accuracy {accuracy:.1%}")
 assert accuracy >= 0.95

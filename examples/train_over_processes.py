@@ -72,7 +72,7 @@ class RowNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
-        y, mean, rstd = lngrad.layer_norm(x, gamma=weight.detach(), beta=bias.detach())
+        y, mean, rstd = lngrad.layer_norm(x, weight.detach(), bias.detach())
         ctx.save_for_backward(x, mean, rstd, weight)
         return y
 

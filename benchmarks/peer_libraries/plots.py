@@ -11,6 +11,7 @@ from lngrad.bench.cases import Settings
 from lngrad.bench.records import Case, Record, best, newest, threads_of
 
 _COLOURS = {"float32": "#4269d0", "bfloat16": "#efb118", "float16": "#3ca951"}
+Cases = dict[Case, Record]  # a machine's newest records
 _INK, _GRID = "#2b2b2b", "#d9d9d9"
 
 PEER_NAMES = {
@@ -87,21 +88,22 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
     if not chosen:
         raise ValueError(f"plot: expected {scope} records with a peer, got none")
     with pyplot.rc_context({"svg.hashsalt": "lngrad", "font.size": 9, "text.color": _INK, "axes.labelcolor": _INK}):
-        panels = len(chosen) + (len(chosen) == 1)
-        shapes = list(dict.fromkeys(case[:2] for found in chosen for case in found))
-        size = 5 if len(shapes) < 14 else 7.8, 1.1 + 1.7 * panels  # inches: a phone shows the width as five
+        with_shares = scope != "override" and len(chosen) == 1
+        panels = len(chosen) + with_shares
+        shapes = sorted({case[:2] for found in chosen for case in found}, key=lambda shape: shape[0] * shape[1])
+        size = 5 if len(shapes) < 14 else 7.8, 1.3 + 1.7 * panels  # inches: a phone shows the width as five
         figure, axes = pyplot.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         for number, found in enumerate(chosen):
             _ratios(axes[number, 0], found, shapes)
-        if len(chosen) == 1:
+        if with_shares:
             _shares(axes[-1, 0], chosen[0], shapes)
         for panel in axes[:, 0]:
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(axis="y", color=_GRID, linewidth=0.6)
             panel.set_axisbelow(True)
         axes[-1, 0].set_xticks(range(len(shapes)), [f"{M}×{N}" for M, N in shapes], rotation=45, ha="right")
-        what = "under override(), over torch's" if scope == "override" else "backward over the best peer's"
-        figure.suptitle(f"Speedup of LayerNorm {what}", x=0.01, y=0.995, ha="left", fontsize=10)
+        what = "under override(), torch = 1" if scope == "override" else "backward, the best peer = 1"
+        figure.suptitle(f"Speed of LayerNorm {what}", x=0.01, y=0.995, ha="left", fontsize=10)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, 1 - 0.2 / size[1]))
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / size[1]))
@@ -109,35 +111,40 @@ def plot(machines: list[list[Record]], path: Path, scope: str = "kernel") -> Non
         pyplot.close(figure)
 
 
-def _ratios(panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]]) -> None:
-    """One machine: a dot a case, above the line at 1 where it is won."""
+def _ratios(panel: Any, found: Cases, shapes: list[Any]) -> None:
+    """One machine: a bar a case, above the line at 1 where it is won."""
     panel.axhline(1, color=_INK, linewidth=0.8)
-    _dots(panel, found, shapes, lambda record: best(record)[1])
+    _bars(panel, found, shapes, lambda record: best(record)[1], 1)
     line = next(iter(found.values()))
     machine, versions = line["machine"], line["versions"]
     peers = ", ".join(f"{PEER_NAMES.get(peer, peer)} {versions.get(peer, '')}".strip() for peer in line["ratio"])
     where = machine.get("device") or f"{machine_name(line)}, {threads_of(line)} threads"
     panel.set_title(f"{where}, against {peers}", loc="left", fontsize=8)
     panel.set_yscale("log", base=2)
-    panel.set_yticks([1, 2, 4, 8, 16, 32], ["1×", "2×", "4×", "8×", "16×", "32×"])
+    ticks = [1 << power for power in range(6) if 1 << power < 2 * panel.get_ylim()[1]]
+    panel.set_yticks(ticks, [f"{tick}×" for tick in ticks])
 
 
-def _shares(panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]]) -> None:
+def _shares(panel: Any, found: Cases, shapes: list[Any]) -> None:
     panel.axhline(1, color=_INK, linewidth=0.8)
-    _dots(panel, found, shapes, lambda record: record.get("of_roofline"))
+    _bars(panel, found, shapes, lambda record: record.get("of_roofline"), 0)
     panel.set_title(
         "share of the roofline, a pass through memory: above 1 a case fits the cache", loc="left", fontsize=8
     )
 
 
-def _dots(
-    panel: Any, found: dict[Case, Record], shapes: list[tuple[int, int]], value: Callable[[Record], float | None]
+def _bars(
+    panel: Any,
+    found: Cases,
+    shapes: list[Any],
+    value: Callable[[Record], Any],
+    bottom: int,
 ) -> None:
     for number, (dtype, colour) in enumerate(_COLOURS.items()):
         points = [
-            (place + 0.16 * (number - 1), height)
+            (place + 0.26 * (number - 1), height - bottom)
             for place, shape in enumerate(shapes)
             if (record := found.get((*shape, dtype))) is not None and (height := value(record)) is not None
         ]
         if points:
-            panel.plot(*zip(*points, strict=True), "o", color=colour, markersize=5, label=dtype)
+            panel.bar(*zip(*points, strict=True), width=0.24, bottom=bottom, color=colour, label=dtype)

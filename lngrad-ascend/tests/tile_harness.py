@@ -205,6 +205,7 @@ def run_grad(
         LayerNormGrad(
             tensors["pd_x"], tensors["res"], tensors["dy"], tensors["x"], tensors["variance"], tensors["mean"],
             tensors["gamma"], case.epsilon, info, sharedTmpBuffer=temporary, isReuseSource=reuse, exact_padding=exact,
+            quiet=True,
         )  # fmt: skip
         if after:
             after(tile, tensors)

@@ -10,6 +10,7 @@ run. The compiler is g++, for another architecture such as Debian's g++-aarch64-
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import struct
 import subprocess
@@ -129,7 +130,9 @@ def fetched(release: str, architecture: str) -> Path:
         with TemporaryDirectory() as name:
             asked = ["--only-binary", ":all:", "--platform", f"{MANYLINUX}_{architecture}", "--python-version", "3.11"]
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", name, *asked]
-            subprocess.run([*pip, f"torch=={release}"], check=True)
+            # A constraint of the user's would allow one release alone.
+            environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+            subprocess.run([*pip, f"torch=={release}"], check=True, env=environment)
             (wheel,) = Path(name).glob("torch-*.whl")
             wanted = re.compile(rf"torch/(include/.*|lib/lib({'|'.join(LIBRARIES)})\.so)")
             with zipfile.ZipFile(wheel) as archive:

@@ -2,6 +2,7 @@
 
     python scripts/prebuilt.py --wheels dist              libraries for every processor, then the wheels for Linux
     python scripts/prebuilt.py --wheels dist --torch      the wheels with torch's native code too: scripts/native_code.py
+    python scripts/prebuilt.py --wheels dist here         one wheel, with the kernels of this machine
     python scripts/prebuilt.py haswell znver4             libraries for these alone, into build/prebuilt/x86_64
 
 It needs what is in pyproject.toml's extra `dev` (Numba, hatchling, build), and a linker for each architecture: ld.lld, or GNU
@@ -35,7 +36,7 @@ from native_code import undefined
 
 from lngrad import get_num_threads
 from lngrad.cpu import prebuilt
-from lngrad.cpu.processors import CHOICE, CHOSEN, HERE, PROCESSORS, Processor
+from lngrad.cpu.processors import CHOICE, CHOSEN, HERE, PROCESSORS, Processor, fitting
 from lngrad.support.cache_folder import keep, kept
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,7 @@ def main() -> None:
     )
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = options.processors or list(PROCESSORS)
+    names = [fitting()[0].name if name == "here" else name for name in options.processors] or list(PROCESSORS)
     unknown = set(names) - set(PROCESSORS)
     if unknown:
         parser.error(f"PROCESSOR: expected some of {', '.join(PROCESSORS)}, got {', '.join(sorted(unknown))}")
@@ -70,6 +71,9 @@ def main() -> None:
         return
     for architecture in {processor.architecture for processor in missing}:
         find_linker(architecture)  # before minutes are spent
+    if options.wheels and options.torch:  # pip can fail
+        for architecture, release in product({PROCESSORS[name].architecture for name in names}, native_code.RELEASES):
+            native_code.fetched(release, architecture)
     firsts = dict.fromkeys(
         alike[0].name for alike in (lowered_alike(kernel, missing) for kernel in every()) for alike in alike
     )

@@ -18,21 +18,21 @@ from lngrad_ascend import graph, soc, tiling
 
 
 def train(x: npt.NDArray[np.float32], gamma: npt.NDArray[np.float32]) -> Grads:
-    forward = lngrad.layer_norm(x, gamma=gamma, eps=1e-6)
+    forward = lngrad.layer_norm(x, gamma, eps=1e-6)
     assert_type(forward, Forward)
     y, mean, rstd = forward
     grads = lngrad.layer_norm_backward(y, x, mean, rstd, gamma, output_mask=(True, False, True))
     assert_type(grads, Grads)
     into = Grads(np.empty_like(x), None, None)
     lngrad.layer_norm_backward(y, x, mean, rstd, gamma, normalized_shape=[3, 4], out=into, backend="numpy_cpu")
-    lngrad.layer_norm(x, (3, 4))
+    lngrad.layer_norm(x, normalized_shape=(3, 4))
     return grads
 
 
 def family(x: npt.NDArray[np.float32], gamma: npt.NDArray[np.float32]) -> RmsGrads:
-    assert_type(lngrad.layer_norm(x, gamma=gamma, offset=1), Forward)
+    assert_type(lngrad.layer_norm(x, gamma, offset=1), Forward)
     assert_type(lngrad.layer_norm(x, residual=x, alpha=0.5), ForwardWithTotal)
-    y, rstd, total = lngrad.rms_norm(x, gamma=gamma, residual=x)
+    y, rstd, total = lngrad.rms_norm(x, gamma, residual=x)
     assert_type(lngrad.rms_norm(x, eps=1e-6, out=RmsForward(x, None)), RmsForward)
     return lngrad.rms_norm_backward(y, total, rstd, gamma, dtotal=x, output_mask=(True, False))
 

@@ -187,7 +187,7 @@ def backward_rows(
         xhat, temporary = buffers["xhat"].Get(T), buffers["temporary"].Get(np.uint8)
         LayerNormGrad(
             local["dx"], xhat, local["dy"], local["x"], local["variance"], local["mean"], scale, 0.0, step.grad,
-            sharedTmpBuffer=temporary, isReuseSource=reuse, exact_padding=True,
+            sharedTmpBuffer=temporary, isReuseSource=reuse, exact_padding=True, quiet=True,
         )  # fmt: skip
         queues["dx"].EnQue(local["dx"])
         for name in ("x", "variance", "mean"):

@@ -75,6 +75,11 @@ def test_tiling_ends_with_1_where_the_published_minimum_is_too_small():
     assert (report["stack_bytes"], report["touched_bytes"], report["verdict"]) == (576, 8320, "overrun")
 
 
+def test_tiling_ends_with_1_where_the_call_does_not_fit():
+    result = CliRunner().invoke(app, ["tiling", "--shape", "64,64,1024", "--stack", "max"])
+    assert (result.exit_code, "but it does not fit" in result.output) == (1, True)
+
+
 def test_tiling_sweep_reproduces_the_counts():
     result = lngrad("tiling", "--sweep")
     assert result.returncode == 0

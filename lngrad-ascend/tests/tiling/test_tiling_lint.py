@@ -100,6 +100,7 @@ def test_a_shape_that_cannot_fit_is_said_so():
         (("LayerNorm", [1, 2, 16], "bfloat16"), "dtype: expected one of half"),
         (("LayerNorm", [2, 16]), r"shape: expected \[B, S, H\]"),
         (("LayerNormGrad", [1, 2, 16], "float", None, "some"), "stack: expected 'min', 'max' or a number of bytes"),
+        (("LayerNormGrad", [1, 2, 16], "float", None, -1), "stack: expected 'min', 'max' or a number of bytes, got -1"),
         (("LayerNormGrad", [1, 2, 16], "half", None, "min", True), "half does not take isReuseSource"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from lngrad.core import calls
-from lngrad.core.arrays import as_array
+from lngrad.core.arrays import as_array, note_writes, without_history
 from lngrad.core.calls import Switches
 from lngrad.core.plan import Plan, make_plan
 from lngrad.core.problem import (
@@ -40,10 +40,10 @@ from lngrad.typing import Shape
 @overload
 def layer_norm(
     x: Any,
-    normalized_shape: int | Sequence[int] | None = None,
     gamma: Any = None,
     beta: Any = None,
     *,
+    normalized_shape: int | Sequence[int] | None = None,
     eps: float = 1e-5,
     offset: float = 0.0,
     residual: None = None,
@@ -55,10 +55,10 @@ def layer_norm(
 @overload
 def layer_norm(
     x: Any,
-    normalized_shape: int | Sequence[int] | None = None,
     gamma: Any = None,
     beta: Any = None,
     *,
+    normalized_shape: int | Sequence[int] | None = None,
     eps: float = 1e-5,
     offset: float = 0.0,
     residual: Any,
@@ -69,10 +69,10 @@ def layer_norm(
 ) -> ForwardWithTotal: ...
 def layer_norm(
     x: Any,
-    normalized_shape: int | Sequence[int] | None = None,
     gamma: Any = None,
     beta: Any = None,
     *,
+    normalized_shape: int | Sequence[int] | None = None,
     eps: float = 1e-5,
     offset: float = 0.0,
     residual: Any = None,
@@ -89,10 +89,10 @@ def layer_norm(
     Args:
         x: (*A, *R), 1 to 8 dimensions, float16, bfloat16, float32 or float64, any strides. NumPy, torch on the CPU, or
             anything with `__array_interface__` or DLPack.
-        normalized_shape: R. None: gamma's shape, or the last axis.
         gamma, beta: (*R) in any of these dtypes: they are converted exactly, so the call is computed in float64 if one of
             them or x has it, and in float32 otherwise. None: 1 and 0. With a normalized_shape each sample may have its own, as
             in adaptive layer normalization: (*S, 1, …, 1, *R), S being the first dimensions of A.
+        normalized_shape: R. None: gamma's shape, or the last axis.
         eps: Added to the biased variance of a row.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero.
         residual: (*A, *R) in x's dtype, or in float32 beside 16 bits: a second summand. None: there is none.
@@ -178,9 +178,9 @@ def layer_norm_backward(
 
 def rms_norm(
     x: Any,
-    normalized_shape: int | Sequence[int] | None = None,
     gamma: Any = None,
     *,
+    normalized_shape: int | Sequence[int] | None = None,
     eps: float | None = None,
     offset: float = 0.0,
     residual: Any = None,
@@ -198,8 +198,8 @@ def rms_norm(
 
     Args:
         x: (*A, *R), 1 to 8 dimensions, as for layer_norm.
-        normalized_shape: R. None: gamma's shape, or the last axis.
         gamma: (*R), as for layer_norm. None: 1.
+        normalized_shape: R. None: gamma's shape, or the last axis.
         eps: Added to the mean of the squares of a row. None: torch's, the machine epsilon of float32 (1.2e-7), or of float64 if
             x is.
         offset: Added to gamma, or to the 1 in its place: 1 for weights that are stored around zero, as Gemma's.
@@ -311,6 +311,8 @@ def _call(
     if call is None:
         call, arrays = _first_call(key, operator, arrays, switches, shape, mask, out, backend)
     results = tuple.__new__(operator.results, call.run(arrays, numbers, out))
+    if out is not None and call.plan.problem.kind == "torch":
+        note_writes(out)
     return results if axis is None else _outputs_moved(operator, results, -1, axis)
 
 
@@ -319,6 +321,10 @@ def _first_call(
     shape: int | Sequence[int] | None, mask: Sequence[bool], out: Any, backend: str | None,
 ) -> tuple[calls.BoundCall, tuple[Any, ...]]:  # fmt: skip
     """Describe and plan a call, and keep it under its key. Returns it, and the arguments as arrays."""
+    if key is None:
+        arrays = tuple(map(without_history, operator.inputs, arrays))
+        for name, array in zip(operator.outputs, out if isinstance(out, tuple) else (), strict=False):
+            without_history(f"out.{name}", array)
     gamma = arrays[operator.inputs.index("gamma")]
     axes = 0 if shape is None else len(shape) if isinstance(shape, Sequence) else 1
     normalization = Normalization.of(
@@ -340,7 +346,7 @@ def _with_axis_last(
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
     named = dict(zip(operator.inputs, arrays, strict=True))
     x = named["x"] = as_array("x", named["x"])
-    if not -x.ndim <= axis < x.ndim:
+    if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
         raise ShapeError(f"axis: expected one of x's {x.ndim} axes, got {axis}")
     axis %= x.ndim
     for name in operator.inputs:

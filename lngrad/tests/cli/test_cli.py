@@ -102,7 +102,7 @@ def test_run_with_every_option(tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stderr == f"lngrad: {source}: not used: {', '.join(list(others)[:8])} and 92 more\n"
     assert "dx (20, 4, 6) float32, dbeta (4, 6) float32 (numpy_cpu, " in result.stdout
-    forward = lngrad.layer_norm(inputs.x, (4, 6), eps=1e-3, backend="numpy_cpu")
+    forward = lngrad.layer_norm(inputs.x, normalized_shape=(4, 6), eps=1e-3, backend="numpy_cpu")
     judged = Inputs(**{**vars(inputs), "mean": forward.mean, "rstd": forward.rstd})
     check_grads(results_in(tmp_path / "out.npz"), judged, output_mask=(True, False, True))
 

@@ -107,10 +107,10 @@ def share(draw: Draw, kind: Kind) -> Shares:
     dys, g = dy.astype(np.float64).astype(wide), gamma.astype(np.float64).astype(wide)
     seen = 0.0
     if kind.norm == "rms_norm":
-        rms = lngrad.rms_norm(x, gamma=gamma, eps=1e-12)
+        rms = lngrad.rms_norm(x, gamma, eps=1e-12)
         got: Any = lngrad.rms_norm_backward(dy, x, rms.rstd, gamma)
     else:
-        forward = lngrad.layer_norm(x, gamma=gamma, eps=1e-12)
+        forward = lngrad.layer_norm(x, gamma, eps=1e-12)
         got = lngrad.layer_norm_backward(dy, x, forward.mean, forward.rstd, gamma, complete_mean=kind.complete)
         seen = float(np.max(np.abs(forward.mean.astype(np.float64)) * forward.rstd))
         exact -= exact.mean(1, keepdims=True)

@@ -35,9 +35,9 @@ def test_the_bits_of_the_last_axis(axis, dtype, norm, backend):
 def test_the_total_and_dx_of_another_axis_go_to_given_arrays(norm, backend):
     inputs = make_inputs(Case((2, 5), (9,)), "float32", **norm)
     x, residual, dy, dtotal = (moved(part, 1) for part in (inputs.x, inputs.residual, inputs.dy, inputs.dtotal))
-    expected = lngrad.rms_norm(x, gamma=inputs.gamma, residual=residual, axis=1, backend=backend)
+    expected = lngrad.rms_norm(x, inputs.gamma, residual=residual, axis=1, backend=backend)
     out = lngrad.RmsForward(np.empty_like(x), np.empty((2, 1, 5), "f4"), residual)
-    got = lngrad.rms_norm(x, gamma=inputs.gamma, residual=residual, axis=1, out=out, backend=backend)
+    got = lngrad.rms_norm(x, inputs.gamma, residual=residual, axis=1, out=out, backend=backend)
     check_same_bits(tuple(got), tuple(expected))
     check_same_bits(residual, expected.total)
     arguments = dy, residual, got.rstd, inputs.gamma
@@ -51,8 +51,8 @@ def test_results_go_to_given_arrays(backend):
     inputs = make_inputs(Case((2, 5), (9,)), "float32")
     x, dy = moved(inputs.x, 1), moved(inputs.dy, 1)
     out = Forward(np.empty_like(x), np.empty((2, 1, 5), "f4"), np.empty((2, 1, 5), "f4"))
-    lngrad.layer_norm(x, gamma=inputs.gamma, axis=1, out=out, backend=backend)
-    check_same_bits(out, lngrad.layer_norm(x, gamma=inputs.gamma, axis=1, backend=backend))
+    lngrad.layer_norm(x, inputs.gamma, axis=1, out=out, backend=backend)
+    check_same_bits(out, lngrad.layer_norm(x, inputs.gamma, axis=1, backend=backend))
     grads = Grads(np.empty_like(x), None, None)
     arguments = dy, x, out.mean, out.rstd, inputs.gamma
     lngrad.layer_norm_backward(*arguments, axis=1, out=grads, backend=backend)
@@ -64,11 +64,11 @@ def test_results_go_to_given_arrays(backend):
 def test_torch_tensors_in_every_memory_format(backend):
     torch = pytest.importorskip("torch")
     inputs = make_inputs(Case((2, 5, 7), (24,)), "float32")
-    expected = moved(lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend).y, 1)
+    expected = moved(lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, backend=backend).y, 1)
     for memory_format in (torch.contiguous_format, torch.channels_last):
         x = torch.from_numpy(moved(inputs.x, 1)).contiguous(memory_format=memory_format)
         gamma, beta = torch.from_numpy(inputs.gamma), torch.from_numpy(inputs.beta)
-        y = lngrad.layer_norm(x, gamma=gamma, beta=beta, axis=1, backend=backend).y
+        y = lngrad.layer_norm(x, gamma, beta, axis=1, backend=backend).y
         assert isinstance(y, torch.Tensor)
         check_same_bits(y, expected)
         assert y.is_contiguous(memory_format=torch.channels_last)
@@ -92,8 +92,8 @@ def test_images_with_channels_first(lead, plane, channels, dtype, backend):
     inputs = make_inputs(Case((*lead, *plane), (channels,)), dtype)
     x, dy = moved(inputs.x, 1), moved(inputs.dy, 1)
     out = Forward(np.empty_like(x), None, None)
-    forward = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out, backend=backend)
-    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, backend=backend)
+    forward = lngrad.layer_norm(x, inputs.gamma, inputs.beta, axis=1, out=out, backend=backend)
+    expected = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, backend=backend)
     check_same_bits(forward, Forward(*(moved(part, 1) for part in expected)))
     arguments = dy, x, forward.mean, forward.rstd, inputs.gamma
     plain = lngrad.layer_norm_backward(inputs.dy, inputs.x, *expected[1:], inputs.gamma, backend=backend)

@@ -84,7 +84,7 @@ def test_forward_statistics_may_be_asked_for_in_16_bits(dtype, backend):
     inputs = make_inputs(Case((9,), (40,)), dtype)
     narrow = numpy_dtype(dtype)
     out = lngrad.Forward(None, np.empty((9, 1), narrow), np.empty((9, 1), narrow))
-    forward = lngrad.layer_norm(inputs.x, 40, inputs.gamma, inputs.beta, out=out, backend=backend)
+    forward = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=40, out=out, backend=backend)
     assert forward.mean is out.mean
     check_forward(forward, inputs)
 

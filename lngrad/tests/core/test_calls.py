@@ -182,9 +182,9 @@ def test_a_shape_that_is_only_equal_to_a_known_one_is_checked(shape, form):
     for known in (False, True):
         calls.forget()
         for _ in range(4 * known):
-            lngrad.layer_norm(x, form(x.shape[-1]))
+            lngrad.layer_norm(x, normalized_shape=form(x.shape[-1]))
         try:
-            outcomes.append(lngrad.layer_norm(x, shape).y.shape)
+            outcomes.append(lngrad.layer_norm(x, normalized_shape=shape).y.shape)
         except Exception as reason:
             outcomes.append((type(reason), str(reason)))
     assert outcomes[0] == outcomes[1]
@@ -198,7 +198,7 @@ def test_memory_at_address_0_is_refused_by_a_known_call_too():
     for _ in range(4):
         forward(inputs)
     with pytest.raises(ShapeError, match="x: its __array_interface__ can't be read"):  # NumPy has no array at address 0
-        lngrad.layer_norm(Nowhere(), 64, inputs.gamma, inputs.beta)
+        lngrad.layer_norm(Nowhere(), inputs.gamma, inputs.beta, normalized_shape=64)
 
 
 def test_plain_functions_let_torchs_threads_work(monkeypatch):
@@ -305,10 +305,10 @@ def test_what_is_refused_is_refused_each_time():
             forward(inputs, out=())
         for offset in (Decimal(0), math.nan, "0"):  # a Decimal of 0 is equal to 0.0, and has its hash
             with pytest.raises(NumberError, match="offset: expected a finite number"):
-                lngrad.layer_norm(inputs.x, 64, offset=offset)
+                lngrad.layer_norm(inputs.x, normalized_shape=64, offset=offset)
         for shape in (64 + (1 << 30), -64, (64, 64), (1 << 40,) * 20, True):
             with pytest.raises(ShapeError, match="normalized"):
-                lngrad.layer_norm(inputs.x, shape, inputs.gamma, inputs.beta)
+                lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=shape)
     out.y.flags.writeable = False
     with pytest.raises(OverlapError, match=r"out.y: expected a writable array"):
         forward(inputs, out=out)
@@ -328,12 +328,12 @@ def test_a_result_may_replace_its_input():
 def test_an_array_that_is_changed_in_place_is_another():
     x = np.random.default_rng(0).standard_normal((40, 64), np.float32)
     for _ in range(3):
-        lngrad.layer_norm(x, 64)
+        lngrad.layer_norm(x, normalized_shape=64)
     wide = x.astype(np.float64)
     right = [lngrad.layer_norm(array.copy()) for array in (x.reshape(80, 32), x.view(np.float64), wide[:20])]
     x.shape = 80, 32
     with pytest.raises(ShapeError):
-        lngrad.layer_norm(x, 64)
+        lngrad.layer_norm(x, normalized_shape=64)
     check_same_bits(lngrad.layer_norm(x), right[0])
     x.shape = 40, 64
     x.dtype = np.float64
@@ -346,17 +346,17 @@ def test_an_array_that_is_changed_in_place_is_another():
 def test_an_axis_and_a_mask_come_again():
     inputs = make_inputs(Case((4, 5), (48,)), "float32")
     x, dy = (np.ascontiguousarray(np.moveaxis(array, -1, 1)) for array in (inputs.x, inputs.dy))
-    of_rows = lngrad.layer_norm(inputs.x, 48, inputs.gamma, inputs.beta)
-    right = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1)
+    of_rows = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=48)
+    right = lngrad.layer_norm(x, inputs.gamma, inputs.beta, axis=1)
     right_grads = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1)
     check_same_bits(tuple(np.moveaxis(array, 1, -1) for array in right), tuple(of_rows))
     part, mask = right._replace(y=None), (True, False, True)
     out, grads = (type(results)(*map(np.zeros_like, results)) for results in (right, right_grads))
     for _ in range(4):
-        mixed = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=part)
+        mixed = lngrad.layer_norm(x, inputs.gamma, inputs.beta, axis=1, out=part)
         assert (mixed.y.shape, mixed.mean.shape) == ((4, 48, 5), (4, 1, 5))
         check_same_bits(tuple(mixed), tuple(right))
-        again = lngrad.layer_norm(x, gamma=inputs.gamma, beta=inputs.beta, axis=1, out=out)
+        again = lngrad.layer_norm(x, inputs.gamma, inputs.beta, axis=1, out=out)
         grads_again = lngrad.layer_norm_backward(dy, x, right.mean, right.rstd, inputs.gamma, axis=1, out=grads)
         check_same_bits((*again, *grads_again), (*right, *right_grads))
         check_same_bits((*out, *grads), (*right, *right_grads))
@@ -369,7 +369,7 @@ def test_arrays_are_not_held():
     inputs = make_inputs(CASE, "float32")
     x, out = inputs.x.copy(), forward(inputs)
     for _ in range(4):
-        lngrad.layer_norm(x, 64, inputs.gamma, inputs.beta, out=out)
+        lngrad.layer_norm(x, inputs.gamma, inputs.beta, normalized_shape=64, out=out)
     held = weakref.ref(x), weakref.ref(out.y)
     del x, out
     gc.collect()
@@ -381,9 +381,9 @@ def test_a_full_table_begins_anew(monkeypatch):
     inputs = make_inputs(CASE, "float32")
     for rows in range(1, 30):
         part = inputs.x[:rows]
-        right = lngrad.layer_norm(part, 64, inputs.gamma, inputs.beta)
+        right = lngrad.layer_norm(part, inputs.gamma, inputs.beta, normalized_shape=64)
         for _ in range(3):
-            check_same_bits(lngrad.layer_norm(part, 64, inputs.gamma, inputs.beta), right)
+            check_same_bits(lngrad.layer_norm(part, inputs.gamma, inputs.beta, normalized_shape=64), right)
         assert 0 < len(calls.kept) <= 5
 
 

@@ -62,8 +62,8 @@ def sample():
 
 
 def by_numpy(x, dy, gamma, beta):
-    y, mean, rstd = lngrad.layer_norm(x, gamma=gamma, beta=beta)
-    of_rms = lngrad.rms_norm(x, gamma=gamma, residual=dy)
+    y, mean, rstd = lngrad.layer_norm(x, gamma, beta)
+    of_rms = lngrad.rms_norm(x, gamma, residual=dy)
     return (y, mean, rstd, *of_rms, *lngrad.layer_norm_backward(dy, x, mean, rstd, gamma))
 
 

@@ -55,7 +55,10 @@ class Interface:
 
 
 WITHOUT = (freed, shortened, shortened_behind_an_offset, zero)
-BEHIND = "(expected .* bytes of (storage|memory), got|its __array_interface__ can't be read: data is NULL)"
+BEHIND = (
+    "(expected .* bytes of (storage|memory), got|expected a tensor with memory, got one without|"
+    "its __array_interface__ can't be read: data is NULL)"
+)
 
 
 @pytest.mark.parametrize("make", [*WITHOUT, Exported, Interface], ids=lambda make: make.__name__)
@@ -65,12 +68,12 @@ def test_the_core_refuses_memory_that_is_gone(make, backend):
     for name, shape in good.items():
         arrays = {other: kind(size).astype("f") if kind is np.ones else kind(size) for other, size in good.items()}
         arrays[name] = make(*shape)
-        with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
+        with pytest.raises(DtypeError if make is zero else ShapeError, match=f"^{name}: {BEHIND}"):
             lngrad.layer_norm_backward(**arrays, backend=backend)
     for name in ("x", "gamma", "beta"):
         shape = (4, 8) if name == "x" else (8,)
         arrays = {"x": kind((4, 8)).astype("f") if kind is np.ones else kind((4, 8)), name: make(*shape)}
-        with pytest.raises(ShapeError, match=f"^{name}: {BEHIND}"):
+        with pytest.raises(DtypeError if make is zero else ShapeError, match=f"^{name}: {BEHIND}"):
             lngrad.layer_norm(**arrays, backend=backend)
 
 
@@ -115,7 +118,7 @@ def test_tensors_that_never_have_memory():
         lngrad.layer_norm(fake)
     with pytest.raises(DtypeError, match=r"x: expected a tensor with memory.*lngrad.torch.layer_norm takes these"):
         torch.func.vmap(lambda x: lngrad.layer_norm(x).y)(torch.ones(3, 4, 8))
-    with pytest.raises(ShapeError, match="x: expected 128 bytes of storage, got 0"):
+    with pytest.raises(DtypeError, match="x: expected a tensor with memory, got one without"):
         lngrad.layer_norm(torch.ones(4, 8, device="meta"))
 
 

@@ -188,7 +188,7 @@ def test_empty_inputs_give_what_torch_gives(shape, dtype, backend):
     assert grads.dgamma.shape == grads.dbeta.shape == shape[-1:]
     assert not grads.dgamma.astype(np.float32).any()
     assert not grads.dbeta.astype(np.float32).any()
-    forward = lngrad.layer_norm(x, gamma=gamma, backend=backend)
+    forward = lngrad.layer_norm(x, gamma, backend=backend)
     assert forward.y.shape == shape
     assert forward.mean.shape == (*shape[:-1], 1)
     if forward.mean.size:

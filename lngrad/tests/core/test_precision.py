@@ -73,7 +73,7 @@ def test_a_large_offset_costs_nothing(offset):
 @pytest.mark.parametrize("offset", [1e3, 1e6])
 def test_the_forward_takes_its_mean_exactly(offset, backend):
     inputs = make_inputs(Case((33,), (768,), offset=offset, spread=1.0), "float32")
-    forward = lngrad.layer_norm(inputs.x, gamma=inputs.gamma, beta=inputs.beta, backend=backend)
+    forward = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, backend=backend)
     expected = reference.layer_norm(inputs.x, inputs.gamma, inputs.beta)
     assert np.max(np.abs(forward.mean - expected.mean) / offset) <= 2.0**-23
     assert np.max(np.abs(forward.rstd - expected.rstd) / expected.rstd) <= 1e-5

@@ -134,7 +134,7 @@ FORWARD_RULES = [
 def test_forward_rules(error, text, changes):
     inputs = make_inputs(Case((2, 3), (4,)), "float32")
     with pytest.raises(error, match=f"^{re.escape(text)}"):
-        lngrad.layer_norm(inputs.x, gamma=inputs.gamma, **changes)
+        lngrad.layer_norm(inputs.x, inputs.gamma, **changes)
 
 
 def test_checks_come_before_anything_is_written():
@@ -337,8 +337,8 @@ def test_an_array_for_a_normalized_shape_is_named_in_one_line(gamma, of_torch):
     )
     x, rows = np.ones((2, 768), np.float32), np.ones(2, np.float32)
     for call in (
-        lambda: lngrad.layer_norm(x, gamma),
-        lambda: lngrad.rms_norm(x, gamma),
+        lambda: lngrad.layer_norm(x, normalized_shape=gamma),
+        lambda: lngrad.rms_norm(x, normalized_shape=gamma),
         lambda: lngrad.layer_norm_backward(x, x, rows, rows, normalized_shape=gamma),
         lambda: lngrad.rms_norm_backward(x, x, rows, normalized_shape=gamma),
     ):

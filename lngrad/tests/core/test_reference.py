@@ -82,7 +82,7 @@ def test_rms_norm_against_torch_float64(case, eps):
     x, g = (torch.tensor(array, requires_grad=True) for array in (inputs.x, gamma))
     y = torch.nn.functional.rms_norm(x, case.normalized, g, eps)
     y.backward(torch.tensor(inputs.dy))
-    got = lngrad.rms_norm(inputs.x, case.normalized, inputs.gamma, eps=eps)
+    got = lngrad.rms_norm(inputs.x, inputs.gamma, normalized_shape=case.normalized, eps=eps)
     assert worst(got.y, y.detach().numpy()) < 1e-12
     grads = lngrad.rms_norm_backward(inputs.dy, inputs.x, got.rstd, gamma)
     for ours, expected in zip(grads, (x.grad, g.grad), strict=True):

@@ -262,7 +262,7 @@ def test_the_walk_does_not_show(monkeypatch):
 def test_nothing(lead, backend):
     N = 0 if lead == (2, 3) else 4
     x, gamma = np.ones((*lead, N), np.float32), np.ones((lead[0], 1, N), np.float32)
-    y, mean, rstd = lngrad.layer_norm(x, N, gamma, gamma, backend=backend)
+    y, mean, rstd = lngrad.layer_norm(x, gamma, gamma, normalized_shape=N, backend=backend)
     grads = lngrad.layer_norm_backward(x, x, mean, rstd, gamma, normalized_shape=N, backend=backend)
     assert y.shape == grads.dx.shape == x.shape
     assert grads.dgamma.shape == grads.dbeta.shape == gamma.shape

@@ -73,7 +73,7 @@ def on_tensors(describe, arrays, *eps):
 def forward(x, gamma=None, beta=None, *, backend, eps=1e-5):
     if backend == "triton_gpu":
         return Forward(*on_tensors(Problem.forward, (x, gamma, beta), eps))
-    return lngrad.layer_norm(x, None, gamma, beta, eps=eps, backend=backend)
+    return lngrad.layer_norm(x, gamma, beta, eps=eps, backend=backend)
 
 
 def backward(dy, x, mean, rstd, gamma, *, backend):

@@ -111,13 +111,11 @@ def test_results_past_the_caches(columns, dtype, chosen, monkeypatch):
     """Also with room between rows that begin on cache lines and end anywhere."""
     monkeypatch.setattr(cpu_plan, "this_machine", lambda: this_machine()._replace(last_level=0))
     inputs = make_inputs(Case((3, 130), (columns,)), dtype)
-    expected = lngrad.layer_norm(inputs.x, gamma=inputs.gamma, beta=inputs.beta, backend="numba_cpu")
+    expected = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, backend="numba_cpu")
     memory = np.zeros(3 * 130 * 128 + 64, inputs.x.dtype)
     rows = memory[-memory.ctypes.data % 64 // memory.itemsize :][: 3 * 130 * 128].reshape(3, 130, 128)
     out = np.moveaxis(rows[..., :columns], -1, 1)
-    lngrad.layer_norm(
-        beside(inputs.x), gamma=inputs.gamma, beta=inputs.beta, axis=1, backend="numba_cpu", out=(out, None, None)
-    )
+    lngrad.layer_norm(beside(inputs.x), inputs.gamma, inputs.beta, axis=1, backend="numba_cpu", out=(out, None, None))
     check_same_bits((np.ascontiguousarray(rows[..., :columns]),), (expected.y,))
     assert not rows[..., columns:].any()
 

@@ -101,8 +101,10 @@ def test_inputs_in_any_layout(layout, case, dtype, backend):
     for names in (("x",), ("dy",), ("dy", "x"), ("mean", "rstd"), ("gamma",)):
         changed = replace(inputs, **{name: layout(getattr(inputs, name)) for name in names})
         check_same_bits(tuple(gradients(changed, backend)), plain)
-    y = lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta, backend=backend)
-    other = lngrad.layer_norm(layout(inputs.x), case.normalized, layout(inputs.gamma), inputs.beta, backend=backend)
+    y = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=case.normalized, backend=backend)
+    other = lngrad.layer_norm(
+        layout(inputs.x), layout(inputs.gamma), inputs.beta, normalized_shape=case.normalized, backend=backend
+    )
     check_same_bits(tuple(other), tuple(y))
 
 
@@ -116,10 +118,14 @@ def test_outputs_in_any_layout(layout, case, backend):
     assert result.dx is out.dx
     assert result.dgamma is out.dgamma
     check_same_bits(tuple(result), plain)
-    forward = lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta, backend=backend)
+    forward = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=case.normalized, backend=backend)
     out = lngrad.Forward(*(layout(np.zeros_like(array)) for array in forward))
     check_same_bits(
-        tuple(lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta, out=out, backend=backend)),
+        tuple(
+            lngrad.layer_norm(
+                inputs.x, inputs.gamma, inputs.beta, normalized_shape=case.normalized, out=out, backend=backend
+            )
+        ),
         tuple(forward),
     )
 
@@ -140,8 +146,8 @@ def test_a_call_over_channels_that_comes_again(columns):
         x, dy = rng.standard_normal((2, 2, columns, 3, 3), dtype=np.float32)
         gamma, beta = rng.standard_normal((2, columns), dtype=np.float32)
         last, dy_last = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, dy))
-        forward = lngrad.layer_norm(x, gamma=gamma, beta=beta, axis=1)
-        of_last = lngrad.layer_norm(last, gamma=gamma, beta=beta)
+        forward = lngrad.layer_norm(x, gamma, beta, axis=1)
+        of_last = lngrad.layer_norm(last, gamma, beta)
         check_same_bits(tuple(np.moveaxis(a, 1, -1) for a in forward), tuple(of_last))
         grads = lngrad.layer_norm_backward(dy, x, forward.mean, forward.rstd, gamma, axis=1)
         of_last = lngrad.layer_norm_backward(dy_last, last, of_last.mean, of_last.rstd, gamma)
@@ -175,9 +181,12 @@ def test_torch_tensors_come_back_as_tensors(dtype, backend):
     assert all(isinstance(grad, torch.Tensor) for grad in grads)
     assert grads.dx.dtype == getattr(torch, dtype)
     check_same_bits(tuple(grads), tuple(gradients(inputs, backend)))
-    forward = lngrad.layer_norm(tensors.x, 40, tensors.gamma, tensors.beta, backend=backend)
+    forward = lngrad.layer_norm(tensors.x, tensors.gamma, tensors.beta, normalized_shape=40, backend=backend)
     assert isinstance(forward.y, torch.Tensor)
-    check_same_bits(tuple(forward), tuple(lngrad.layer_norm(inputs.x, 40, inputs.gamma, inputs.beta, backend=backend)))
+    check_same_bits(
+        tuple(forward),
+        tuple(lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=40, backend=backend)),
+    )
     transposed_x = tensors.x.t().contiguous().t()
     again = lngrad.layer_norm_backward(
         tensors.dy, transposed_x, tensors.mean, tensors.rstd, tensors.gamma, backend=backend

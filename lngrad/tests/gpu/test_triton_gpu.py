@@ -865,7 +865,7 @@ def test_on_a_device(case, dtype):
         got = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma, normalized_shape=inputs.normalized_shape)
         check_grads(Grads(*(t.cpu() for t in got)), inputs)
         beta = None if inputs.beta is None else tensor(inputs.beta).cuda()
-        result = lngrad.layer_norm(x, inputs.normalized_shape, gamma, beta)
+        result = lngrad.layer_norm(x, gamma, beta, normalized_shape=inputs.normalized_shape)
         check_forward(Forward(*(t.cpu() for t in result)), inputs)
 
 
@@ -888,10 +888,10 @@ def test_a_row_does_not_know_its_batch_on_a_device(columns):
     inputs = make_inputs(Case((300,), (columns,)), "bfloat16")
     dy, x, mean, rstd, gamma = (t.cuda() for t in tensors(inputs))
     rows = slice(100, 103)
-    whole, all_rows = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma).dx, lngrad.layer_norm(x, gamma=gamma)
+    whole, all_rows = lngrad.layer_norm_backward(dy, x, mean, rstd, gamma).dx, lngrad.layer_norm(x, gamma)
     alone = lngrad.layer_norm_backward(dy[rows], x[rows], mean[rows], rstd[rows], gamma).dx
     check_same_bits(alone.cpu(), whole[rows].cpu())
-    again = lngrad.layer_norm(x[rows], gamma=gamma)
+    again = lngrad.layer_norm(x[rows], gamma)
     check_same_bits(tuple(t.cpu() for t in again), tuple(t[rows].cpu() for t in all_rows))
 
 
@@ -916,7 +916,7 @@ def test_views_on_a_device(columns, how):
         rows = strided(dy, how)
         got = lngrad.layer_norm_backward(rows, place, mean, rstd, gamma, out=Grads(rows, None, None))
         check_grads(Grads(*on_the_host(got)), inputs)
-        result = lngrad.layer_norm(place, gamma=gamma, beta=beta)
+        result = lngrad.layer_norm(place, gamma, beta)
         check_forward(Forward(*on_the_host(result)), inputs)
 
 

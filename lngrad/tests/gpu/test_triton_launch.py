@@ -303,7 +303,7 @@ def test_graph_capture(columns):
 
     dy, x = torch.randn(50, columns, device="cuda"), torch.randn(50, columns, device="cuda")
     gamma = torch.randn(columns, device="cuda")
-    _, mean, rstd = lngrad.layer_norm(x, gamma=gamma)
+    _, mean, rstd = lngrad.layer_norm(x, gamma)
     lngrad.layer_norm_backward(dy, x, mean, rstd, gamma)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -44,7 +44,7 @@ def numpy(arrays):
 def core(inputs):
     """The core's forward, and the backward from its statistics."""
     R = inputs.normalized_shape
-    forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta)
+    forward = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=R)
     grads = lngrad.layer_norm_backward(
         inputs.dy, inputs.x, forward.mean, forward.rstd, inputs.gamma, normalized_shape=R, complete_mean=True
     )
@@ -145,7 +145,7 @@ def test_beta_alone():
 def test_eps_and_large_arrays():
     inputs = make_inputs(Case((4100,), (300,)), "float32")  # past HUGE_BYTES
     y = jax.jit(partial(lngrad_jax.layer_norm, eps=0.25))(inputs.x, inputs.gamma, inputs.beta)
-    check_same_bits(numpy(y), lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, eps=0.25).y)
+    check_same_bits(numpy(y), lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=0.25).y)
     check_same_bits(pulled(inputs)[1], tuple(core(inputs)[1]))
 
 
@@ -198,7 +198,7 @@ def test_vmap_over_x_is_one_call_of_more_rows(axis, monkeypatch):
     gamma, beta = examples[0].gamma, examples[0].beta
     batched = jax.vmap(lngrad_jax.layer_norm, (axis, None, None), axis)
     y = jax.jit(batched)(np.moveaxis(x, 0, axis), gamma, beta)
-    check_same_bits(np.moveaxis(numpy(y), axis, 0), lngrad.layer_norm(x, None, gamma, beta).y)
+    check_same_bits(np.moveaxis(numpy(y), axis, 0), lngrad.layer_norm(x, gamma, beta).y)
     assert [problem.M for problem in problems] == [60]
 
 
@@ -496,7 +496,7 @@ def test_errors_when_the_call_is_traced():
 )
 def test_eps_may_be_any_number(eps):
     inputs = make_inputs(SOME[0], "float32")
-    expected = lngrad.layer_norm(inputs.x, None, inputs.gamma, inputs.beta, eps=0.25).y
+    expected = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=0.25).y
     check_same_bits(numpy(lngrad_jax.layer_norm(inputs.x, inputs.gamma, inputs.beta, eps=eps)), expected)
     closed_over = jax.jit(lambda x: lngrad_jax.layer_norm(x, inputs.gamma, inputs.beta, eps=eps))
     check_same_bits(numpy(closed_over(inputs.x)), expected)
@@ -649,7 +649,7 @@ def test_the_core_gives_numpys_arrays_for_those_of_jax():
     """Functions of lngrad itself; lngrad.jax gives JAX's."""
     inputs = make_inputs(Case((5,), (24,)), "float32")
     x, gamma = jnp.asarray(inputs.x), jnp.asarray(inputs.gamma)
-    results = lngrad.layer_norm(x, gamma=gamma)
+    results = lngrad.layer_norm(x, gamma)
     assert [type(result) for result in results] == [np.ndarray] * 3
-    check_same_bits(tuple(results), tuple(lngrad.layer_norm(inputs.x, gamma=inputs.gamma)))
+    check_same_bits(tuple(results), tuple(lngrad.layer_norm(inputs.x, inputs.gamma)))
     assert isinstance(lngrad_jax.layer_norm(x, gamma), jax.Array)

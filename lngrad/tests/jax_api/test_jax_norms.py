@@ -84,10 +84,13 @@ def core(inputs):
     R, (centred, offset, alpha, *_) = inputs.normalized_shape, inputs.normalization
     static = {"offset": offset, "residual": inputs.residual, "alpha": alpha, "eps": EPS}
     if centred:
-        forward = lngrad.layer_norm(inputs.x, R, inputs.gamma, inputs.beta, **static)
+        forward = lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=R, **static)
         backward = partial(lngrad.layer_norm_backward, mean=forward.mean, complete_mean=True)
     else:
-        forward, backward = lngrad.rms_norm(inputs.x, R, inputs.gamma, **static), lngrad.rms_norm_backward
+        forward, backward = (
+            lngrad.rms_norm(inputs.x, inputs.gamma, normalized_shape=R, **static),
+            lngrad.rms_norm_backward,
+        )
     total = getattr(forward, "total", None)
     grads = backward(
         inputs.dy, inputs.x if total is None else total, rstd=forward.rstd, gamma=inputs.gamma, normalized_shape=R,
@@ -109,6 +112,19 @@ def check_named(got, expected):
     assert got.keys() == expected.keys()
     for name, grad in got.items():
         check_same_bits(grad, expected[name])
+
+
+@norms
+def test_a_forward_with_statistics_is_what_a_backward_takes(norm):
+    inputs = inputs_of(norm, Case((3, 5), (4, 6)), "bfloat16")
+    (centred, offset, alpha, *_), _ = NORMS[norm]
+    name = "layer_norm" if centred else "rms_norm"
+    static = {"eps": EPS, "offset": offset, "alpha": alpha, "normalized_shape": inputs.normalized_shape}
+    got = getattr(lngrad_jax, f"{name}_forward")(**arrays_of(inputs), **static)
+    expected = getattr(lngrad, name)(**arrays_of(inputs), **static)
+    results = numpy(jax.tree.leaves(got))
+    check_same_bits(tuple(results), tuple(value for value in expected if value is not None))
+    assert got._fields == expected._fields
 
 
 @pytest.mark.parametrize(
@@ -196,7 +212,7 @@ def test_eps_of_none_is_the_cores():
     for dtype in ("bfloat16", "float32"):
         inputs = make_inputs(Case((9,), (16,)), dtype, normalization=Normalization(False))
         small = (inputs.x.astype(np.float32) * 1e-4).astype(inputs.x.dtype)
-        check_same_bits(numpy(lngrad_jax.rms_norm(small, inputs.gamma)), lngrad.rms_norm(small, None, inputs.gamma).y)
+        check_same_bits(numpy(lngrad_jax.rms_norm(small, inputs.gamma)), lngrad.rms_norm(small, inputs.gamma).y)
 
 
 @norms
@@ -544,7 +560,7 @@ def gated_core(inputs, x, dy, gate):
         "gate": gate,
         "norm_before_gate": inputs.normalization.norm_before_gate,
     }
-    y, rstd, _ = lngrad.rms_norm(x, inputs.normalized_shape, inputs.gamma, eps=EPS, **switches)
+    y, rstd, _ = lngrad.rms_norm(x, inputs.gamma, normalized_shape=inputs.normalized_shape, eps=EPS, **switches)
     grads = lngrad.rms_norm_backward(dy, x, rstd, inputs.gamma, normalized_shape=inputs.normalized_shape, **switches)
     return y, (grads.dx, grads.dgate, grads.dgamma)
 

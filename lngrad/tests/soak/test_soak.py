@@ -149,10 +149,12 @@ def _less_the_mean_of_dx(right, arguments, options):
 def _total_not_rounded(right, arguments, options):
     """y of the sum in float64, as of a kernel that keeps it in registers."""
     results = right(*arguments, **options)
-    x, shape, gamma = arguments[:3]
+    x, gamma = arguments
     if results.y.size:
         residual = options["residual"].astype(np.float64) if x.dtype != np.float64 else options["residual"]
-        wide = lngrad.rms_norm.__wrapped__(x.astype(np.float64), shape, gamma, eps=options["eps"], residual=residual)
+        wide = lngrad.rms_norm.__wrapped__(
+            x.astype(np.float64), gamma, **{**options, "residual": residual, "out": None}
+        )
         results.y[...] = wide.y
     return results
 

@@ -51,8 +51,10 @@ def test_gradients_through_autograd(case, dtype):
     wanted = [t.requires_grad_() for t in (x, gamma, beta) if t is not None]
     y = lngrad_torch.layer_norm(x, case.normalized, gamma, beta)
     grads = torch.autograd.grad(y, wanted, tensor(inputs.dy))
-    check_same_bits(y.detach(), lngrad.layer_norm(inputs.x, case.normalized, inputs.gamma, inputs.beta).y)
-    mean, rstd = lngrad.layer_norm(inputs.x, case.normalized)[1:]
+    check_same_bits(
+        y.detach(), lngrad.layer_norm(inputs.x, inputs.gamma, inputs.beta, normalized_shape=case.normalized).y
+    )
+    mean, rstd = lngrad.layer_norm(inputs.x, normalized_shape=case.normalized)[1:]
     expected = lngrad.layer_norm_backward(
         inputs.dy, inputs.x, mean, rstd, inputs.gamma, normalized_shape=case.normalized, complete_mean=True
     )

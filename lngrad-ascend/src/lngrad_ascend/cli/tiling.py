@@ -65,7 +65,7 @@ def tiling(
         typer.echo(report.to_json())
     else:
         render(report, Console())
-    if report.verdict in ("overrun", "assert", "unfit"):
+    if report.verdict in ("overrun", "assert", "unfit") or not report.fits_ub:
         raise typer.Exit(FAILED)
 
 

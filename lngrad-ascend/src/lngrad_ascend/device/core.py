@@ -7,6 +7,8 @@ that there is one place for the rules, the counters and the texts.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,11 +47,19 @@ from lngrad_ascend.device.report import (
     caller,
     kernel_site,
     site_text,
-    warn_at_kernel,
 )
 from lngrad_ascend.device.schedule import BlockSchedule
 from lngrad_ascend.device.unified_buffer import ALLOCATED, ENQUED, UNUSED, VECIN, Allocation, UnifiedBuffer
-from lngrad_ascend.faults import DeviceFault, LeakFault, LifetimeFault, PoisonFault, QueueFault, RaceFault, SyncFault
+from lngrad_ascend.faults import (
+    AscendWarning,
+    DeviceFault,
+    LeakFault,
+    LifetimeFault,
+    PoisonFault,
+    QueueFault,
+    RaceFault,
+    SyncFault,
+)
 
 Strictness = Literal["checked", "device"]
 MAX_PLANS = 8192
@@ -173,7 +183,7 @@ class Core:
         self.fresh = self.held = 0  # held: the sum of the Unified Buffer's words when others had their turn
         self.flags: dict[tuple[int, int], tuple[list[int], Instruction]] = {}
         self.remarks: dict[str, None] = {}
-        self.warnings: dict[tuple[str, str], str] = {}  # by place and API
+        self.warnings: dict[tuple[str, str], str] = {}  # by place and words
         self.running: PlannedInstruction | None = None
         self.events = defaultdict[int, set[int]](set)
         self._plans: dict[Sequence[int] | bytes, PlannedInstruction] = {}
@@ -250,7 +260,7 @@ class Core:
         instruction = (plan.name, V, self.index, self.site or site)
         poisoned = self._order(plan, instruction)
         if self.ub.stale:
-            self.ub.warn_stale([run for access in plan.reads for run in access.runs])
+            self._warn_stale([run for access in plan.reads for run in access.runs])
             self.ub.unmark_stale(plan.write.runs)
         if poisoned:
             self._spread(plan, instruction, scalar)
@@ -387,7 +397,7 @@ class Core:
             for span in spans:
                 span.read_epochs[pipe], span.readers[pipe] = self.clock.now[pipe], instruction
         if self.ub.stale:
-            (self.ub.unmark_stale if writing else self.ub.warn_stale)(runs)
+            (self.ub.unmark_stale if writing else self._warn_stale)(runs)
 
     def _check_read(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> list[Span]:
         known = self.clock.known[instruction[1]]
@@ -444,7 +454,7 @@ class Core:
             )
             if self.checked:
                 raise PoisonFault(text)
-            warn_at_kernel(text)
+            self.warn(text)
             self.ub.poison[start:stop] = 0
 
     def tolerate(self, fault: DeviceFault) -> None:
@@ -458,9 +468,15 @@ class Core:
         self.remarks.setdefault(f"{site_text(self.site or kernel_site())}: {text}")
 
     def warn(self, text: str) -> None:
-        """Keep what runs on a device, and probably gives another result than is wanted, once a place."""
+        """Keep what runs on a device, and probably gives another result than is wanted: once a place, whatever its numbers."""
         site = site_text(self.site or kernel_site())
-        self.warnings.setdefault((site, text.partition(":")[0]), f"{site}: {text}")
+        self.warnings.setdefault((site, re.sub(r"\d+", "", text)), f"{site}: {text}")
+        if self.schedule is None:  # no launch will give it
+            warnings.warn(f"{site}: {text}", AscendWarning, stacklevel=2)
+
+    def _warn_stale(self, runs: Sequence[tuple[int, int]]) -> None:
+        for text in self.ub.take_stale(runs):
+            self.warn(text)
 
     def owner(self, start: int) -> str:
         """Return who owns a byte of the Unified Buffer, for texts."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.errors import DtypeError, ShapeError
+from lngrad.errors import DtypeError, LngradError, ShapeError
 from lngrad.support.addresses import address_of
 from lngrad.typing import Array
 from lngrad_ascend import soc as socs
@@ -89,20 +89,27 @@ def launch(
     rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
     order, regions = GlobalOrder(), GlobalRegions([*own, *memory])
     results: dict[int, BlockResult] = {}
+    cores: list[Core] = []
 
     def run(index: int) -> None:
         core = Core(
             target, index=index, count=block_num, rules=rules, order=order, regions=regions, schedule=schedule,
             tiling_key=tiling_key,
         )  # fmt: skip
+        cores.append(core)
         with core.entered():
             kernel(*arguments)
             core.finish()
         results[index] = core.result()
 
     schedule = BlockSchedule(block_num, target, run)
-    with _read_only(own, memory):
-        schedule.run_all()
+    try:
+        with _read_only(own, memory):
+            schedule.run_all()
+    except LngradError:  # what was warned of may explain it
+        for text in dict.fromkeys(text for core in cores for text in core.warnings.values()):
+            warnings.warn(text, AscendWarning, stacklevel=2)
+        raise
     blocks = [results[index] for index in range(block_num)]
     lasting = [*(region for region in own if region.name != "workspace"), *memory]
     report = LaunchReport(

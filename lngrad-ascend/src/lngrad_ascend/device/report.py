@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,6 @@ from typing import Union
 
 from lngrad.errors import printable
 from lngrad_ascend.device.pipes import PIPE_NAMES
-from lngrad_ascend.faults import AscendWarning
 
 # A place in Python code, to be turned into a line only when a fault needs it, or a file and a line.
 Site = Union[tuple[CodeType, int], tuple[str, int]]  # noqa: UP007  # an alias is evaluated, on Python 3.10 too
@@ -66,19 +64,6 @@ def site_text(site: Site) -> str:
         (line for start, stop, line in where.co_lines() if start <= place < stop and line), where.co_firstlineno
     )
     return f"{Path(where.co_filename).name}:{line}"
-
-
-def warn_at_kernel(text: str) -> None:
-    """Give an AscendWarning at the line of the kernel."""
-    frame = kernel_frame()
-    warnings.warn_explicit(
-        text,
-        AscendWarning,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        module=frame.f_globals.get("__name__"),
-        registry=frame.f_globals.setdefault("__warningregistry__", {}),
-    )
 
 
 STEP, ROW, LEFT, TOP, BOX, LONG, SCALED = 48, 44, 110, 40, 26, 42, 1400

@@ -14,7 +14,7 @@ from lngrad_ascend import soc as socs
 from lngrad_ascend.device.numerics import DTYPES
 from lngrad_ascend.device.pipes import READ_MTE3, READ_V, WRITE_MTE2, WRITE_V, Snapshot
 from lngrad_ascend.device.races import Span, Spans
-from lngrad_ascend.device.report import Instruction, Site, site_text, warn_at_kernel
+from lngrad_ascend.device.report import Instruction, Site, site_text
 from lngrad_ascend.faults import CapacityFault
 
 
@@ -255,11 +255,11 @@ class UnifiedBuffer:
         """Warn with ``text`` when somebody reads of [start, stop) from now on."""
         self.stale.append((start, stop, text))
 
-    def warn_stale(self, runs: Sequence[tuple[int, int]]) -> None:
-        """Give the warnings of the stale ranges that are being read, once."""
-        for entry in [e for e in self.stale if any(e[0] < stop and start < e[1] for start, stop in runs)]:
-            self.stale.remove(entry)
-            warn_at_kernel(entry[2])
+    def take_stale(self, runs: Sequence[tuple[int, int]]) -> list[str]:
+        """Return the warnings of the stale ranges that are being read, each once."""
+        read = [e for e in self.stale if any(e[0] < stop and start < e[1] for start, stop in runs)]
+        self.stale = [e for e in self.stale if e not in read]
+        return [text for _, _, text in read]
 
     def unmark_stale(self, runs: Sequence[tuple[int, int]]) -> None:
         """Drop the stale ranges that are overwritten as a whole."""

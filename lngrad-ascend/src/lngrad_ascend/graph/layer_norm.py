@@ -61,9 +61,9 @@ class _LayerNorm:
         results = LayerNormOutputs(*(empty(facts[0].kind, output) for output in map(Output.of, shapes, dtypes)))
         y, mean, variance = map(as_numpy, results)
         matrix, scale, shift = map(as_numpy, arrays.values())
-        layer_norm(matrix, scale.shape, scale, shift, eps=epsilon, out=Forward(y, None, None))
+        layer_norm(matrix, scale, shift, normalized_shape=scale.shape, eps=epsilon, out=Forward(y, None, None))
         # In float64, as rstd² doubles an error; without epsilon, as a small variance would be lost beside it.
-        exact = layer_norm(matrix, scale.shape, scale.astype(np.float64), eps=0.0)
+        exact = layer_norm(matrix, scale.astype(np.float64), normalized_shape=scale.shape, eps=0.0)
         with np.errstate(over="ignore", divide="ignore"):
             mean[...], variance[...] = exact.mean, exact.rstd**-2
         return results

@@ -15,7 +15,6 @@ from lngrad.errors import DtypeError
 from lngrad.typing import Array
 from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.numerics import REPEAT_BYTES, REPEAT_FLOATS, lane_sums, pairwise_sum
-from lngrad_ascend.device.report import warn_at_kernel
 from lngrad_ascend.device.vector import Adds, Cast, Duplicate, Mul, Muls, Sqrt, Sub
 from lngrad_ascend.faults import BoundsFault, TilingError
 from lngrad_ascend.tile.layernormgrad_kernels import (
@@ -231,7 +230,7 @@ def LayerNorm(
     epsilon: float,
     tiling: LayerNormTiling | LayerNormSeparateTiling,
     para: LayerNormPara | None = None,
-    *,
+    *more: object,
     sharedTmpBuffer: LocalTensor | None = None,
     isReuseSource: bool = False,
     config: LayerNormConfig | None = None,
@@ -276,7 +275,9 @@ def LayerNorm(
     """
     tensors = (output, outputMean, outputVariance, inputX, gamma, beta)
     roles = ("output", "outputMean", "outputVariance", "inputX", "gamma", "beta")
-    check_kinds(API, dict(zip(roles, tensors, strict=True)), epsilon, tiling, LayerNormTiling, LayerNormSeparateTiling)
+    check_kinds(
+        API, dict(zip(roles, tensors, strict=True)), epsilon, tiling, more, LayerNormTiling, LayerNormSeparateTiling
+    )
     if isinstance(tiling, LayerNormTiling):
         _call_with_variance(tensors, epsilon, tiling, sharedTmpBuffer, isReuseSource, exact_padding)
     else:
@@ -296,8 +297,8 @@ def _call_with_variance(
     call = TileCall(API, ForwardTensors, operands, 3, shared)
     call.check(H, reuse, 0 if soc.regbase else tiling.tmpBufSize * 4, scratch=("inputX",))
     if tiling.originalHLength < H and not exact:
-        warn_at_kernel(
-            f"LayerNorm: {H - tiling.originalHLength} padded columns of {H} enter the "
+        call.warn(
+            f"{H - tiling.originalHLength} padded columns of {H} enter the "
             + ("mean and the variance" if soc.regbase else "variance as (0 - mean)²")
             + ". exact_padding=True leaves them out"
         )

@@ -13,7 +13,6 @@ import numpy as np
 
 from lngrad.errors import DtypeError
 from lngrad_ascend.device.local_tensor import LocalTensor
-from lngrad_ascend.device.report import warn_at_kernel
 from lngrad_ascend.faults import DeviceFault, TilingError
 from lngrad_ascend.tile.layernormgrad_kernels import (
     BetaTensors,
@@ -60,10 +59,11 @@ def LayerNormGrad(
     epsilon: float,
     tiling: LayerNormGradTiling,
     shapeInfo: LayerNormGradShapeInfo | None = None,
-    *,
+    *more: object,
     sharedTmpBuffer: LocalTensor | None = None,
     isReuseSource: bool = False,
     exact_padding: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Compute the gradient of x, and the normalized x that LayerNormGradBeta takes.
 
@@ -76,7 +76,8 @@ def LayerNormGrad(
             [LocalTensor<uint8_t>& sharedTmpBuffer,] T epsilon, LayerNormGradTiling& tiling,
             const LayerNormGradShapeInfo& shapeInfo = {})
 
-    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` is new.
+    CANN: T comes from the tensors; ``sharedTmpBuffer`` and ``isReuseSource`` are keywords; ``exact_padding`` and ``quiet`` are
+    new.
 
     Args:
         outputPdX: [B, S, H], the gradient of x. Output.
@@ -95,6 +96,7 @@ def LayerNormGrad(
             afterwards gets an AscendWarning.
         exact_padding: Where originHLength < storageHLength, leave the padding out of all sums and write 0 to it. As
             published the padding enters the mean's gradient, which is wrong unless the mean is 0: AscendWarning.
+        quiet: Without the AscendWarning of a temporary buffer below the published minimum.
 
     Raises:
         DeviceFault, DtypeError, TilingError: A rule is broken.
@@ -103,7 +105,7 @@ def LayerNormGrad(
         "outputPdX": outputPdX, "resForGamma": resForGamma, "inputDy": inputDy, "inputX": inputX,
         "inputVariance": inputVariance, "inputMean": inputMean, "inputGamma": inputGamma,
     }  # fmt: skip
-    check_kinds("LayerNormGrad", tensors, epsilon, tiling, LayerNormGradTiling)
+    check_kinds("LayerNormGrad", tensors, epsilon, tiling, more, LayerNormGradTiling)
     rows, H = tiling.bLength * tiling.sLength, tiling.hLength
     matrix, regbase = rows * H, outputPdX.core.soc.regbase
     sizes = {"inputVariance": rows, "inputMean": rows, "inputGamma": H}
@@ -126,19 +128,20 @@ def LayerNormGrad(
     _check_made_for(tiling, size, isReuseSource)
     least = smallest_grad_buffer(tiling.bLength, tiling.sLength, H, size, isReuseSource, regbase)
     narrow = f"the manual asks S of inputVariance and inputMean to fill 32 bytes, S is {tiling.sLength} of {size} bytes"
-    small = f"the tiling was made for {tiling.stackBufferSize} bytes, the published minimum is {least}"
-    call.remark({narrow: tiling.sLength * size % call.soc.block_bytes != 0, small: tiling.stackBufferSize < least})
+    call.remark({narrow: tiling.sLength * size % call.soc.block_bytes != 0})
+    if tiling.stackBufferSize < least and not quiet:
+        call.warn(f"the tiling was made for {tiling.stackBufferSize} bytes, the published minimum is {least}")
     if tiling.stackBufferSize < touched <= room:  # the chunks pass the buffer that the tiling was made for
-        warn_at_kernel(
-            f"{call.api}: the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
+        call.warn(
+            f"the tiling was made for a temporary buffer of {tiling.stackBufferSize} bytes, but reaches "
             f"byte {touched} of it; this call is right only because the buffer happens to have {room}"
         )
     if tiling.originalHLength < H and not exact_padding:
         padding = call.check_padding(("inputDy", "inputX", "inputGamma"), H, tiling.originalHLength, True)
         mean = inputMean.read(call.api, "inputMean", rows).astype(np.float32)[:, None]
         if (padding["inputX"] - mean).any() or (padding["inputDy"] * padding["inputGamma"]).any():
-            warn_at_kernel(
-                f"{call.api}: {H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
+            call.warn(
+                f"{H - tiling.originalHLength} padded columns of {H} enter the gradient of the mean as "
                 "-2 * (x - mean), and x is not the mean there, or dy * gamma not 0: outputPdX is wrong. Fill the padding of "
                 "inputX with the row's mean, of inputDy with 0; in Python, exact_padding=True leaves it out"
             )
@@ -178,7 +181,7 @@ def LayerNormGradBeta(
     resForGamma: LocalTensor,
     inputDy: LocalTensor,
     tiling: LayerNormGradBetaTiling,
-    *,
+    *more: object,
     sharedTmpBuffer: LocalTensor | None = None,
     isReuseSource: bool = False,
     exact_padding: bool = False,
@@ -200,7 +203,8 @@ def LayerNormGradBeta(
         resForGamma, inputDy, sharedTmpBuffer: As of LayerNormGrad.
         tiling: Of GetLayerNormGradBetaNDTilingInfo for this shape, T and temporary buffer.
         isReuseSource: Float only. The manual says that inputDy may be overwritten; the published code of 2002 and
-            2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning. Ignored on 3510.
+            2201 overwrites resForGamma instead. Who reads either afterwards gets an AscendWarning; on
+            3510, where nothing is overwritten, who reads inputDy.
         exact_padding: Where originHLength < storageHLength, add up columns that are storageHLength apart, and write 0
             to the padding. As published 2002 and 2201 take originHLength for the distance, which is wrong:
             AscendWarning.
@@ -211,7 +215,7 @@ def LayerNormGradBeta(
     tensors = {
         "outputPdGamma": outputPdGamma, "outputPdBeta": outputPdBeta, "resForGamma": resForGamma, "inputDy": inputDy,
     }  # fmt: skip
-    check_kinds("LayerNormGradBeta", tensors, 0, tiling, LayerNormGradBetaTiling)
+    check_kinds("LayerNormGradBeta", tensors, 0, tiling, more, LayerNormGradBetaTiling)
     H, matrix, regbase = tiling.hLength, tiling.bshLength, outputPdGamma.core.soc.regbase
     operands = {name: (tensor, H if name.startswith("output") else matrix) for name, tensor in tensors.items()}
     call = TileCall("LayerNormGradBeta", BetaTensors, operands, 2, sharedTmpBuffer)
@@ -239,8 +243,8 @@ def LayerNormGradBeta(
         mixes = not regbase and tiling.bsCurLength > 1
         call.check_padding(("resForGamma", "inputDy"), H, tiling.originalHLength, mixes)
         if mixes:
-            warn_at_kernel(
-                f"{call.api}: takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
+            call.warn(
+                f"takes originHLength {tiling.originalHLength} for the distance of rows, which are {H} apart: "
                 "outputPdGamma and outputPdBeta are wrong. Give this tiling storageHLength as originHLength; in Python, "
                 "exact_padding=True takes it"
             )
@@ -248,10 +252,10 @@ def LayerNormGradBeta(
         call.run(lambda tensors: beta_3510(tensors, tiling))
     else:
         call.run(lambda tensors: beta_common(tensors, tiling, isReuseSource, exact_padding))
-    if isReuseSource and not regbase:
-        for name, why in (
-            ("resForGamma", "the published code overwrites it"),
-            ("inputDy", "the manual allows it to be overwritten"),
-        ):
+    if isReuseSource:
+        reasons = {"inputDy": "the manual allows it to be overwritten"}
+        if not regbase:
+            reasons["resForGamma"] = "the published code overwrites it"
+        for name, why in reasons.items():
             text = f"{name} is read after LayerNormGradBeta with isReuseSource=true: {why}"
             call.mark_overwritten(name, matrix, text)

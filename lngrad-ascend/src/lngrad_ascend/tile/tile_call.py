@@ -21,7 +21,6 @@ from lngrad_ascend import soc as socs
 from lngrad_ascend.device.core import Core
 from lngrad_ascend.device.descriptors import check_place
 from lngrad_ascend.device.local_tensor import LocalTensor, pop_stack_buffer
-from lngrad_ascend.device.report import warn_at_kernel
 from lngrad_ascend.device.unified_buffer import State, TPosition
 from lngrad_ascend.faults import AlignmentFault, BoundsFault, DeviceFault, OverlapFault, PositionFault, TilingError
 from lngrad_ascend.tiling.host_functions import align_up
@@ -62,9 +61,13 @@ def _check_position(api: str, name: str, tensor: LocalTensor) -> None:
 
 
 def check_kinds(
-    api: str, tensors: Mapping[str, object], epsilon: object, tiling: object, *kinds: type[TilingStruct]
+    api: str, tensors: Mapping[str, object], epsilon: object, tiling: object, more: object, *kinds: type[TilingStruct]
 ) -> None:
-    """Refuse a product without the API, then arguments in each other's places. Raises DeviceFault, DtypeError, TilingError."""
+    """Refuse a product without the API, then arguments in each other's places, or ``more`` than the API has.
+
+    Raises:
+        DeviceFault, DtypeError, TilingError: As said.
+    """
     for name, tensor in tensors.items():
         if not isinstance(tensor, LocalTensor):
             raise DtypeError(f"{api}: {name} must be a LocalTensor, got {type(tensor).__name__}")
@@ -76,6 +79,8 @@ def check_kinds(
     if not isinstance(tiling, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise TilingError(f"{api}: tiling must be a {names}, got {type(tiling).__name__}; sharedTmpBuffer is a keyword")
+    if more:
+        raise DtypeError(f"{api}: expected no argument behind the last of its signature, got {more!r}")
 
 
 class TileCall(Generic[Tensors]):
@@ -193,6 +198,10 @@ class TileCall(Generic[Tensors]):
                     self.first.core.remark(f"{self.api}: the padding of {name} is not 0, as the manual asks")
         return padding
 
+    def warn(self, text: str) -> None:
+        """Warn of what is likely to be wrong, at the call's line."""
+        self.first.core.warn(f"{self.api}: {text}")
+
     def remark(self, texts: Mapping[str, bool]) -> None:
         """Remark the texts that hold, and a product that only the newest page of the API lists, if older ones are chosen."""
         documents = socs.current().documents
@@ -214,8 +223,8 @@ class TileCall(Generic[Tensors]):
         for (name, tensor, count), field in zip(self.outputs, fields(separate), strict=False):
             wrong = int(np.count_nonzero(_bits(tensor, count) != _bits(getattr(separate, field.name), count)))
             if wrong:
-                warn_at_kernel(
-                    f"{self.api}: operands share memory in a way that changes the result: {wrong} of {count} "
+                self.warn(
+                    f"operands share memory in a way that changes the result: {wrong} of {count} "
                     f"elements of {name} differ from what separate memory gives"
                 )
 

@@ -120,10 +120,10 @@ def lint(
     dims = (*shape, shape[-1]) if len(shape) == 3 else tuple(shape)
     call = _Call(api, dims, type_size, reuse_source, target)
     largest, smallest = call.sizes()
-    try:
-        stack_bytes = {"min": smallest, "max": largest}[stack] if stack in ("min", "max") else int(stack)
-    except ValueError:
-        raise TilingError(f"stack: expected 'min', 'max' or a number of bytes, got {stack!r}") from None
+    size = str({"min": smallest, "max": largest}.get(str(stack), stack))
+    if not size.isdecimal():
+        raise TilingError(f"stack: expected 'min', 'max' or a number of bytes, got {stack!r}")
+    stack_bytes = int(size)
     tiling = call.tiling(stack_bytes)
     buffers = call.buffers(tiling)
     reserved = max((b.start + b.reserved for b in buffers), default=0)

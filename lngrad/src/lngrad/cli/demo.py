@@ -88,7 +88,7 @@ def drawn(numbers: Array | list[float]) -> str:
 def loss_and_gradients(w: list[Array], images: Array, labels: Array) -> tuple[float, list[Array], list[Array], Array]:
     """Mean cross-entropy of images (M, 64), the parameters' gradients, the LayerNorm's arrays, and the digits read."""
     x = images @ w[0]
-    y, mean, rstd = lngrad.layer_norm(x, gamma=w[1], beta=w[2])
+    y, mean, rstd = lngrad.layer_norm(x, w[1], w[2])
     hidden = np.maximum(y, 0)
     logits = hidden @ w[3]
     log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)

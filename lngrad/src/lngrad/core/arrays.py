@@ -50,12 +50,22 @@ def as_array(name: str, array: Any) -> Any:
         DtypeError: It is no array, or not on the CPU, or has a mask or units.
         ShapeError: It has elements, and no memory for them.
     """
-    if type(array) is np.ndarray or type(array) is ArraySpec or _is_torch(array):
+    if type(array) is np.ndarray or type(array) is ArraySpec:
         return array
+    if _is_torch(array):
+        if array.is_nested:
+            raise DtypeError(f"{name}: expected a dense tensor, got a nested one; lngrad.torch takes these")
+        return array
+    kind, jax = type(array).__name__, sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.core.Tracer):
+        raise DtypeError(f"{name}: expected an array with memory, got a tracer of JAX; lngrad.jax takes these")
     for more in ("mask", "units", "unit"):
-        if hasattr(array, more):  # it would be lost in silence
-            raise DtypeError(f"{name}: expected an array of numbers alone, got {type(array).__name__} with a {more}")
-    if hasattr(array, "__array_interface__"):
+        if not callable(getattr(array, more, callable)):  # it would be lost in silence
+            raise DtypeError(f"{name}: expected an array of numbers alone, got {kind} with a {more}")
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None:
+        if interface.get("mask") is not None:
+            raise DtypeError(f"{name}: expected an array of numbers alone, got {kind} with a mask")
         try:
             view = np.asarray(array)
         except ValueError as reason:  # NumPy's: an address of 0, among others
@@ -66,8 +76,60 @@ def as_array(name: str, array: Any) -> Any:
             return _view(name, np.from_dlpack(array))
         except (BufferError, RuntimeError, TypeError) as reason:
             raise DtypeError(f"{name}: its DLPack memory can't be read on the CPU: {reason}") from None
-    kind = type(array).__name__
-    raise DtypeError(f"{name}: expected an array (NumPy, torch, __array_interface__ or DLPack), got {kind}")
+    refuse_sizes(name, array)
+    hint = "; pass its .to_numpy()" if hasattr(array, "to_numpy") else ""
+    raise DtypeError(f"{name}: expected an array (NumPy, torch, __array_interface__ or DLPack), got {kind}{hint}")
+
+
+def refuse_sizes(name: str, array: Any) -> None:
+    """Refuse a shape in the place of gamma, where torch's functions have it."""
+    sizes = array if isinstance(array, (tuple, list)) else (array,)
+    if name == "gamma" and all(isinstance(size, (int, np.integer)) for size in sizes):
+        raise DtypeError(f"gamma: expected an array, got {array}; did you mean normalized_shape=?")
+
+
+def without_history(name: str, array: Any) -> Any:
+    """An array as it is, a torch tensor without its negative bit: what is behind an address, nobody tells torch.
+
+    Raises:
+        DtypeError: The tensor requires grad, has a tangent, or is traced, and the results would not.
+    """
+    if not _is_torch(array):
+        return array
+    torch = sys.modules["torch"]
+    if torch.jit.is_tracing():
+        raise DtypeError(f"{name}: expected a tensor that is not traced; lngrad.torch's functions take these")
+    needs_grad = torch.is_grad_enabled() and array.requires_grad
+    if needs_grad or torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
+        got = "requires grad" if needs_grad else "has a tangent"
+        raise DtypeError(
+            f"{name}: expected a tensor without history, got one that {got}: lngrad.torch's functions keep it, "
+            ".detach() leaves it out"
+        )
+    if not array.is_neg():
+        return array
+    if name.startswith("out."):
+        raise DtypeError(f"{name}: expected a tensor to write to, got a view with the negative bit")
+    return array.resolve_neg()
+
+
+def have_history(tensors: Sequence[Any]) -> bool:
+    """Whether without_history might not give back each of the tensors, or None, as it is."""
+    torch = sys.modules["torch"]
+    if torch.autograd.forward_ad._current_level >= 0 or torch.jit.is_tracing():
+        return True
+    grad = torch.is_grad_enabled()
+    return any(
+        tensor is not None and ((grad and tensor.requires_grad) or tensor.is_neg() or tensor.is_nested)
+        for tensor in tensors
+    )
+
+
+def note_writes(arrays: Iterable[Any]) -> None:
+    """Tell autograd, which may have saved them, of tensors that were written."""
+    for array in arrays:
+        if _is_torch(array) and not array.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(array)
 
 
 def _view(name: str, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -181,16 +243,18 @@ def require_memory(name: str, array: Any) -> None:
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     if fake is not None and isinstance(array, fake.FakeTensor):
         raise DtypeError(f"{name}: expected a tensor with memory, got a fake one")
-    try:
-        address, nbytes = array.data_ptr(), array.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):
-        raise DtypeError(
-            f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
-            "lngrad.torch.layer_norm takes these"
-        ) from None
     size = array.element_size()
     span = spanned(array.shape, [step * size for step in array.stride()], size)
     needed = array.storage_offset() * size + span
+    try:
+        address, nbytes = array.data_ptr(), array.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        address, nbytes = 0, needed
+    if span and not address and nbytes >= needed:
+        raise DtypeError(
+            f"{name}: expected a tensor with memory, got one without, such as torch.func's transforms hand on; "
+            "lngrad.torch.layer_norm takes these"
+        )
     if span and (not address or nbytes < needed):
         raise ShapeError(f"{name}: expected {needed} bytes of storage, got {nbytes if address else 0}")
 

@@ -20,6 +20,7 @@ from lngrad.core.arrays import (
     Output,
     addresses_of_tensors,
     empty,
+    have_history,
     key_of_tensor,
     maker,
     scratch,
@@ -222,11 +223,11 @@ def key_of_call(
 
 def _key_of_tensors(options: tuple[Hashable, ...], arrays: tuple[Any, ...]) -> Hashable | None:
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or any(array is not None and type(array) is not torch.Tensor for array in arrays):
+        return None
+    if have_history(arrays):
         return None
     key: list[Hashable] = [*options, torch.get_num_threads()]
     for array in arrays:
-        if array is not None and type(array) is not torch.Tensor:
-            return None
         key.append(None if array is None else key_of_tensor(array))
     return tuple(key)

@@ -141,11 +141,10 @@ class RowBlocks:
         if self._statistics == "x":
             # y is not wanted; it goes where dx will replace it.
             gamma = self._arrays.get("gamma")  # of no effect on the statistics but by its dtype
-            arguments = x, self.problem.normalized_shape, gamma
+            options: Any = {"normalized_shape": self.problem.normalized_shape, "eps": self._eps, "backend": backend}
             if not self.problem.normalization.centred:
-                out = RmsForward(memory, None)
-                return None, rms_norm(*arguments, eps=self._eps, out=out, backend=backend).rstd
-            forward = layer_norm(*arguments, eps=self._eps, out=Forward(memory, None, None), backend=backend)
+                return None, rms_norm(x, gamma, out=RmsForward(memory, None), **options).rstd
+            forward = layer_norm(x, gamma, out=Forward(memory, None, None), **options)
             return forward.mean, forward.rstd
         mean = self._arrays["mean"].reshape(-1)[start:stop] if "mean" in self._arrays else None
         statistic = self._arrays[self._statistics].reshape(-1)[start:stop]

@@ -11,13 +11,15 @@ from lngrad.jax.functions import (
     gated_rms_norm,
     layer_norm,
     layer_norm_backward,
+    layer_norm_forward,
     modulated_layer_norm,
     modulated_rms_norm,
     rms_norm,
     rms_norm_backward,
+    rms_norm_forward,
 )
 
 __all__ = [
-    "add_layer_norm", "add_rms_norm", "gated_rms_norm", "layer_norm", "layer_norm_backward", "modulated_layer_norm",
-    "modulated_rms_norm", "rms_norm", "rms_norm_backward",
+    "add_layer_norm", "add_rms_norm", "gated_rms_norm", "layer_norm", "layer_norm_backward", "layer_norm_forward",
+    "modulated_layer_norm", "modulated_rms_norm", "rms_norm", "rms_norm_backward", "rms_norm_forward",
 ]  # fmt: skip

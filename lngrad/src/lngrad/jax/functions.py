@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lngrad.core.arrays import ArraySpec, require_memory
-from lngrad.core.problem import GATED_FORWARD, Grads, Normalization, RmsGrads, describe, epsilon, operator_of
+from lngrad.core.arrays import ArraySpec, refuse_sizes, require_memory
+from lngrad.core.problem import (
+    GATED_FORWARD,
+    Forward,
+    ForwardWithTotal,
+    Grads,
+    Normalization,
+    RmsForward,
+    RmsGrads,
+    describe,
+    epsilon,
+    operator_of,
+)
 from lngrad.errors import DtypeError, ShapeError, install_command
 from lngrad.support.dtypes import ACCUMULATORS, UNIT_ROUNDOFF
 
@@ -103,7 +114,7 @@ def _with_axis_last(x: Any, axis: int | None, normalized_shape: Any) -> tuple[An
         return x, normalized_shape
     if normalized_shape is not None:
         raise ShapeError(f"axis: expected no normalized_shape with it, got {normalized_shape}")
-    if not -jnp.ndim(x) <= axis < jnp.ndim(x):
+    if not isinstance(axis, int) or not -jnp.ndim(x) <= axis < jnp.ndim(x):
         raise ShapeError(f"axis: expected one of x's {jnp.ndim(x)} axes, got {axis}")
     return jnp.moveaxis(jnp.asarray(x), axis, -1), jnp.shape(x)[axis]
 
@@ -135,7 +146,9 @@ def add_layer_norm(
         ShapeError, DtypeError, NumberError: As for layer_norm.
     """
     switches = Normalization.of(True, offset, alpha, has_residual=True)
-    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual)
+    return _normalized(  # type: ignore[no-any-return]
+        switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, beta=beta, residual=residual
+    )
 
 
 def add_rms_norm(
@@ -155,7 +168,9 @@ def add_rms_norm(
     add_layer_norm.
     """
     switches = Normalization.of(False, offset, alpha, has_residual=True)
-    return _normalized(switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual)
+    return _normalized(  # type: ignore[no-any-return]
+        switches, eps, normalized_shape, axis_name, x=x, gamma=gamma, residual=residual
+    )
 
 
 def gated_rms_norm(
@@ -235,9 +250,10 @@ def _normalized(
     eps: Any,
     normalized_shape: int | Sequence[int] | None,
     axis_name: AxisName,
+    statistics: bool = False,
     **arguments: Any,
-) -> tuple[Any, Any]:
-    """y and total, None without a residual, of the operator's arguments in its order."""
+) -> Any:
+    """y and total, None without a residual, or with statistics all results, of the operator's arguments in its order."""
     check_axis(axis_name)
     operator = operator_of("forward", normalization, residual="residual" in arguments)
     arrays = dict(zip(arguments, _arrays(**arguments), strict=True))
@@ -245,23 +261,74 @@ def _normalized(
     problem, _ = describe(operator, described, normalized_shape, operator.everything, None, normalization)
     normalized = len(problem.normalized_shape)
     x, gamma, beta, residual = map(arrays.get, ("x", "gamma", "beta", "residual"))
+    if statistics:
+        refuse_sharded(", ".join(arrays), *arrays.values())
+
+    def chosen(results: Any) -> Any:
+        named = dict(zip(("y", "mean", "rstd", "total"), results, strict=True))
+        return operator.results(*map(named.get, operator.outputs)) if statistics else (named["y"], named["total"])
+
     if eps is None and not normalization.centred:
         eps = 2 * UNIT_ROUNDOFF[ACCUMULATORS[problem.dtype]]
     if not isinstance(eps, jax.core.Tracer):
         number = epsilon(eps)
 
         def of_shards(x: Any, residual: Any, gamma: Any, beta: Any, axis: AxisName) -> Any:
-            y, _, _, total = derivatives.forward(x, gamma, beta, residual, normalized, number, normalization, axis)
-            return y, total
+            return chosen(derivatives.forward(x, gamma, beta, residual, normalized, number, normalization, axis))
 
-        return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)  # type: ignore[no-any-return]
+        return on_shards(of_shards, normalized, axis_name, x, residual, gamma, beta)
     if eps.ndim or not jnp.issubdtype(eps.dtype, jnp.floating):
         raise DtypeError(f"eps: expected a float of no dimensions, got {eps.dtype} of shape {eps.shape}")
     eps = eps.astype(operators.accumulator(x, gamma, beta))
-    y, _, _, total = operators.forward_formula(
-        x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization, axis=axis_name
+    return chosen(
+        operators.forward_formula(
+            x, gamma, beta, residual, normalized=normalized, eps=eps, normalization=normalization, axis=axis_name
+        )
     )
-    return y, total
+
+
+def layer_norm_forward(
+    x: ArrayLike,
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
+    *,
+    eps: float | jax.Array = 1e-5,
+    offset: float = 0.0,
+    residual: ArrayLike | None = None,
+    alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
+) -> Forward | ForwardWithTotal:
+    """y, mean and rstd of layer_norm, or with a residual of add_layer_norm and its total: what layer_norm_backward takes.
+
+    The arguments and errors are those of the two. Arrays that are explicitly sharded are refused, as by layer_norm_backward.
+
+    Returns:
+        y (*A, *R) in x's dtype; mean, rstd (*A, 1, …, 1) in float32, or float64 if an input is; total as of add_layer_norm.
+    """
+    added = {} if residual is None else {"residual": residual}
+    normalization = Normalization.of(True, offset, alpha, has_residual=bool(added))
+    arrays = {"x": x, "gamma": gamma, "beta": beta, **added}
+    return _normalized(normalization, eps, normalized_shape, axis_name, True, **arrays)  # type: ignore[no-any-return]
+
+
+def rms_norm_forward(
+    x: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    eps: float | jax.Array | None = None,
+    offset: float = 0.0,
+    residual: ArrayLike | None = None,
+    alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None,
+    axis_name: AxisName = None,
+) -> RmsForward:
+    """y and rstd of rms_norm, or with a residual of add_rms_norm and its total; as layer_norm_forward."""
+    added = {} if residual is None else {"residual": residual}
+    normalization = Normalization.of(False, offset, alpha, has_residual=bool(added))
+    return _normalized(  # type: ignore[no-any-return]
+        normalization, eps, normalized_shape, axis_name, True, x=x, gamma=gamma, **added
+    )
 
 
 def layer_norm_backward(
@@ -283,7 +350,7 @@ def layer_norm_backward(
 
     Args:
         dy, x: (*A, *R), the same shape and dtype; x is the total after a forward with a residual.
-        mean, rstd: One element per row.
+        mean, rstd: One element per row, as layer_norm_forward returns.
         gamma: (*R) or None.
         normalized_shape: R. None: gamma's shape, or the last axis.
         offset: That of the forward.
@@ -346,6 +413,7 @@ def _gradients(
 def _arrays(**arrays: Any) -> Iterator[Any]:
     """JAX's arrays; what comes from elsewhere is checked for memory first, because JAX would read it as it is."""
     for name, array in arrays.items():
+        refuse_sizes(name, array)
         require_memory(name, array)
         yield None if array is None else jnp.asarray(array)
 

@@ -36,11 +36,11 @@ def public_functions(backend: str) -> Implementation:
     """lngrad.layer_norm and lngrad.layer_norm_backward with one backend."""
 
     def forward(a: Arguments) -> Any:
-        options = {name: getattr(a, name) for name in ("eps", "offset", "alpha", "residual", "out")}
+        names = ("normalized_shape", "eps", "offset", "alpha", "residual", "out")
+        options = {"backend": backend, **{name: getattr(a, name) for name in names}}
         if a.normalization.centred:
-            return lngrad.layer_norm(a.x, a.normalized_shape, a.gamma, a.beta, backend=backend, **options)
-        options |= {"gate": a.gate, "norm_before_gate": a.norm_before_gate, "backend": backend}
-        return lngrad.rms_norm(a.x, a.normalized_shape, a.gamma, **options)
+            return lngrad.layer_norm(a.x, a.gamma, a.beta, **options)
+        return lngrad.rms_norm(a.x, a.gamma, gate=a.gate, norm_before_gate=a.norm_before_gate, **options)
 
     def backward(a: Arguments) -> Any:
         memory = None if a.declared is None else a.masked(**a.parameters())

@@ -168,3 +168,25 @@ def test_the_struct_of_an_op_host_header_alone(x):
         *defines, *arrays, "--tiling", "tiling.bin", "--tiling-key", 1, "--workspace", 32, "--blocks", 2,
     )  # fmt: skip
     check_same_bits(np.load("z.npy"), x + x)
+
+
+def test_ascend_950_has_a_tiling_and_a_kernel_of_its_own(changed):
+    """Of two files of op_host, each is compiled for itself; A2 does not see those of 950."""
+    (changed / "op_host" / "arch35").mkdir()
+    shutil.copy(ADD.parent / "add_custom_tiling_arch35.cpp", changed / "op_host" / "arch35")
+    kernels = changed / "op_kernel"
+    shutil.copy(kernels / "add_custom.cpp", kernels / "add_custom_apt.cpp")
+    replace(kernels / "add_custom.cpp", ("#include", "#error of A2\n#include"))
+    words, saved = ["--project", changed, "--soc", "Ascend950"], [w for n in "xyz" for w in ("--save", f"{n}={n}.npy")]
+    assert "add_custom on Ascend950, 64 blocks" in run(*words, *BOTH, "--report", *saved)
+    x, y, z = (np.load(f"{name}.npy") for name in "xyz")
+    check_same_bits(z, x + y)
+    refuses(
+        "the tiling function failed: x: [8]; 16384 must divide its size",
+        "run",
+        *words,
+        "--shape",
+        "x=8",
+        "--shape",
+        "y=8",
+    )

@@ -20,7 +20,7 @@ from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.headers import digest, header_files, write_files
-from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
+from lngrad_ascend.cpp.op_host import operator_of, registers, texts_of, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
@@ -156,7 +156,7 @@ def _header(path: Path, kernel: str, source: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace")
     if not registers(text):
         return f"#include {json.dumps(str(path))}\n"
-    structs = tiling_header([text], operator_of(kernel), source.read_text(encoding="utf-8", errors="replace"))
+    structs = tiling_header([text], operator_of(kernel), "\n".join(texts_of(source).values()))
     if not structs:
         raise CompileError(
             f"{path}: expected REGISTER_TILING_DATA_CLASS({operator_of(kernel)}, …) for {kernel}, got none"

@@ -27,7 +27,7 @@ def matrix(monkeypatch):
     [
         ("scripts", "matrix", "versions"),
         ("scripts", "upstream", "upstream"),
-        ("docs/certificates", "generate", "certificates"),
+        ("docs/certificates", "certificates_page", "certificates"),
     ],
 )
 def test_a_page_is_that_of_its_records(monkeypatch, folder, module, page):

@@ -92,6 +92,7 @@ def test_both_packages_have_one_version():
     assert f'"lngrad=={lngrad_itself.__version__}"' in needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_wheel_built_twice_is_the_same(built, package, tmp_path):
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT / package, cwd=tmp_path)
@@ -201,6 +202,7 @@ print(*(sha256(emit(module.clone(), "f", one, PROCESSORS[one].features)).hexdige
 """
 
 
+@pytest.mark.slow
 def test_what_is_lowered_once_is_alike(prebuilt):
     """A kernel for processors that tell no other dtype's instructions apart has the machine code of each by itself."""
     pytest.importorskip("numba")
@@ -263,11 +265,13 @@ def test_check_writes_its_report(lngrad):
     assert "one" in (lngrad.folder / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_demo(lngrad):
     pytest.importorskip("sklearn")
     assert lngrad("demo", "--epochs", "8")
 
 
+@pytest.mark.slow
 def test_types_are_there_for_users(lngrad):
     pytest.importorskip("mypy")
     program = lngrad.folder / "program.py"

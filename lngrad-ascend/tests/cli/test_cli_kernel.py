@@ -77,7 +77,17 @@ def test_the_example_of_its_help_runs(here):
     check_same_bits(np.load("y.npy"), 2 * np.load("x.npy").reshape(2, 32))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        *(
+            pytest.param(f"{sign}int{bits}", marks=[pytest.mark.slow] * (bits > 8))
+            for sign in ("", "u")
+            for bits in (8, 16, 32, 64)
+        ),
+    ],
+)
 def test_arrays_of_whole_numbers_come_in_and_go_out(dtype, here):
     Path("k.cpp").write_text(
         '#include "kernel_operator.h"\nextern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y) {}\n'

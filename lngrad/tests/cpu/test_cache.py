@@ -254,6 +254,7 @@ print("ok")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_forked_while_a_call_imports_can_call(tmp_path):
     """Another thread imports kernels, and then compiles one: Python's locks of modules are free in the child, and ours too."""

@@ -188,7 +188,7 @@ def test_a_result_inside_a_result(monkeypatch, clear):
 
 
 @pytest.mark.parametrize("native", ["0", "1"])
-@pytest.mark.parametrize("rows", [8, 4096])
+@pytest.mark.parametrize("rows", [pytest.param(8, marks=pytest.mark.slow), 4096])
 def test_a_call_at_the_interpreters_end_does_not_crash(native, rows):
     """By a global's __del__, after torch has let go of Python's kernels: a crash would hide the program's exit code."""
     program = f"""

@@ -124,7 +124,7 @@ def test_vmap_over_the_weight_and_over_a_residual_alone():
 
 
 @each
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_compiles_whole_and_keeps_the_bits(name, dynamic):
     mine, _, _ = NORMS[name]
     torch.compiler.reset()  # norms share a function, which is compiled for a few of them only

@@ -16,7 +16,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -206,12 +205,6 @@ def _record(address: int) -> memoryview:
     return view
 
 
-@cache
-def _file(address: int) -> str:
-    """Return the name of a file, a constant of the library."""
-    return ctypes.string_at(address).decode(errors="replace")
-
-
 def _answer(address: int) -> int:
     """Handle one request. Return 0, or 1 if there is a fault."""
     record = _records.get(address) or _record(address)
@@ -225,7 +218,7 @@ def _answer(address: int) -> int:
         except BaseException as error:
             _thread.fault = f"{type(error).__name__}: {error}"
             return 1
-    site: Site = (_file(file), line)
+    site: Site = (protocol.file_name(file), line)
     core = session.core
     outer, core.site = core.site, site
     try:

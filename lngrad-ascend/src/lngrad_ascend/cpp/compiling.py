@@ -24,6 +24,8 @@ from lngrad_ascend.cpp.op_host import operator_of, registers, texts_of, tiling_h
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
+# Lanes of registers are C++: quick enough at -O2 only, cast to other types by reference, their products not fused with sums.
+REGISTER_FLAGS = ("-O2", "-fno-strict-aliasing", "-ffp-contract=off")
 MAX_ERRORS = 5  # lines of the compiler that an error repeats
 
 
@@ -97,6 +99,11 @@ def compiler() -> list[str]:
         raise CompileError(f"compiler: {reason}; set CXX or install g++") from None
 
 
+def flags_of(soc: socs.Soc) -> tuple[str, ...]:
+    """Return the flags that kernels for a SoC have behind those of all."""
+    return REGISTER_FLAGS if soc.regbase else ()
+
+
 def build(
     source: Path, kernel: str, include: Sequence[Path], ahead: Sequence[Path], define: Mapping[str, str | None]
 ) -> Path:
@@ -131,18 +138,16 @@ def library(text: str, source: Path, kernel: str, options: Sequence[str], parts:
     defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
-    key = digest(
-        "\0".join(
-            [text, *map(str, parts), *options, compiler_version(*compiler()), *chain(*header_files().items())]
-        ).encode()
-    )
+    flags = [*FLAGS, *flags_of(socs.current().soc)]
+    words = [text, *map(str, parts), *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]
+    key = digest("\0".join(words).encode())
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
         library = None if folder is None else _fresh(folder, key[:32])
         if library is not None:
             return library
     before = digest(source.read_bytes())
-    content, files = _compile(text, source, kernel, options, parts)
+    content, files = _compile(text, source, kernel, flags, options, parts)
     if files.get(str(source), before) != before:
         raise CompileError(f"{source}: changed while it was compiled")
     if trusted is not None:
@@ -232,17 +237,17 @@ def folder_for(name: str) -> Path:
 
 
 def _compile(
-    text: str, source: Path, kernel: str, options: Sequence[str], parts: Sequence[Path]
+    text: str, source: Path, kernel: str, flags: Sequence[str], options: Sequence[str], parts: Sequence[Path]
 ) -> tuple[bytes, dict[str, str]]:
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
         draft = Path(name)
         write_files(draft / "include", header_files())
         if AHEAD in text:
-            link_precompiled(draft / "include", compiler(), FLAGS, options)
+            link_precompiled(draft / "include", compiler(), flags, options)
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
-        command, objects, used = [*compiler(), *FLAGS, *options, f"-I{draft / 'include'}"], list[str](), set[Path]()
+        command, objects, used = [*compiler(), *flags, *options, f"-I{draft / 'include'}"], list[str](), set[Path]()
         for number, file in enumerate([*parts, entry]):
             target = draft / ("kernel.so" if file is entry else f"part{number}.o")
             linked = objects if file is entry else ["-c"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from lngrad.errors import DtypeError
 from lngrad.typing import Dtype
-from lngrad_ascend.cpp.protocol import Op, read_local
+from lngrad_ascend.cpp.protocol import RANGE, Op, file_name, read_local
 from lngrad_ascend.cpp.session import Session, position_of
 from lngrad_ascend.device import sync, system
 from lngrad_ascend.device.copies import (
@@ -39,6 +39,7 @@ from lngrad_ascend.device.pipes import HardEvent, pipe_t
 from lngrad_ascend.device.queues import TBuf, TBufPool, TPipe, TQue
 from lngrad_ascend.device.report import Site, site_text
 from lngrad_ascend.device.unified_buffer import TPosition
+from lngrad_ascend.device.vector_function import Range, Rule
 from lngrad_ascend.faults import BoundsFault, SyncFault
 from lngrad_ascend.tile.layernorm import LayerNorm, LayerNormConfig, LayerNormPara
 from lngrad_ascend.tile.layernormgrad import DataFormat, LayerNormGrad, LayerNormGradBeta, LayerNormGradShapeInfo
@@ -249,6 +250,26 @@ def _library(c: KernelCall) -> int:
     return call_library(name, [c.local(name, index) for index in range(len(c.tensors))], c.n[1:], c.real)
 
 
+def _ranges(address: int, count: int) -> tuple[bytes, list[Range]]:
+    """Ranges of a vector function: as bytes, and read."""
+    text = ctypes.string_at(address, count * RANGE.size) if count else b""
+    return text, [(start, stop, (file_name(file), line)) for start, stop, file, line in RANGE.iter_unpack(text)]
+
+
+def _vector_function(c: KernelCall) -> None:
+    name, reads, read_count, writes, write_count = c.n
+    read, written = _ranges(reads, read_count), _ranges(writes, write_count)
+    c.session.vectors.ended(ctypes.string_at(name).decode(), (read[0], written[0]), read[1], written[1])
+
+
+def _vector_rule(c: KernelCall) -> int:
+    rule, api, *numbers = c.n
+    others: tuple[Site, ...] = ()
+    if rule == Rule.UNORDERED:
+        others = (file_name(numbers[0]), numbers[1]), (file_name(numbers[2]), numbers[3])
+    return c.session.vectors.broken(rule, ctypes.string_at(api).decode(), c.site, tuple(numbers), others)
+
+
 HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.BLOCK_IDX: lambda c: c.core.index,
     Op.BLOCK_NUM: lambda c: c.core.count,
@@ -320,6 +341,9 @@ HANDLERS: dict[int, Callable[[KernelCall], Reply]] = {
     Op.TRANSPOSE: lambda c: Transpose(c.local("Transpose"), c.local("Transpose", 1)),
     Op.GATHER_MASK: _gather_mask,
     Op.LIBRARY: _library,
+    Op.VECTOR_BEGIN: lambda c: ctypes.memmove(c.n[0], view := c.session.vectors.view(), len(view)) and None,
+    Op.VECTOR_FUNCTION: _vector_function,
+    Op.VECTOR_RULE: _vector_rule,
     Op.LAYER_NORM: _tile_api(LayerNorm, LayerNormTiling, 6),
     Op.LAYER_NORM_RSTD: _tile_api(
         LayerNorm, LayerNormSeparateTiling, 6,

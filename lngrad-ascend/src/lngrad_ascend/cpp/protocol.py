@@ -5,14 +5,17 @@ They are written once, in Python; ``numbers.h`` is made from here, so that a hea
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cache
 
 from lngrad_ascend.device.descriptors import PACKED
 from lngrad_ascend.device.numerics import CPP_NAMES
 from lngrad_ascend.device.operations import OPERATIONS, Operands
 from lngrad_ascend.device.pipes import HardEvent, pipe_t
+from lngrad_ascend.device.vector_function import Rule
 
 # What a header can ask for, apart from vector instructions; a vector instruction has its place in OPERATIONS.
 # Numbers stay, for programs that were compiled before: nothing sends REDUCE_SUM_REPEAT any more.
@@ -27,7 +30,7 @@ Op = IntEnum(
     "LAYER_NORM_GRAD_BETA SET_TILING_KEY GM_ALLOC GM_FREE RUN_KERNEL GLOBAL_READ ACCUMULATED DEQ_SCALE "
     "BROADCAST TRANSPOSE GATHER_MASK LOCAL_AT LOCAL_OF ASK_HOST LIBRARY IB_SET IB_WAIT ATOMIC_MAX ATOMIC_MIN "
     "PAD_VALUE UB_BYTES SCALAR_ATOMIC MUTEX_LOCK MUTEX_UNLOCK POP_STACK CACHE_CLEAN POOL_NEW POOL_INIT LOOP_MODE "
-    "COPY_DIMENSIONS CACHE_REFRESH",
+    "COPY_DIMENSIONS CACHE_REFRESH VECTOR_BEGIN VECTOR_FUNCTION VECTOR_RULE",
     start=1000,
 )
 
@@ -76,6 +79,9 @@ namespace lngrad {{
 
 {_enum("enum class Type : int32_t", types)}
 
+// What code with registers breaks.
+{_enum("enum class Rule : int32_t", ((rule.name, rule.value) for rule in Rule))}
+
 // The instructions of each form, for vector.h.
 {forms}
 
@@ -120,6 +126,8 @@ _INTEGERS, _LOCALS = 40, 8
 _LOCALS_AT = _HEAD.size + 8 * _INTEGERS
 CALL_BYTES = _LOCALS_AT + _LOCALS * _LOCAL.size
 
+RANGE = struct.Struct("<qqQq")  # lngrad::Range: first byte, byte behind the last, the address of the file's name, line
+
 _result = struct.Struct("<dq")
 _integers = [struct.Struct(f"<{count}q") for count in range(_INTEGERS + 1)]
 _locals = [struct.Struct(f"<{'24s' * count}") for count in range(_LOCALS + 1)]
@@ -127,6 +135,12 @@ _locals = [struct.Struct(f"<{'24s' * count}") for count in range(_LOCALS + 1)]
 # op, line, the address of the file's name, dst, src0, src1, src2, what is used, the scalar, the last result, a descriptor
 read_head = _START.unpack_from
 read_local = _LOCAL.unpack  # handle, code of the type, first byte, bytes
+
+
+@cache
+def file_name(address: int) -> str:
+    """Return the name of a file, a constant of the library."""
+    return ctypes.string_at(address).decode(errors="replace")
 
 
 def read_arguments(record: memoryview, used: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:

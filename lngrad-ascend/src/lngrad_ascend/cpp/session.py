@@ -16,6 +16,7 @@ from lngrad_ascend.device.local_tensor import LocalTensor
 from lngrad_ascend.device.numerics import DTYPES
 from lngrad_ascend.device.queues import TBuf, TBufPool, TQue
 from lngrad_ascend.device.unified_buffer import Allocation, State, TPosition
+from lngrad_ascend.device.vector_function import VectorFunctions
 from lngrad_ascend.faults import BoundsFault, DeviceFault, QueueFault
 
 O = TypeVar("O", TQue, TBuf, TBufPool)
@@ -35,6 +36,7 @@ class Session:
         tilings: Bytes of the tiling by the host's address, for kernels that Python launches.
         call: The call that runs (``KernelCall``), or None before the first.
         ub_address: Of the Unified Buffer's first byte, on the host.
+        vectors: The block's vector functions.
     """
 
     def __init__(self, core: Core, code: Address) -> None:
@@ -44,6 +46,7 @@ class Session:
         self.call: Any = None
         self._owners: list[TQue | TBuf | TBufPool] = []
         self.ub_address = address_of(core.ub.data)
+        self.vectors = VectorFunctions(core)
 
     def new_owner(self, owner: TQue | TBuf | TBufPool) -> int:
         """Keep a queue or a buffer that InitBuffer has given memory, or a TBufPool."""

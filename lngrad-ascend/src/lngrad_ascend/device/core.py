@@ -315,11 +315,15 @@ class Core:
         if plan.name == "Gather":
             self.report_poison(plan.reads[1].role, plan.reads[1].runs, instruction)
         for access in plan.reads:
-            for start, stop in access.runs:
-                for number in np.unique(poison[start:stop]).tolist():
-                    origin = self.ub.origin(number)
-                    origin.first = origin.first or instruction
+            self.trace_poison(access.runs, instruction)
         plan.spread(poison, scalar)
+
+    def trace_poison(self, runs: Sequence[tuple[int, int]], instruction: Instruction) -> None:
+        """Keep who was the first to read bytes that have no value."""
+        for start, stop in runs:
+            for number in np.unique(self.ub.poison[start:stop]).tolist():
+                origin = self.ub.origin(number)
+                origin.first = origin.first or instruction
 
     def _carry_padding(self, plan: PlannedInstruction) -> None:
         """Let dst hold padding where an elementwise instruction makes it of padding; whatever else is written is none."""
@@ -357,7 +361,7 @@ class Core:
 
     def touch(
         self, instruction: Instruction, role: str, handle: int, runs: Sequence[tuple[int, int]], bit: int,
-        carries: bool = False,
+        carries: bool = False, poisoned: bool = False,
     ) -> None:  # fmt: skip
         """Check and keep one access to the Unified Buffer that is not a planned instruction.
 
@@ -368,6 +372,7 @@ class Core:
             runs: Byte ranges.
             bit: What it does, as in ``Allocation.forbidden``.
             carries: Whether the caller carries on which bytes have no value; else reading them is reported.
+            poisoned: Whether the caller has already noted which bytes a write gives a value; else it gives one to all.
         """
         pipe, writing = instruction[1], not bit & 9
         allocation = self.ub.handles[handle]
@@ -383,7 +388,10 @@ class Core:
                         f"{instruction[0]}: {role} ({self.owner(span.start)}) is overwritten before anything has read what "
                         f"{span.writer[0]} at {site_text(span.writer[3])} copied there [ErrorWrite3]"
                     )
-                if not span.valid:
+                if poisoned:
+                    span.valid = False
+                    self.ub.settle((span,))
+                elif not span.valid:
                     self.ub.give_value(span)
                 span.writer = instruction
                 span.write_epoch, span.writer_pipe = self.clock.now[pipe], pipe

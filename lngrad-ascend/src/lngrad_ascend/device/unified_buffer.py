@@ -197,17 +197,21 @@ class UnifiedBuffer:
 
     def forget(self, start: int, stop: int, text: str = "was never written", site: Site | None = None) -> None:
         """Let [start, stop) have no value, for the reason ``text`` and at ``site``; who touched it last stays known."""
+        self.poison[start:stop] = self.origin_number(text, site)
+        for span in self.spans.cover(start, stop):
+            span.valid = False
+        if self.stale:
+            self.unmark_stale(((start, stop),))
+
+    def origin_number(self, text: str, site: Site | None = None) -> int:
+        """Return the number of ``poison`` for a reason why bytes have no value, ``text`` and at ``site``."""
         number = self._origin_numbers.get((text, site))
         if number is None:
             if len(self._origins) >= MAX_ORIGINS:
                 self._origins[2:], self._origin_numbers = [], {}
             number = self._origin_numbers[text, site] = len(self._origins)
             self._origins.append(Origin(f"{text} at {site_text(site)}" if site else text))
-        self.poison[start:stop] = number
-        for span in self.spans.cover(start, stop):
-            span.valid = False
-        if self.stale:
-            self.unmark_stale(((start, stop),))
+        return number
 
     def pad(self, runs: Sequence[tuple[int, int]], number: int) -> None:
         """Note whether ranges are padding: 1 or 0."""

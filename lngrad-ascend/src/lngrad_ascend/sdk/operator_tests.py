@@ -27,7 +27,7 @@ from lngrad.errors import LngradError
 from lngrad.support.compilers import cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.bridge import CYCLES, REMARK, WARNING
-from lngrad_ascend.cpp.compiling import renaming
+from lngrad_ascend.cpp.compiling import flags_of, renaming
 from lngrad_ascend.cpp.op_host import (
     OF_950,
     default_struct,
@@ -136,7 +136,7 @@ def run_operator(
         write_toolkit(toolkit, Settings(soc=of.soc.name))
     kernels = _staged(folder.resolve(), scratch)
     macros = [f"-D{name}={value}" for name, value in of.soc.macros.items()] + [f'-DUT_SOC_VERSION="{of.soc.name}"']
-    flags = [*_FLAGS, *macros, *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
+    flags = [*_FLAGS, *flags_of(socs.get(soc)), *macros, *cflags(toolkit), *_include(folder, kernels, tests, gtest)]
     hosts = _hosts(folder, of)
     call = of.call.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(tests.resolve()))
     flags += [*_own_options(call, kernels, tests, hosts), *options]

@@ -4,6 +4,9 @@
 
 #include "lngrad/cube.h"
 #include "lngrad/sort.h"
+#if __NPU_ARCH__ == 3510
+#include "lngrad/register_cast.h"
+#endif
 
 using namespace AscendC; // as the toolkit's header ends
 using std::abs, std::ceil, std::floor, std::log, std::pow, std::sqrt; // the compiler knows them unqualified

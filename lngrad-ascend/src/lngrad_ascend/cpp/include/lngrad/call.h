@@ -56,6 +56,7 @@ using Run = int (*)(Call*); // 0: done; else there is a fault
 
 // Set by whoever runs the kernel: by Python for a shared library, by tikicpulib.h for a program.
 inline Run run = nullptr;
+inline thread_local uint64_t buffer_address = 0; // of the Unified Buffer's first byte, in a vector function
 inline thread_local Call record; // one a thread, for blocks run on threads of their own
 
 // What SetVectorMask and SetMaskCount have set: the mask of instructions with isSetMask = false. A kernel begins with all bits.

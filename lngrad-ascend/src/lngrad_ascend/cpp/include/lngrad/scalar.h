@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "lngrad/byte_types.h"
 #include "lngrad/call.h"
 
 namespace lngrad {
@@ -102,7 +103,7 @@ constexpr Type type_of()
     else if constexpr (std::is_same_v<T, bfloat16_t>) return Type::BFLOAT16;
     else if constexpr (std::is_same_v<T, int4b_t>) return Type::INT4B;
     else if constexpr (std::is_same_v<T, int8_t>) return Type::INT8;
-    else if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) return Type::UINT8;
+    else if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool> || is_byte_pattern<T>::value) return Type::UINT8;
     else if constexpr (std::is_same_v<T, int16_t>) return Type::INT16;
     else if constexpr (std::is_same_v<T, uint16_t>) return Type::UINT16;
     else if constexpr (std::is_same_v<T, int32_t>) return Type::INT32;

@@ -76,13 +76,14 @@ inline uint64_t GetUBSizeInBytes(Where where = Where::here()) { return lngrad::p
 inline uint64_t GetRuntimeUBSize(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
 constexpr uint32_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
 
-// Bits of the control register. They change no result: what is too large is infinity here, in either mode.
-inline thread_local uint64_t control = 0;
+// Bits of the control register, and those that were set: only Cast of registers looks at them. Elsewhere what is too large is infinity.
+inline thread_local uint64_t control = 0, control_chosen = 0;
 template <int8_t first, int8_t last>
 constexpr uint64_t control_bits = (~uint64_t(0) >> (63 - (last - first))) << first;
 template <int8_t first, int8_t last>
 void SetCtrlSpr(int64_t value)
 {
+    control_chosen |= control_bits<first, last>;
     control = (control & ~control_bits<first, last>) | ((uint64_t(value) << first) & control_bits<first, last>);
 }
 template <int8_t first, int8_t last>

@@ -117,6 +117,7 @@ public:
     // The bytes themselves, as the CPU build of CANN gives them: what is read and written there is not checked.
     uint64_t GetPhyAddr(Where where = Where::here()) const
     {
+        if (lngrad::buffer_address != 0 && operand_.handle >= 0) return lngrad::buffer_address + operand_.start;
         return static_cast<uint64_t>(lngrad::perform(Op::LOCAL_ADDRESS, where, operand_).result);
     }
     uint64_t GetPhyAddr(const uint32_t offset, Where where = Where::here()) const

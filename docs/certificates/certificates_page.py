@@ -1,7 +1,7 @@
 """Render docs/certificates.md from the certificates in this folder.
 
 lngrad certify --impl torch --json docs/certificates/torch.json
-python docs/certificates/generate.py
+python docs/certificates/certificates_page.py
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TAIL = """\
 
 The certificates also have the trees of dgamma and of row sums. For norms without a beta, dgamma with xhat = 1 is measured
 in place of dbeta. Where XLA on a CPU adds the first two blocks of 256 rows, the result is not their sum rounded once, so
-its tree is not confirmed. `docs/certificates/generate.py` writes this page.
+its tree is not confirmed. `docs/certificates/certificates_page.py` writes this page.
 """
 
 

@@ -4,14 +4,10 @@
 
 namespace optiling {
 const uint32_t TILE_NUM = 2;
-struct Compiled {
-    uint32_t cores;
-};
+struct Compiled { uint32_t cores; };
 static ge::graphStatus Parse(gert::TilingParseContext* context)
 {
-    platform_ascendc::PlatformAscendC platform(context->GetPlatformInfo());
-    context->GetCompiledInfo<Compiled>()->cores = platform.GetCurNpuArch() == NpuArch::DAV_3510 ? platform.GetCoreNumAiv() : 0;
-    return ge::GRAPH_SUCCESS;
+    return context->GetCompiledInfo<Compiled>()->cores = context->GetPlatformInfo()->GetCoreNumAiv(), ge::GRAPH_SUCCESS;
 }
 static ge::graphStatus Tiling(gert::TilingContext* context)
 {

@@ -56,7 +56,6 @@ public:
     Shape& MutableOriginShape() { return origin_; }
     Shape& MutableStorageShape() { return storage_; }
     bool operator==(const StorageShape& other) const { return origin_ == other.origin_ && storage_ == other.storage_; }
-    bool operator!=(const StorageShape& other) const { return !(*this == other); }
 
 private:
     Shape origin_, storage_;
@@ -85,12 +84,7 @@ struct TilingData {
     std::size_t GetDataSize() const { return used; }
     void SetDataSize(std::size_t size) { used = size; }
     template <typename T>
-    ge::graphStatus Append(const T& value)
-    {
-        if (used + sizeof value > sizeof bytes) return ge::GRAPH_FAILED;
-        std::memcpy(bytes + used, &value, sizeof value);
-        return used += sizeof value, ge::GRAPH_SUCCESS;
-    }
+    ge::graphStatus Append(const T& value) { return std::memcpy(bytes + used, &value, sizeof value), used += sizeof value, ge::GRAPH_SUCCESS; }
     alignas(8) uint8_t bytes[1 << 16] = {};
     std::size_t used = 0;
 };
@@ -105,22 +99,18 @@ struct ContinuousVector {
 template <typename T>
 struct TypedContinuousVector : ContinuousVector {
     TypedContinuousVector() = default;
-    TypedContinuousVector(std::initializer_list<T> values)
-    {
-        for (const T& one : values) push_back(one);
-    }
+    TypedContinuousVector(std::initializer_list<T> values) { for (const T& one : values) push_back(one); }
     void push_back(const T& value)
     {
-        auto at = reinterpret_cast<const uint8_t*>(&value);
-        bytes.insert(bytes.end(), at, at + sizeof value);
+        for (auto at = reinterpret_cast<const uint8_t*>(&value); bytes.size() < (size + 1) * sizeof value; ++at) bytes.push_back(*at);
         ++size;
     }
     const T* GetData() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
 
-template <typename... Lists>
-using AttrOf = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<Lists>...>;
-using Attr = AttrOf<int64_t, float, bool>;
+template <typename T>
+using List = TypedContinuousVector<T>;
+using Attr = std::variant<int64_t, float, bool, std::string, List<int64_t>, List<float>, List<bool>>;
 class RuntimeAttrs {
 public:
     template <typename T> // what is there is not asked
@@ -366,9 +356,7 @@ struct Registration {
     Registration& TilingParse(ge::graphStatus (*parse)(gert::TilingParseContext*))
     {
         static Info info;
-        definition().compiled = &info;
-        definition().parse = parse;
-        return *this;
+        return definition().compiled = &info, definition().parse = parse, *this;
     }
     LNGRAD_SAID(Registration, InputsDataDependency)
     Registration& TilingInputsDataDependency(std::initializer_list<int>) { return *this; }
@@ -424,16 +412,15 @@ inline bool IsUnknownRank(const gert::Shape& shape) { return shape.GetDimNum() =
 inline void SetUnknownShape(int64_t rank, gert::Shape& shape) { shape = gert::Shape(std::vector<int64_t>(rank, UNKNOWN_SIZE)); }
 inline bool IsUnknownShape(const gert::Shape& shape)
 {
-    const std::vector<int64_t> sizes = shape.GetDims();
-    return std::count(sizes.begin(), sizes.end(), UNKNOWN_SIZE) > 0;
+    for (int64_t size : shape.GetDims()) if (size == UNKNOWN_SIZE) return true;
+    return false;
 }
 inline std::string ToString(int type) { return std::to_string(type); }
-template <typename Shape>
-auto ToString(const Shape& shape) -> decltype(shape.GetDimNum(), std::string())
+inline std::string ToString(const gert::Shape& shape)
 {
     std::string text;
-    for (std::size_t i = 0; i < shape.GetDimNum(); ++i) text += (i ? ", " : "") + std::to_string(shape.GetDim(i));
-    return "[" + text + "]";
+    for (int64_t size : shape.GetDims()) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+    return text + "]";
 }
 
 } // namespace Ops::Base
@@ -454,36 +441,7 @@ namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namesp
 #define OP_LOGE_WITHOUT_REPORT(...)
 #define REPORT_INNER_ERR_MSG(...)
 #define LNGRAD_INVALID(node, ...) lngrad::note(__VA_ARGS__)
-#define OP_LOGE_FOR_INVALID_SHAPE LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPE_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPES LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPES_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPEDIM LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPEDIM_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPEDIMS LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPEDIMS_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPESIZE LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPESIZE_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPESIZES LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_SHAPESIZES_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_DTYPE LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_DTYPE_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_DTYPES LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_DTYPES_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_FORMAT LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_FORMAT_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_FORMATS LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_FORMATS_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_VALUE LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_VALUE_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_VALUES LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_VALUES_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_LISTSIZE LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_LISTSIZE_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_TENSORNUM LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_TENSORNUM_WITH_REASON LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_TENSORNUMS LNGRAD_INVALID
-#define OP_LOGE_FOR_INVALID_TENSORNUMS_WITH_REASON LNGRAD_INVALID
+#include "lngrad/refusals.h"
 #define OP_CHECK_IF(condition, log, result) do { if (condition) { log; result; } } while (0)
 #define OP_CHECK_NULL_WITH_CONTEXT(context, pointer) do { if ((pointer) == nullptr) return ge::GRAPH_FAILED; } while (0)
 #define OP_TILING_CHECK(condition, log, result) do { if (condition) { log; result; } } while (0)

@@ -208,10 +208,7 @@ struct NdDmaLoopInfo {
     uint8_t loopLpSize[dim] = {}, loopRpSize[dim] = {};
 };
 template <typename T, uint8_t dim>
-struct NdDmaParams {
-    NdDmaLoopInfo<dim> loopInfo;
-    T constantValue;
-};
+struct NdDmaParams { NdDmaLoopInfo<dim> loopInfo; T constantValue; };
 struct NdDmaConfig {
     static constexpr uint16_t unsetPad = 0xffff;
     bool isNearestValueMode = false;
@@ -219,10 +216,8 @@ struct NdDmaConfig {
     bool ascOptimize = false;
 };
 inline constexpr NdDmaConfig kDefaultNdDmaConfig = {};
-template <uint8_t dim>
-using MultiCopyLoopInfo = NdDmaLoopInfo<dim>;
-template <typename T, uint8_t dim>
-using MultiCopyParams = NdDmaParams<T, dim>;
+template <uint8_t dim> using MultiCopyLoopInfo = NdDmaLoopInfo<dim>; // the older names
+template <typename T, uint8_t dim> using MultiCopyParams = NdDmaParams<T, dim>;
 using MultiCopyConfig = NdDmaConfig;
 
 struct CopyRepeatParams {

@@ -19,13 +19,9 @@ public:
     PlatformAscendC(const PlatformAscendC*) {} // one is as the other
     SocVersion GetSocVersion() const
     {
-        switch (GetCurNpuArch()) {
-            case NpuArch::DAV_1001: return SocVersion::ASCEND910;
-            case NpuArch::DAV_2002: return SocVersion::ASCEND310P;
-            case NpuArch::DAV_3002: return SocVersion::ASCEND310B;
-            case NpuArch::DAV_3510: return SocVersion::ASCEND950;
-            default: return SocVersion::ASCEND910B;
-        }
+        const int64_t arch = ask().arch;
+        return arch == 3510 ? SocVersion::ASCEND950 : arch == 3002 ? SocVersion::ASCEND310B : arch == 2002 ? SocVersion::ASCEND310P :
+               arch == 1001 ? SocVersion::ASCEND910 : SocVersion::ASCEND910B;
     }
     NpuArch GetCurNpuArch() const { return NpuArch(ask().arch); }
     bool GetPlatformRes(const std::string&, const std::string&, std::string&) const { return false; }

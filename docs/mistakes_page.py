@@ -7,6 +7,7 @@ from lngrad.check.mistakes.changes import Family
 from lngrad.check.mistakes.explain import WHY
 
 LETTERS = {
+    "F": "Forwards",
     "G": "Sums over rows",
     "I": "Indices and masks",
     "N": "Another norm of the family",

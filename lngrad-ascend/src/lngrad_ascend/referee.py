@@ -15,10 +15,13 @@ import numpy as np
 
 from lngrad.check.case import CheckCase
 from lngrad.check.implementations.implementation import (
+    BACKWARD_ALONE,
+    FORWARD_ALONE,
     Added,
     Arguments,
     Implementation,
     NotApplicable,
+    Signature,
     takes_variance,
     tensors_as_x,
     unprepared,
@@ -82,7 +85,7 @@ def _added_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
         return f"{name} adds in float32; this case's total is rounded to {case.dtype}"
     if {case.gamma_dtype, case.statistics_dtype, *case.output_dtypes.values()} != {"float32"}:
         return f"{name} takes gamma in x's dtype, the rest in float32"
-    if case.wanted != case.outputs:
+    if case.wanted != case.operator.outputs:
         return f"{name} has no mask"
     return None if case.lead and case.M * case.N else f"{name} takes no empty arrays, and rows alone"
 
@@ -126,7 +129,7 @@ def _aclnn_takes(case: CheckCase, drawn: DrawnInputs) -> str | None:
         return "aclnnLayerNormBackward takes mean and rstd of one dtype"
     if case.norm == "rms_norm" and (case.gamma_dtype is None or case.output_dtypes["dgamma"] != "float32"):
         return "aclnnRmsNormGrad takes a gamma, and gives dgamma in FLOAT"
-    if case.norm == "rms_norm" and case.wanted != case.outputs:
+    if case.norm == "rms_norm" and case.wanted != case.operator.outputs:
         return "aclnnRmsNormGrad has no mask"
     return tensors_as_x(case, drawn)
 
@@ -173,6 +176,7 @@ def aclnn_backward(a: Arguments) -> Any:
 
 INPUTS = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "gate"
 NAMES = *INPUTS, "dx", "dgamma", "dbeta", "dgate"
+OF_FORWARD = ("x", "gamma", "beta", "residual", "gate"), ("y", "mean", "rstd", "total")  # inputs, and results
 LAST = ("workspace", "tiling")  # behind the arrays, as launch passes them
 OPTIONS = ("blocks", "workspace", "tiling", "tiling_key", "define", "include", "headers", "auto_sync")
 
@@ -186,7 +190,8 @@ def ascendc_kernel(name: str) -> Implementation:
     dgate, and then workspace and tiling. The host side is a function `host` in a Python file beside it (kernel.py): for M, N,
     dtype, gamma_dtype and eps, as far as it takes them, it returns what the launch needs, see OPTIONS. It raises
     NotImplementedError for a case that the kernel does not take. A dgamma or dbeta of another dtype than gamma has is for
-    no kernel: the case says what is written.
+    no kernel: the case says what is written. A kernel with a parameter y is a forward: of x, gamma, beta, residual and gate it
+    takes what it names, and it writes y and, where it has them, mean, rstd and total.
 
     Raises:
         BackendUnavailable: There is no such file or function, or its parameters have other names.
@@ -206,17 +211,24 @@ def ascendc_kernel(name: str) -> Implementation:
         options = _options(host, a, source)
         building = {name: options.pop(name) for name in ("define", "include", "headers") if name in options}
         compiled = ascendc.compile(source, kernel, **building)
-        arrays = _arrays(a)
+        arrays = _forward_arrays(a) if gives else _arrays(a)
         blocks = options.pop("blocks", 1)
         missing = [name for name in parameters if name in arrays and arrays[name] is None]
         if missing:
             raise NotApplicable(f"{kernel} takes {missing[0]}, which the case does not have")
         ascendc.launch(compiled, blocks, *(arrays[name] for name in parameters if name in arrays), **options)
+        if gives:
+            return {name: arrays[name] for name in a.wanted}
         return a.masked(**{name: arrays[name] for name in a.operator.outputs if name in parameters})
 
+    gives = tuple(name for name in OF_FORWARD[1] if name in parameters and "y" in parameters)
+    has = "gamma" in parameters, "beta" in parameters
+    signature = (
+        Signature((), FORWARD_ALONE, *has, gives=gives, backward=False) if gives else Signature(text=BACKWARD_ALONE)
+    )
     return Implementation(
         f"ascendc:{name}", unprepared(backward), norms=NORMS, where="on the simulated NPU", simulated=True,
-        elsewhere=NO_DEVICE,
+        elsewhere=NO_DEVICE, signature=signature,
     )  # fmt: skip
 
 
@@ -229,9 +241,10 @@ def _parameters(source: Path, kernel: str) -> list[str]:
         raise BackendUnavailable(f"--impl: ascendc: {source}: expected a __global__ function {kernel}, found none")
     names = [re.findall(r"\w+", parameter)[-1] for parameter in found[1].split(",") if parameter.strip()]
     known = [name.lower() for name in names]
+    of_kind = (*OF_FORWARD[0], *OF_FORWARD[1]) if "y" in known else NAMES
     for name in known:
-        if name not in (*NAMES, *LAST):
-            expected = ", ".join((*NAMES, *LAST))
+        if name not in (*of_kind, *LAST):
+            expected = ", ".join((*of_kind, *LAST))
             raise BackendUnavailable(f"--impl: ascendc: {kernel}: parameters: expected some of {expected}, got {name}")
     order = [name for name in known if name in LAST]
     if order != [name for name in LAST if name in known] or known[len(known) - len(order) :] != order:
@@ -256,7 +269,8 @@ def _options(host: Host | None, a: Arguments, source: Path) -> dict[str, Any]:
     if host is None:
         return {}
     gamma_dtype = None if a.gamma is None else a.gamma.dtype.name
-    possible = {"M": a.M, "N": a.N, "dtype": a.x.dtype.name, "gamma_dtype": gamma_dtype, "eps": a.eps}
+    eps = a.case.eps if a.case is not None and "y" in a.wanted else a.eps
+    possible = {"M": a.M, "N": a.N, "dtype": a.x.dtype.name, "gamma_dtype": gamma_dtype, "eps": eps}
     wanted = inspect.signature(host).parameters
     try:
         options = dict(host(**{name: value for name, value in possible.items() if name in wanted}))
@@ -274,6 +288,16 @@ def _arrays(a: Arguments) -> dict[str, Any]:
         name: np.ascontiguousarray(array) for name in INPUTS if (array := getattr(a, name)) is not None
     }
     return arrays | {name: np.full(shape, np.nan, numpy_dtype(a.dtypes[name])) for name, shape in a.shapes.items()}
+
+
+def _forward_arrays(a: Arguments) -> dict[str, Any]:
+    """The same of a forward."""
+    assert a.case is not None  # a forward is for `lngrad check` alone
+    arrays = {name: None if array is None else np.ascontiguousarray(array) for name, array in a.of_forward().items()}
+    shapes, dtypes = a.case.shapes_of_results(a.M), a.case.output_dtypes
+    return arrays | {
+        name: np.full(shapes[name], np.nan, numpy_dtype(dtypes[name])) for name in OF_FORWARD[1] if name in shapes
+    }
 
 
 _ASCEND_SIM = replace(  # it computes the backward alone, on one thread

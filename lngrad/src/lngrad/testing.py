@@ -17,7 +17,8 @@ from lngrad.typing import Mask
 
 __all__ = [
     "CASES", "TOLERANCES", "UNIT_ROUNDOFF", "Case", "GradientError", "Inputs", "Normalization", "check_forward",
-    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs", "terms_of",
+    "check_grads", "check_same_bits", "error_share", "error_shares", "gradient_scales", "make_inputs",
+    "terms_of",
 ]  # fmt: skip
 
 
@@ -284,17 +285,25 @@ def check_forward(got: Forward | ForwardWithTotal | RmsForward, inputs: Inputs, 
         normalization=normalization,
         gate=inputs.gate,
     )
-    exact = replace(inputs, x=x, residual=None, mean=forward.mean, rstd=forward.rstd)
-    _, xhat, _, rstd = _absolute_terms(exact)
+    expected |= forward._asdict()
+    scales |= forward_scales(replace(inputs, x=x, residual=None, mean=forward.mean, rstd=forward.rstd))
+    return _check(operator.outputs, got, expected, scales, operator.everything, accumulator)
+
+
+def forward_scales(inputs: Inputs) -> dict[str, Any]:
+    """The sums of the absolute values of the terms of y, mean, rstd and a total, whose mean and rstd the inputs have."""
+    normalization, x = inputs.normalization, _float64(inputs.total)
+    _, xhat, _, rstd = _absolute_terms(inputs)
     scale = np.abs(normalization.scale(1.0 if inputs.gamma is None else _float64(inputs.gamma)))
     beta = 0.0 if inputs.beta is None else np.abs(_float64(inputs.beta))
-    mean = np.abs(x).mean(_axes(inputs)[1], keepdims=True)
+    mean = np.abs(x).mean(_axes(inputs)[1], keepdims=True) if x.size else np.zeros(rstd.shape)
     # The mean is rounded to the accumulator's dtype once, which shifts a row with a large offset by as much.
     shift = mean * rstd if normalization.centred else 0.0
-    expected |= forward._asdict()
     of_y = np.abs(reference.gate_factors(inputs.gate, normalization)[1])
-    scales |= {"y": ((xhat + shift) * scale + beta) * of_y, "mean": mean, "rstd": rstd}
-    return _check(operator.outputs, got, expected, scales, operator.everything, accumulator)
+    scales = {"y": ((xhat + shift) * scale + beta) * of_y, "mean": mean, "rstd": rstd}
+    if inputs.residual is not None:
+        scales["total"] = np.abs(normalization.alpha * _float64(inputs.x)) + np.abs(_float64(inputs.residual))
+    return scales
 
 
 def _float64(array: Any) -> Any:

@@ -44,7 +44,7 @@ def judged() -> Callable[..., Diagnosis]:
         truth, scales = true_grads(drawn.exact), gradient_scales(drawn.exact)
         got = {}
         with np.errstate(over="ignore", invalid="ignore"):
-            for name in case.outputs:
+            for name in case.operator.outputs:
                 if (array := results[name]) is not None:
                     shaped = np.asarray(array).reshape(getattr(truth, name).shape)
                     got[name] = shaped.astype(numpy_dtype(case.output_dtypes[name]))

@@ -50,7 +50,9 @@ def run_example(text: str, inputs: Any, eps: float) -> dict[str, Any]:
     return dict(zip(("dx", "dgamma", "dbeta"), results, strict=True))
 
 
-@pytest.mark.parametrize("listed", [row for row in FAMILIES if row.example], ids=lambda row: row.code)
+@pytest.mark.parametrize(
+    "listed", [row for row in FAMILIES if row.example and not row.forward], ids=lambda row: row.code
+)
 def test_an_example_has_its_mistake_and_its_twin_is_right(make_case, judged, listed):
     name, _ = next(listed.mistakes())
     facts = shape(name, 0) | CASE_OF.get(name, {}) | {"norm": listed.norm}

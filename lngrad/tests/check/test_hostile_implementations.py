@@ -189,7 +189,7 @@ def test_the_time_limit_counts_the_implementation_alone(module, make_case, monke
         return lambda *arguments: (time.sleep(1.5), item(*arguments))[1]
 
     monkeypatch.setattr(trial, "diagnose", slowly(trial.diagnose))
-    monkeypatch.setattr(comparison, "true_grads", slowly(comparison.true_grads))
+    monkeypatch.setattr(comparison, "truth_of", slowly(comparison.truth_of))
     monkeypatch.syspath_prepend(module)
     kernels = KernelProcesses(1, 1.0)
     result = check_case(make_case(), Options(impl="hostile:wrong"), kernels)

@@ -330,7 +330,7 @@ def test_x_in_another_order_of_axes_is_in_the_default_cases(result_of, odd):
 
 def test_dx_in_the_memory_of_dy_is_allowed_where_it_is_said(result_of):
     result = result_of("cheats:in_place", DEFAULT["tail"])
-    assert result.reason == "RuntimeError: it changed its input dy; --allow inplace-dy judges what else it does"
+    assert result.reason == "it changed its input dy; --allow inplace-dy judges what else it does"
     result = result_of("cheats:in_place", DEFAULT["tail"], allowed=("dy",))
     assert result.status == "passed", result.reason
 

@@ -10,6 +10,7 @@ from typer import Option
 from lngrad.cli.terminal import FAILED, REFUSED, fail, in_one_line, known_norm, say, working
 from lngrad.core.norms import PLAIN
 from soak.call import ENTRY_POINTS
+from soak.faults import FAULTS
 from soak.run import Report, program, shrink
 from soak.run import soak as run_calls
 
@@ -26,6 +27,9 @@ def soak(
         str | None, Option(metavar="A,B", help=f"Of {', '.join(ENTRY_POINTS)}.", show_default="all that are installed")
     ] = None,
     norm: Annotated[str | None, Option(help=f"One of {', '.join(PLAIN)}.", show_default="all of them")] = None,
+    fault: Annotated[
+        str | None, Option(help=f"Around every call: one of {', '.join(FAULTS)}.", show_default="any around a few")
+    ] = None,
 ) -> None:
     """Make random calls and check each: values, memory around outputs, inputs, bits on other numbers of threads.
 
@@ -42,7 +46,9 @@ def soak(
 
     try:
         with working("compiling or loading kernels") as update:
-            report = run_calls(calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, tell=tell)
+            report = run_calls(
+                calls=calls, seconds=seconds, seed=seed, entry_points=chosen, norm=norm, fault=fault, tell=tell
+            )
     except ValueError as error:
         fail(f"--{error}", REFUSED)
     say(str(report))

@@ -30,7 +30,9 @@ ENTRY_POINTS = tuple(ENTRIES)
 PLACES = ("", "dy", "x", "residual", "shifted x")
 _SIZES = (1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 33)
 _MAX_ELEMENTS = 1024  # of most calls; a few have long rows, or many
-_FAULTS = 1 / 100  # of all calls but JAX's, which neither survive a fork nor may call JAX from inside JAX
+_FAULTS = (
+    1 / 100
+)  # of all calls; JAX's, which neither survive a fork nor may call JAX from inside JAX, are interrupted alone
 _COMPILATIONS = 1 / 200  # of those: seconds each
 
 Given = dict[str, Array | None]
@@ -77,7 +79,11 @@ class Call:
 
 
 def draw(
-    rng: Random, entry_points: tuple[str, ...] = ENTRY_POINTS, traced: list[Call] | None = None, norm: str | None = None
+    rng: Random,
+    entry_points: tuple[str, ...] = ENTRY_POINTS,
+    traced: list[Call] | None = None,
+    norm: str | None = None,
+    fault: str | None = None,
 ) -> Call:
     """A random call.
 
@@ -87,6 +93,7 @@ def draw(
         traced: Calls of JAX so far. XLA compiles each new set of shapes and dtypes for about 0.3 s, so all but one of 200
             calls take those of an earlier one.
         norm: Which one; None: half of the calls are layer normalizations, the others any that the entry point has.
+        fault: Which one every call has; None: a few have any.
     """
 
     def choose(choices: tuple[str, ...], usual: float = 0.0) -> str:
@@ -121,8 +128,10 @@ def draw(
     )
     if call.place == "residual" and not NORMS[norm].residual:
         call = replace(call, place="")
-    if entry_point != "jax" and FAULTS and rng.random() < _FAULTS:
-        return _with_fault(call, rng)
+    if fault:
+        call = replace(call, fault=fault, place="")
+    elif FAULTS and rng.random() < _FAULTS:
+        call = _with_fault(call, rng)
     if entry_point != "jax" or traced is None:
         return call
     if len(traced) < 10 or rng.random() < 1 / 200:
@@ -143,13 +152,16 @@ def _with_fault(call: Call, rng: Random) -> Call:
     """
     choices = (
         "fork",
+        "interrupt",
         "signal handler",
         "finalizer",
         *(("no memory", "no threads") if call.entry_point.endswith("_cpu") else ("resized storages",)),
         *(("other mode",) if call.entry_point != "numpy_cpu" else ()),  # NumPy itself computes in the caller's
     )
     if call.entry_point == "aclnn":  # a stream that is waited for inside itself refuses
-        choices = ("fork",)
+        choices = ("fork", "interrupt", "interrupted kernel")
+    if call.entry_point == "jax":
+        return replace(call, fault="interrupt", place="")
     fault = "fork while compiling" if rng.random() < _COMPILATIONS else rng.choice(choices)
     call = replace(call, fault=fault, place="")
     if not fault.startswith("no ") or not call.normalized:

@@ -11,6 +11,7 @@ import gc
 import os
 import platform
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -23,6 +24,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 import lngrad
 
 Bits = Callable[[], list[bytes | None]]  # the call, and the bytes of its results
@@ -31,6 +34,8 @@ SAME = "the same bits"
 REFUSED = "an error for want of memory, and the same bits once there was some"
 LIMIT_S = 120.0  # what takes longer hangs
 _NESTED = 10  # calls at most inside a call
+_INTERRUPTS = 3  # of a call, one after the other
+_KERNEL = Path(__file__).parents[3] / "examples" / "cpp" / "rows_backward.cpp"
 _SWITCH_S = 1e-5  # after which a thread that sends signals has its turn
 _HEARD_S = 0.02  # for a signal to come
 _SLACK = 2 << 20  # bytes: how much more address space than what is used there is at most
@@ -150,6 +155,67 @@ def _signal(same: Callable[[], bool], rng: Random) -> str:
         sys.setswitchinterval(interval)
         signal.signal(signal.SIGUSR1, before)
     return wrong[0] if wrong else outcome
+
+
+def _interrupt(same: Callable[[], bool], rng: Random) -> str:
+    """A timer's handler raises at any moment of the call, some times over. What is raised where none can pass is printed."""
+    if threading.current_thread() is not threading.main_thread():
+        return SAME
+    armed = False
+
+    def heard(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    start = time.perf_counter()
+    outcome, took = _outcome(same()), time.perf_counter() - start
+    before, hook = signal.signal(signal.SIGALRM, heard), sys.unraisablehook
+    sys.unraisablehook = lambda error: None
+    try:
+        for _ in range(_INTERRUPTS):
+            if outcome != SAME:
+                break
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1.2 * took))
+                is_same = same()
+                armed = False
+            except BaseException as error:
+                if "interrupt" not in f"{type(error).__name__}: {error}".lower():  # XLA has errors of its own
+                    raise
+            else:
+                outcome = outcome if is_same else "other bits from a call that was interrupted"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            outcome = outcome if same() else "other bits after an interrupt"
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = hook
+    return outcome
+
+
+def _kernel(same: Callable[[], bool], rng: Random) -> str:
+    """Interrupts of a kernel in C++ on the simulated NPU."""
+    from lngrad.testing import Case, make_inputs
+    from lngrad_ascend import ascendc
+
+    rows, columns, blocks = 4, 64, 2
+    kernel = ascendc.compile(_KERNEL, "rows_backward", define={"COLUMN_SUMS": 1})
+    inputs = make_inputs(Case((rows,), (columns,)), "float32")
+
+    def launched() -> list[bytes]:
+        results = [np.empty_like(inputs.x), np.empty_like(inputs.gamma), np.empty_like(inputs.gamma)]
+        arrays = inputs.dy, inputs.x, inputs.mean, inputs.rstd, inputs.gamma, *results
+        tiling = struct.pack("<3I", rows, columns, rows // blocks)
+        ascendc.launch(kernel, blocks, *arrays, workspace=8 * columns * blocks, tiling=tiling)
+        return [result.tobytes() for result in results]
+
+    expected = launched()
+    outcome = _interrupt(lambda: launched() == expected, rng)
+    return outcome if outcome != SAME else _outcome(same())
 
 
 def _finalizer(same: Callable[[], bool], rng: Random) -> str:
@@ -312,7 +378,8 @@ def _resized(same: Callable[[], bool], rng: Random) -> str:
 FAULTS: dict[str, Callable[[Callable[[], bool], Random], str]] = (
     {
         "no memory": _memory, "no threads": _threads, "fork": _fork, "signal handler": _signal, "finalizer": _finalizer,
-        "fork while compiling": _compile, "other mode": _mode, "resized storages": _resized,
+        "fork while compiling": _compile, "other mode": _mode, "resized storages": _resized, "interrupt": _interrupt,
+        "interrupted kernel": _kernel,
     }
     if hasattr(os, "fork")
     else {}

@@ -249,6 +249,7 @@ def soak(
     seed: int = 0,
     entry_points: Sequence[str] = ENTRY_POINTS,
     norm: str | None = None,
+    fault: str | None = None,
     tell: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
     """Run random calls until there were enough of them, or the time is over, or ten violated a rule.
@@ -259,6 +260,7 @@ def soak(
         seed: Equal seeds draw equal calls.
         entry_points: Which entry points to use: those of them whose framework is installed.
         norm: Which one; None: any, half of the calls layer normalizations.
+        fault: Which one every call has; None: a few have any.
         tell: Called after each call with the report so far.
 
     Raises:
@@ -282,12 +284,14 @@ def soak(
         seconds = 60.0
     rng, report, start = Random(seed), Report(), time.monotonic()
     traced: list[Call] = []
-    with _kept_open() if "override" in installed(entry_points) else nullcontext():
+    # An interrupt is to come while it opens and closes, too.
+    kept = "override" in installed(entry_points) and fault != "interrupt"
+    with _kept_open() if kept else nullcontext():
         while (calls is None or report.calls < calls) and len(report.violations) < _MAX_VIOLATIONS:
             report.seconds = time.monotonic() - start
             if seconds is not None and report.seconds > seconds:
                 break
-            call = draw(rng, entry_points, traced, norm)
+            call = draw(rng, entry_points, traced, norm, fault)
             try:
                 report.refusals.update(run(call, report.faults))
             except Violation as violation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -321,6 +322,34 @@ def test_what_is_not_plain_is_left_to_python(seen):
         (lngrad_torch.layer_norm(x, 8, gamma, None, 1),), (lngrad.layer_norm(x, gamma, normalized_shape=8, eps=1).y,)
     )
     assert seen == []
+
+
+def test_what_a_signals_handler_raises_in_the_python_that_is_asked_reaches_the_caller():
+    """For each time that native code asks Python for a step: where it is interrupted, and the same step afterwards."""
+    asked = {getattr(function, "__code__", None) for function in native._functions.values()}
+    rows, entries = itertools.count(40), []  # rows: calls that nothing is prepared for
+
+    def traced(stop=None):
+        def trace(frame, event, argument):
+            if frame.f_code in asked:
+                entries.append(frame.f_code)
+                if len(entries) == stop:
+                    raise KeyboardInterrupt
+
+        entries.clear()
+        inputs = make_inputs(Case((next(rows), 2), (24,)), "float32")
+        sys.settrace(trace)
+        try:
+            step(lngrad_torch.layer_norm, inputs, (24,))
+        finally:
+            sys.settrace(None)
+            check_grads(Grads(*step(lngrad_torch.layer_norm, inputs, (24,))[1:]), inputs)
+
+    traced()
+    assert entries
+    for stop in range(1, len(entries) + 1):
+        with pytest.raises(KeyboardInterrupt):
+            traced(stop)
 
 
 @pytest.mark.parametrize(

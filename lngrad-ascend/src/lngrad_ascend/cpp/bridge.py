@@ -29,7 +29,7 @@ from lngrad_ascend import acl
 from lngrad_ascend.acl.memory import aligned_bytes, heap
 from lngrad_ascend.cpp import protocol
 from lngrad_ascend.cpp.handlers import HANDLERS, KernelCall
-from lngrad_ascend.cpp.host import answer
+from lngrad_ascend.cpp.host import answer as answer_of_host
 from lngrad_ascend.cpp.protocol import Op
 from lngrad_ascend.cpp.session import Session, current_session, run_block
 from lngrad_ascend.device.core import running
@@ -47,7 +47,7 @@ REMARK, WARNING, CYCLES = (
     "lngrad: cycles: ",
 )  # before each, in a program's stderr
 ALIGNMENT = 512  # bytes, as aclrtMalloc's
-_Callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
+_Block = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # PYFUNCTYPE: the kernel runs with the GIL held
 
 
 class _Thread(threading.local):
@@ -63,8 +63,9 @@ _lock = fork_safe_lock()  # over _memory
 
 
 def last_fault() -> str:
-    """Return the text of this thread's last fault."""
-    return _thread.fault
+    """Return the text of this thread's last fault, once."""
+    text, _thread.fault = _thread.fault, ""
+    return text
 
 
 def _handle_host(op: int, integers: tuple[int, ...]) -> int:
@@ -99,7 +100,7 @@ def _handle_host(op: int, integers: tuple[int, ...]) -> int:
 def _ask_host(name: int, out: int, size: int, axes: int, *rest: int) -> None:
     """Answer a tiling function of the program: dimensions, then numbers."""
     api = ctypes.string_at(name).decode()
-    found = answer(api, rest[:axes], rest[axes:])
+    found = answer_of_host(api, rest[:axes], rest[axes:])
     if len(found) != size:
         raise ShapeError(f"{api}: the program's struct has {size} bytes, CANN's has {len(found)}")
     ctypes.memmove(out, found, size)
@@ -107,7 +108,7 @@ def _ask_host(name: int, out: int, size: int, axes: int, *rest: int) -> None:
 
 def _run_kernel(name: int, block: int, closure: int, blocks: int) -> None:
     """Run a closure of the program once a block."""
-    call = _Callback(block)
+    call = _Block(block)
 
     def kernel() -> None:
         session = Session(running("ICPU_RUN_KF"), name)
@@ -205,8 +206,8 @@ def _record(address: int) -> memoryview:
     return view
 
 
-def _answer(address: int) -> int:
-    """Handle one request. Return 0, or 1 if there is a fault."""
+def answer(address: int) -> int:
+    """Handle one request. Return 0, or 1 if there is a fault. What a signal's handler raises on the way out passes through."""
     record = _records.get(address) or _record(address)
     op, line, file, dst, src0, src1, src2, used, real, _, descriptor = protocol.read_head(record)
     session = current_session.get()
@@ -260,4 +261,9 @@ def _placed(error: BaseException, site: Site, op: int, block: int) -> BaseExcept
     return error
 
 
-RUN = _Callback(_answer)
+def _answer_program(address: int, place: int) -> None:
+    ctypes.c_int.from_address(place).value = answer(address)
+
+
+# For programs in C++: no exception passes, and an interrupt leaves in `place` what the program took for a fault.
+RUN = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(_answer_program)

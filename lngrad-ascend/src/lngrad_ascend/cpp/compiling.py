@@ -68,8 +68,9 @@ def without_chevrons(text: str) -> str:
 _ENTRY = """\
 {ahead}
 {headers}{source}
+#include "lngrad/python.h"
 
-extern "C" void lngrad_bind(lngrad::Run run) {{ lngrad::run = run; }}
+extern "C" void lngrad_bind(_object* answer) {{ lngrad::python = answer, lngrad::run = lngrad::ask_python; }}
 extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
 static thread_local std::string lngrad_thrown;
 extern "C" const char* lngrad_exception() {{ return lngrad_thrown.c_str(); }}

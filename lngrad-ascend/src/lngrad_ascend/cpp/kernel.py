@@ -12,7 +12,7 @@ import numpy as np
 
 from lngrad.errors import ShapeError
 from lngrad.typing import Array
-from lngrad_ascend.cpp.bridge import RUN
+from lngrad_ascend.cpp.bridge import answer
 from lngrad_ascend.cpp.compiling import build
 from lngrad_ascend.cpp.session import Session, run_block
 from lngrad_ascend.device.core import running
@@ -36,7 +36,7 @@ class CompiledKernel:
     def __init__(self, library: Path, name: str) -> None:
         self.__name__ = name
         self._library = ctypes.PyDLL(str(library))
-        self._library.lngrad_bind(RUN)
+        self._library.lngrad_bind(ctypes.py_object(answer))
         self._library.lngrad_entry.argtypes = (ctypes.c_void_p,)
         self._library.lngrad_exception.restype = ctypes.c_char_p
         self._code = ctypes.cast(self._library.lngrad_entry, ctypes.c_void_p).value or 0

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from lngrad.support.cache_folder import keep, kept, trusted_folder
+from lngrad.support.cache_folder import keep, kept, mark_used, trusted_folder
 from lngrad.support.compilers import compiler_version, run_compiler
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.headers import digest, own_headers, write_files
@@ -21,6 +21,7 @@ from lngrad_ascend.cpp.headers import digest, own_headers, write_files
 AHEAD = '#include "lngrad/ahead.h"'
 TYPE_MACROS = "-DLNGRAD_TYPE_MACROS"
 _HEADER = Path("lngrad", "ahead.h")
+MOST = 3  # for each compiler and SoC: other versions of lngrad have theirs there
 
 
 def link_precompiled(include: Path, compiler: Sequence[str], flags: Sequence[str], options: Sequence[str]) -> None:
@@ -48,9 +49,10 @@ def link_precompiled(include: Path, compiler: Sequence[str], flags: Sequence[str
 def _precompiled(folder: Path, command: tuple[str, ...], version: str) -> Path | None:
     """The file in the cache folder, compiled or found whole; None if it can't be made or kept."""
     words = "\0".join([*command, version, *chain(*own_headers().items())])
-    macros = digest("\0".join(command).encode())[:16]  # there is one file for each compiler and SoC
+    macros = digest("\0".join(command).encode())[:16]
     path = folder / f"ascendc-{macros}-{digest(words.encode())[:16]}.gch"
     if kept(path) is not None:
+        mark_used(path)
         return path
     with tempfile.TemporaryDirectory() as name, suppress(OSError):
         include, compiled = Path(name) / "include", Path(name) / "ahead.gch"
@@ -58,8 +60,7 @@ def _precompiled(folder: Path, command: tuple[str, ...], version: str) -> Path |
         header = ["-x", "c++-header", f"-I{include}", str(include / _HEADER), "-o", str(compiled)]
         if run_compiler([*command, *header]).returncode == 0:
             keep(path, compiled.read_bytes())
-            for old in folder.glob(f"ascendc-{macros}-*.gch"):
-                if old != path:
-                    old.unlink(missing_ok=True)  # who reads it keeps it
+            for old in sorted(folder.glob(f"ascendc-{macros}-*.gch"), key=lambda old: old.stat().st_mtime)[:-MOST]:
+                old.unlink(missing_ok=True)  # who reads it keeps it
             return path
     return None

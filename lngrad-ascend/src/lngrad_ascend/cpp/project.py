@@ -18,7 +18,7 @@ import numpy as np
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
 from lngrad_ascend import soc as socs
-from lngrad_ascend.cpp.bridge import RUN, last_fault
+from lngrad_ascend.cpp import bridge
 from lngrad_ascend.cpp.compiling import CompileError, folder_for, library
 from lngrad_ascend.cpp.headers import digest
 from lngrad_ascend.cpp.op_host import INCLUDED, OF_950, kernel_source, registers, texts_of
@@ -74,7 +74,7 @@ class Project:
         text = "".join(f"#include {json.dumps(path)}\n" for path in ("lngrad/project.h", *map(str, lone)))
         parts = [path for path in sources if path not in lone] + (_linked(sources, self._root) if self._root else [])
         self._library = ctypes.PyDLL(str(library(text, sources[0], "op_host", options, parts)))
-        self._library.lngrad_bind(RUN)
+        self._library.lngrad_bind(ctypes.py_object(bridge.answer))
         self._library.lngrad_project.restype = ctypes.c_char_p
         answer = self._ask("")
         self.operator = answer["operator"][0][0] if answer["operator"][0] else ""
@@ -92,10 +92,9 @@ class Project:
             word, *rest = line.split(" ")
             answer.setdefault(word, []).append(rest)
         if "failed" in answer:
-            fault = last_fault()
-            why = fault or " ".join(
-                word for line in answer.items() if line[0] != "failed" for word in (line[0], *line[1][0])
-            )
+            lines = (" ".join([word, *words]) for word, (words, *_) in answer.items() if word != "failed")
+            why = bridge.last_fault() or "
+".join(lines)
             raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {why}' if why else ''}")
         return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from lngrad.support.addresses import address_of
@@ -132,19 +132,23 @@ def run_block(session: Session, name: str, call: Callable[[], int], exception: C
     Args:
         session: Of the block.
         name: Of the kernel, for the text.
-        call: Runs the code; not 0: its stack was unwound.
+        call: Runs the code. 1: a fault has unwound its stack; 2: an exception of its own.
         exception: What is told of a C++ exception of its own.
 
     Raises:
         DeviceFault: The kernel broke a rule, or ended with a C++ exception of its own.
+        KeyboardInterrupt: A program's call was interrupted on the way.
     """
-    token = current_session.set(session)
-    try:
-        failed = call()
-    finally:
-        current_session.reset(token)
+
+    def inside() -> int:
+        current_session.set(session)
+        return call()
+
+    failed = copy_context().run(inside)  # no interrupt leaves the session behind
     if session.error is not None:
         raise session.error
+    if failed == 1:
+        raise KeyboardInterrupt(f"{name} was interrupted")
     if failed:
         raise DeviceFault(f"{name}: {exception()}")
 

@@ -89,14 +89,14 @@ def launch(
     rules = Rules(strictness, auto_sync, ordering, timeline, bool(cycles))
     order, regions = GlobalOrder(), GlobalRegions([*own, *memory])
     results: dict[int, BlockResult] = {}
-    cores: list[Core] = []
+    warned: list[dict[tuple[str, str], str]] = []  # of each block
 
     def run(index: int) -> None:
         core = Core(
             target, index=index, count=block_num, rules=rules, order=order, regions=regions, schedule=schedule,
             tiling_key=tiling_key,
         )  # fmt: skip
-        cores.append(core)
+        warned.append(core.warnings)
         with core.entered():
             kernel(*arguments)
             core.finish()
@@ -107,7 +107,7 @@ def launch(
         with _read_only(own, memory):
             schedule.run_all()
     except LngradError:  # what was warned of may explain it
-        for text in dict.fromkeys(text for core in cores for text in core.warnings.values()):
+        for text in dict.fromkeys(text for texts in warned for text in texts.values()):
             warnings.warn(text, AscendWarning, stacklevel=2)
         raise
     blocks = [results[index] for index in range(block_num)]

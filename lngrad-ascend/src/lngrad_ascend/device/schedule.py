@@ -56,9 +56,15 @@ class BlockSchedule:
 
     def run_all(self) -> None:
         """Run every block to its end. Raises what a kernel raised first, or DeadlockFault if no block can go on."""
-        self._drive(0)
-        for thread in self._threads:
-            thread.join()
+        try:
+            self._drive(0)
+        except BaseException as error:  # an interrupt between blocks
+            self._fail(error)
+        while running := [thread for thread in self._threads if thread.is_alive()]:
+            try:
+                running[0].join()
+            except BaseException as error:
+                self._fail(error)
         if self._failure is not None:
             raise self._failure
 
@@ -135,11 +141,11 @@ class BlockSchedule:
 
             thread = threading.Thread(target=work, name=f"block {following}", daemon=True)
             self._states[following] = RUNNING
+            self._threads.append(thread)
             try:
                 thread.start()
             except RuntimeError as reason:  # a limit on threads
                 raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
-            self._threads.append(thread)
         else:
             self._gates[following].release()
         self._gates[index].acquire()
@@ -160,7 +166,8 @@ class BlockSchedule:
         while True:
             self._states[index], self.still = RUNNING, 0
             try:
-                self._run(index)
+                if self._failure is None:  # else this thread has begun late
+                    self._run(index)
             except BaseException as error:
                 self._fail(error)
             self._states[index] = ENDED

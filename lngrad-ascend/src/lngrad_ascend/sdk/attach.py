@@ -56,10 +56,10 @@ def attach(place: int, settings: Settings) -> None:
             _serve_library(number, frame)
             return
         results, values, text = functions[number](words)
-        _write_words(frame + _RESULTS, results)
         _write_words(frame + _LIST, values)
         if text is not None:
             _write_text(frame, text)
+        _write_words(frame + _RESULTS, results)  # last: an interrupt leaves the failure that C wrote there
 
     callback = _Callback(serve)
     _kept.append(callback)
@@ -76,7 +76,7 @@ def _serve_library(number: int, frame: int) -> None:
     if number == CONNECT_KERNELS:
         _write_words(frame + _RESULTS, [ctypes.cast(bridge.RUN, ctypes.c_void_p).value or 0])
     else:
-        _write_text(frame, bridge.last_fault())
+        _write_text(frame, bridge.last_fault() or "interrupted")
 
 
 def _write_words(address: int, words: Sequence[int]) -> None:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from random import Random
 from typing import Any, Literal, TypeAlias
 
 from lngrad.check.layouts import LAYOUTS
 from lngrad.core.norms import NORMS
-from lngrad.core.problem import ROLES, GatedGrads, Grads, Normalization, Operator, RmsGrads, Role
+from lngrad.core.problem import ROLES, Normalization, Operator, Role
 from lngrad.errors import FileFormatError
 from lngrad.support.dtypes import DTYPES, accumulator_for, bytes_of
 from lngrad.typing import Shape
 
 INPUTS = ("dy", "x", "mean", "statistic", "gamma")  # statistic: rstd or variance, as `third` says
 ADDED = ("residual", "dtotal", "gate")  # inputs besides, where x has a residual or a gate
-OF_ROWS = frozenset(name for name, role in ROLES.items() if role is Role.TENSOR)  # what has x's shape, results too
+PARAMETERS = ("gamma", "beta")
+OF_ROWS = frozenset(name for name, role in ROLES.items() if role is not Role.PARAMETER)  # what each row has a part of
+STATISTICS = frozenset(name for name, role in ROLES.items() if role is Role.STATISTIC)  # one number a row
+FORWARD = frozenset(("y", "mean", "rstd", "total"))  # results that are no gradients
 
-Results: TypeAlias = Grads | RmsGrads | GatedGrads  # of a norm's backward, whose operator says which type
+Results: TypeAlias = Any  # a named tuple of CheckCase.outputs
 
 # The lowest and highest value, equal for a constant; further ones are forced on elements spread over the array.
 # None: computed from x, for mean and statistic.
@@ -40,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True)
 class CheckCase:
-    """One backward to be checked.
+    """One call to be checked: a backward, or a forward and its derivative, or a forward alone.
 
     Attributes:
         name: Unique within a run.
@@ -48,7 +53,7 @@ class CheckCase:
         lead, normalized: x has the shape (*lead, *normalized).
         dtype, gamma_dtype, statistics_dtype: Of dy and x; of gamma, None without one; of mean and the statistic.
         output_dtypes: Of the results, by name; of those that are left out x's, dx's or gamma's.
-        wanted: Names of the results that are wanted; None: all.
+        wanted: Names of the results that are wanted; None: all of the backward.
         third: What the statistic is: rstd, or the variance that eps is added to.
         eps: Used with a variance, and where statistics are computed from x.
         ranges: Of each input, by its name.
@@ -56,6 +61,7 @@ class CheckCase:
         surface: The implementation that the case is written for, or None for any.
         standard: The name of the rule to judge by, None for the command's.
         tolerances: (rtol, share of elements that may be off), and atol, where the case has its own.
+        beta: Whether it has one, which a forward alone takes.
         norm: Its name in NORMS. Results that it does not have are dropped from output_dtypes and wanted.
         seed: Of its inputs; None for the run's.
         zeros: Inputs whose every fifth column is 0.
@@ -83,6 +89,7 @@ class CheckCase:
     standard: str | None = None
     tolerances: tuple[float, float] | None = None
     atol: float | None = None
+    beta: bool = False
     norm: str = "layer_norm"
     seed: int | None = None
     zeros: tuple[str, ...] = ()
@@ -137,35 +144,42 @@ class CheckCase:
 
     @property
     def operator(self) -> Operator:
-        """The backward that is checked: it names the results."""
+        """The backward: what case files mean by results, by masks and by their dtypes."""
         return NORMS[self.norm].backward
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The results by name."""
-        return self.operator.outputs
+        """All results by name, the backward's first."""
+        return NORMS[self.norm].outputs
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether one is wanted."""
+        return not FORWARD.issuperset(self.wanted or ())
 
     @property
     def output_mask(self) -> tuple[bool, ...]:
         """Whether each result is wanted, as files and functions have it."""
-        return tuple(name in (self.wanted or ()) for name in self.outputs)
+        return tuple(name in (self.wanted or ()) for name in self.operator.outputs)
 
     def results(self, arrays: Mapping[str, Any]) -> Results:
         """The results, of arrays by name; None where there is none."""
-        of_type: Any = self.operator.results
-        results: Results = of_type(**{name: arrays.get(name) for name in self.outputs})
-        return results
+        return _of_names(self.outputs)(*map(arrays.get, self.outputs))
 
     def shapes_of_results(self, rows: int | None = None) -> dict[str, Shape]:
         """Shapes of the results by name, or of those of some rows."""
-        x = self.shape if rows is None or rows == self.M else (rows, *self.normalized)
-        return {name: x if name in OF_ROWS else self.parameters for name in self.outputs}
+        lead = self.lead if rows is None or rows == self.M else (rows,)
+        shapes = {
+            Role.TENSOR: (*lead, *self.normalized), Role.STATISTIC: (*lead, *(1,) * len(self.normalized)),
+            Role.PARAMETER: self.parameters,
+        }  # fmt: skip
+        return {name: shapes[ROLES[name]] for name in self.outputs}
 
     def of_norm(self, norm: str) -> CheckCase:
         """The same case of another norm. A result that this one lacks is wanted if all that only this one has are."""
         outputs, wanted = NORMS[norm].backward.outputs, self.wanted or ()
-        all_dropped = all(name in wanted for name in self.outputs if name not in outputs)
-        kept = (name for name in outputs if (name in wanted if name in self.outputs else all_dropped))
+        all_dropped = all(name in wanted for name in self.operator.outputs if name not in outputs)
+        kept = (name for name in outputs if (name in wanted if name in self.operator.outputs else all_dropped))
         return replace(self, norm=norm, wanted=tuple(kept))
 
     @property
@@ -192,12 +206,12 @@ class CheckCase:
 
         need(self.norm in NORMS, "norm", f"one of {', '.join(NORMS)}", repr(self.norm))
         parameter = self.gamma_dtype or self.dtype
-        default = {
-            name: self.output_dtypes.get("dx", self.dtype) if name in OF_ROWS else parameter for name in self.outputs
-        }
+        of_dx = {"dx": self.dtype, "dgate": self.output_dtypes.get("dx", self.dtype)}
+        of_role = {Role.TENSOR: self.dtype, Role.STATISTIC: "float64" if self.dtype == "float64" else "float32"}
+        default = {name: of_dx.get(name, of_role.get(ROLES[name], parameter)) for name in self.outputs}
         declared = {name: self.output_dtypes.get(name, dtype) for name, dtype in default.items()}
         object.__setattr__(self, "output_dtypes", declared)
-        wanted = self.outputs if self.wanted is None else self.wanted
+        wanted = self.operator.outputs if self.wanted is None else self.wanted
         object.__setattr__(self, "wanted", tuple(name for name in self.outputs if name in wanted))
         need(1 <= len(self.shape) <= 8, "x", "1 to 8 dimensions", len(self.shape))
         need(bool(self.normalized), "normalized shape", "at least 1 dimension", "()")
@@ -216,6 +230,11 @@ class CheckCase:
             expected = f"one of {', '.join(LAYOUTS)} for some of {', '.join(INPUTS)}"
             need(name in INPUTS and layout in LAYOUTS, "layouts", expected, f"{layout!r} for {name!r}")
         need(math.isfinite(self.eps) and self.eps >= 0, "eps", "a number from 0", self.eps)
+
+
+@cache
+def _of_names(names: tuple[str, ...]) -> Any:
+    return namedtuple("Results", names)  # the names are a norm's
 
 
 @dataclass(frozen=True)

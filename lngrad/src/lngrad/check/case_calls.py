@@ -14,9 +14,10 @@ from lngrad.check.comparison import Comparison, Piece
 from lngrad.check.formats.reading import dump_of
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.inputs import DrawnInputs, block_rows, draw
+from lngrad.check.truth import scales_of
 from lngrad.core.machine import available_bytes
 from lngrad.support.dtypes import ACCUMULATORS
-from lngrad.testing import error_share, gradient_scales
+from lngrad.testing import error_share
 
 # How often the outputs are in memory, beside the inputs: the kernel's, its copy as it returned, and what came through the pipe.
 OUTPUTS_OF_A_CALL = 3
@@ -146,13 +147,13 @@ class CaseCalls:
         """Whether results of equal calls are as near as sums in another order are, which no standard but `binary` forbids."""
         if self.standard == "binary" or len(self.blocks) > 1:
             return False
-        scales = gradient_scales(self.drawn(*self.blocks[0]).exact)
+        scales = scales_of(self.case, self.drawn(*self.blocks[0]).exact)
         for name in self.case.outputs:
             array, other = getattr(got, name), getattr(expected, name)
             if (array is None) != (other is None) or (array is not None and array.shape != other.shape):
                 return False
             if array is not None and array.size:
-                scale = getattr(scales, name).reshape(array.shape)
+                scale = scales[name].reshape(array.shape)
                 share = error_share(array, other.astype(np.float64), scale, ACCUMULATORS[array.dtype.name])
                 if share.max() > FAR_OFF:
                     return False

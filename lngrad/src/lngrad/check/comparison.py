@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import finfo
 
-from lngrad.check.case import OF_ROWS, CheckCase, Results
-from lngrad.check.inputs import DrawnInputs, true_grads, with_own_statistics
+from lngrad.check.case import OF_ROWS, STATISTICS, CheckCase, Results
+from lngrad.check.inputs import DrawnInputs, with_own_statistics
 from lngrad.check.result import OutputResult, RuleResult, WorstElement
 from lngrad.check.standards import LLAMA, STANDARDS, Compared, Sums, Tolerances
+from lngrad.check.truth import scales_of, truth_of
 from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
-from lngrad.testing import TOLERANCES, gradient_scales
+from lngrad.testing import TOLERANCES
 
 # What a tolerance of float32's sums is multiplied by where terms may be rounded to 16 bits, four times each.
 OF_16_BITS = {
@@ -47,7 +48,7 @@ class Comparison:
         passed, broken: Whether all of them are right; whether one can't be judged at all.
         form: A name and a sentence for one that has another shape or dtype.
         shares: Of outputs that are off, how much of its tolerance each element uses, in the rows of `kept`.
-        kept: The inputs of the first block of rows, or of the first whose dx is off, and their call's results.
+        kept: The inputs of the first block of rows, or of the first in which a row is off, and their call's results.
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class Comparison:
                 sum_.third.append(piece.third and getattr(piece.third, name))
 
     def _add(self, piece: Piece, drawn: DrawnInputs) -> None:
-        """Judge dx, and dgate, of some rows, and add what they give to the true column sums."""
-        own, dx = self._own_statistics, self._judges["dx"]
+        """Judge what some rows have a part of, and add what they give to the true column sums."""
+        own = self._own_statistics
         exact = drawn.exact if own is None else with_own_statistics(drawn.exact, own)
-        truth = scales = true_grads(exact)
+        truth = scales = truth_of(self.case, exact)
         if exact.x.size:
             with np.errstate(all="ignore"):
                 is_llama, sized = self._standard == LLAMA, exact
@@ -93,21 +94,24 @@ class Comparison:
                     # Below the smallest normal number a rounding is absolute.
                     least = float(finfo(numpy_dtype(self.case.dtype)).smallest_normal)
                     sized = replace(exact, dy=np.maximum(np.abs(exact.dy.astype(np.float64)), least))
-                scales = gradient_scales(sized, rounded_mean=is_llama or self._standard == "stable" or own is not None)
+                scales = scales_of(
+                    self.case, sized, rounded_mean=is_llama or self._standard == "stable" or own is not None
+                )
                 if is_rounded:
                     times = OF_16_BITS[self.case.dtype]
-                    scales = scales._replace(**{name: getattr(scales, name) * times for name in self._judges})
+                    scales = {name: scale * times for name, scale in scales.items()}
         rows = slice(drawn.start - piece.start, drawn.stop - piece.start)
         of_rows: dict[str, Any] = {}
-        for name in (name for name in self._judges if name in OF_ROWS):
-            true, scale = getattr(truth, name), getattr(scales, name)
+        for name in (name for name in self._judges if name in OF_ROWS and name in truth):
+            true, scale = truth[name], scales[name]
             of_rows[name], third = (_rows(array, name, piece, rows, true) for array in (piece.got, piece.third))
             self._judges[name].add(of_rows[name], true, scale, third, drawn.start)
-        if self.kept is None or (dx.failed and not self._was_off):
+        is_off = any(self._judges[name].failed for name in of_rows)
+        if self.kept is None or (is_off and not self._was_off):
             self.kept = drawn, piece.got._replace(**of_rows)
-            self._was_off = dx.failed
+            self._was_off = is_off
         for name, sum_ in self._sums.items():
-            sum_.add(getattr(truth, name), getattr(scales, name))
+            sum_.add(truth.get(name, 0.0), scales.get(name, 0.0))
 
     @property
     def reason(self) -> str:
@@ -129,12 +133,12 @@ class _ColumnSum:
             self.truth, self.scale = self.truth + truth, self.scale + scale
 
 
-def _rows(grads: Results | None, name: str, piece: Piece, rows: slice, like: Any) -> Any:
-    """Some rows of dx or dgate; all of it as it is."""
-    dx = None if grads is None else getattr(grads, name)
-    if dx is None or rows == slice(0, piece.stop - piece.start) or dx.size % max(1, piece.stop - piece.start):
-        return dx
-    return dx.reshape(piece.stop - piece.start, -1)[rows].reshape(like.shape)
+def _rows(results: Results | None, name: str, piece: Piece, rows: slice, like: Any) -> Any:
+    """Some rows of a result; all of it as it is."""
+    got = None if results is None else getattr(results, name)
+    if got is None or rows == slice(0, piece.stop - piece.start) or got.size % max(1, piece.stop - piece.start):
+        return got
+    return got.reshape(piece.stop - piece.start, -1)[rows].reshape(like.shape)
 
 
 def _total(parts: list[Any]) -> Any:
@@ -170,10 +174,11 @@ class _Output:
     def __init__(self, case: CheckCase, standard: str, level: str, name: str) -> None:
         self.name, self.shape = name, case.shapes_of_results()[name]
         self.dtype, self.wanted = case.output_dtypes[name], name in (case.wanted or ())
-        self.N, self.standard, self._takes_nan = case.N, STANDARDS[standard], standard != "binary"
+        self.N = 1 if name in STATISTICS else case.N
+        self.standard, self._takes_nan = STANDARDS[standard], standard != "binary"
         rtol, part = case.tolerances or (None, None)
         self.tolerances = Tolerances(rtol, part, case.atol, level)
-        self.sums, self.third = (Sums(max(math.prod(self.shape) // max(case.N, 1), 1), case.N) for _ in range(2))
+        self.sums, self.third = (Sums(max(math.prod(self.shape) // max(self.N, 1), 1), self.N) for _ in range(2))
         self.share: Any = None
         self.broken = ""
         self.form: tuple[str, str] | None = None
@@ -201,7 +206,7 @@ class _Output:
             self.form = "another dtype", f"{self.name} is declared {self.dtype}: {text}."
 
     def add(self, got: Any, truth: Any, scale: Any, third: Any, start: int) -> None:
-        """Judge rows from `start` on of dx or dgate, or all of dgamma or dbeta."""
+        """Judge rows from `start` on, or all of a column sum."""
         if self.broken or not self.wanted:
             return
         share = self._into(self.sums, got, truth, scale, start)

@@ -62,13 +62,13 @@ def _write_case(case: CheckCase, root: Path, place: str, form: Format, seed: int
     inputs = {name: arrays[name] for name in DUMP_INPUTS if name not in ADDED or arrays[name] is not None}
     with np.errstate(over="ignore", invalid="ignore"):
         truth = true_grads(arguments.exact)._asdict()
-        goldens: dict[str, Any] = dict.fromkeys(case.outputs)
+        goldens: dict[str, Any] = dict.fromkeys(case.operator.outputs)
         goldens |= {name: truth[name].astype(numpy_dtype(case.output_dtypes[name])) for name in case.wanted or ()}
     (root / place).mkdir()
     return {
         "name": case.name, **({} if case.norm == "layer_norm" else {"norm": case.norm}), "given": case.third, "eps": case.eps,
         "normalized_shape": case.normalized, "output_mask": case.output_mask,
-        "output_dtypes": list(case.output_dtypes.values()),
+        "output_dtypes": [case.output_dtypes[name] for name in case.operator.outputs],
         "inputs": _write(root, place, "input", inputs, form), "goldens": _write(root, place, "golden", goldens, form),
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.case import ADDED, INPUTS, CheckCase
+from lngrad.check.case import ADDED, INPUTS, PARAMETERS, CheckCase
 from lngrad.core import reference
 from lngrad.core.problem import Grads
 from lngrad.errors import FileFormatError
@@ -83,6 +83,7 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     dtypes = dict(zip(INPUTS, (case.dtype, case.dtype, *[case.statistics_dtype] * 2, case.gamma_dtype), strict=True))
     pairs = zip(ADDED, (case.residual, case.residual, case.gated), strict=True)
     dtypes |= {name: case.dtype if is_there else None for name, is_there in pairs}
+    dtypes |= {"beta": case.gamma_dtype if case.beta and case.normalization.has_beta else None}
     arrays: dict[str, Any] = dict.fromkeys(dtypes)
     for name, dtype in dtypes.items():
         if dtype is not None and name in case.files:
@@ -96,9 +97,9 @@ def draw(case: CheckCase, seed: int, start: int, stop: int, max_bytes: int) -> D
     dy = arrays["dy"].reshape(x.shape)
     dy, x = (np.broadcast_to(array[:1], array.shape) if case.layouts.get(name) == "shared" else array
              for name, array in (("dy", dy), ("x", x)))  # fmt: skip
-    gamma = None if arrays["gamma"] is None else arrays["gamma"].reshape(case.parameters)
+    gamma, beta = (None if arrays[name] is None else arrays[name].reshape(case.parameters) for name in PARAMETERS)
     residual, dtotal, gate = (None if arrays[name] is None else arrays[name].reshape(x.shape) for name in ADDED)
-    inputs = Inputs(dy, x, None, None, gamma, None, normalized, case.normalization, residual, dtotal, gate)
+    inputs = Inputs(dy, x, None, None, gamma, beta, normalized, case.normalization, residual, dtotal, gate)
     if arrays["mean"] is None or arrays["statistic"] is None:
         _statistics_of(inputs, case, arrays)
     mean, statistic = (arrays[name].reshape(*lead, *(1,) * normalized) for name in ("mean", "statistic"))
@@ -123,7 +124,7 @@ def with_other_values(case: CheckCase, drawn: DrawnInputs) -> DrawnInputs:
     """
     key = zlib.crc32(case.name.encode())
     rng, inputs = np.random.default_rng([key, 1]), drawn.inputs
-    count, kind = max(1, case.M), key % 3
+    count, kind = max(1, case.M), key % 3 or 2 * (not case.has_gradients)
     rolls = (
         bool(kind) and count >= 3 and inputs.x.size > 0 and case.layouts.get("x") != "shared"
     )  # its rows are all alike
@@ -143,8 +144,9 @@ def with_other_values(case: CheckCase, drawn: DrawnInputs) -> DrawnInputs:
     if kind != 1 or not rolls:
         shared = case.layouts.get("dy") == "shared"
         changed["dy"] = np.broadcast_to(scaled(inputs.dy[:1]), inputs.dy.shape) if shared else scaled(inputs.dy)
-    if kind == 2 and inputs.gamma is not None:
-        changed["gamma"] = scaled(inputs.gamma)
+    if kind == 2:
+        parameters = ((name, getattr(inputs, name)) for name in PARAMETERS)
+        changed |= {name: scaled(array) for name, array in parameters if array is not None}
     variance, exact = drawn.variance, drawn.exact.rstd
     if rolls:
         names = "x", "mean", "rstd", *ADDED
@@ -184,15 +186,15 @@ def _uniform(case: CheckCase, name: str, range_: tuple[float, ...], seed: int, s
     low, high, *special = range_
     per_row = case.N if name in TENSORS else 1
     total = case.M
-    if name == "gamma":
+    if name in PARAMETERS:
         start, per_row, stop = 0, case.N, math.prod(case.parameters) // max(case.N, 1)
         total = stop
     values = np.empty((stop - start, per_row))
     if low == high:
         values[...] = low
     else:
-        chunk = chunk_rows(case.N) if name != "gamma" or total > 1 else 1
-        key = [seed, zlib.crc32(case.name.encode()), (*INPUTS, *ADDED).index(name)]
+        chunk = chunk_rows(case.N) if name not in PARAMETERS or total > 1 else 1
+        key = [seed, zlib.crc32(case.name.encode()), (*INPUTS, *ADDED, "beta").index(name)]
         for first in range(start // chunk * chunk, stop, chunk):
             rng = np.random.default_rng([*key, first // chunk])
             drawn = rng.random((min(chunk, total - first), per_row)) * (high - low) + low

@@ -71,7 +71,8 @@ def check_case(case: CheckCase, options: Options, kernels: Kernels = here) -> Ca
         text = f"needs {case.nbytes} bytes, --max-bytes allows {options.max_bytes}"
         return replace(bare, status="failed", reason=f"too large: {text}")
     try:
-        result = result_of(CaseCalls(case, options, standard, kernels), bare)
+        calls = CaseCalls(case, options, standard, kernels)
+        result = result_of(calls, replace(bare, facts=case_facts(calls.case)))
     except BackendUnavailable:
         raise
     except NotApplicable as reason:

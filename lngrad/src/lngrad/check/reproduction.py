@@ -49,15 +49,18 @@ for name, one, right, unit in zip({names}, got, true, {units}):
 # Their gradients, and what these should be.
 _TORCH = """leaves = [one.requires_grad_() for one in ({leaves},)]
 y = {call}
-got = torch.autograd.grad(y, leaves, dy.to(y.dtype))
+y = y[0] if isinstance(y, tuple) else y
+got = *torch.autograd.grad(y, leaves, dy.to(y.dtype)), y
 wide = [one.detach().double().requires_grad_() for one in leaves]
-true = torch.autograd.grad(torch.nn.functional.{reference}, wide, dy.double())"""
+right = torch.nn.functional.{reference}
+true = *torch.autograd.grad(right, wide, dy.double()), right"""
 _NUMPY = """X, DY, W = (one.astype(float) for one in (x, dy, weight))
 mean = {mean}
 rstd = 1 / np.sqrt(((X - mean) ** 2).mean(-1, keepdims=True) + eps)
 xhat, dxhat = (X - mean) * rstd, DY * {scale}
 {call}
-true = rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True)), (DY * xhat).sum(0), DY.sum(0)"""
+right = xhat * {scale} + {bias}
+true = {true}"""
 
 
 def smallest(case: CheckCase, mistake: str | None, options: Options, kernels: Kernels) -> CheckCase:
@@ -92,6 +95,8 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     """
     if not signature.call or case.residual or case.gated or len(case.shape) != 2:
         return None
+    if signature.library == "jax" and len(signature.gives) > 1:
+        return None
     case, torch = signature.fitted(case), signature.library == "torch"
     module, _, name = impl.rpartition(":")
     top, _, inner = name.partition(".")
@@ -102,6 +107,9 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
     has = True, signature.weight, signature.bias and norm.has_beta
     leaves = ", ".join(name for name, is_there in zip(("x", "weight", "bias"), has, strict=True) if is_there)
     gradients = _gradients(signature, norm, call, leaves)
+    grads = [f"d{name}" for name in ("x", "gamma", "beta")]
+    names = [name for name, is_there in zip(grads, has, strict=True) if is_there and signature.backward]
+    names += ["y"] * bool(signature.gives)
     library = "torch" if torch else "numpy as np, ml_dtypes" + ", jax" * (signature.library == "jax")
     text = _DRAWN.format(
         imports=f"import {library}\n{_import_of(module, top)}", M=case.M, N=case.N, eps=case.eps, dtype=dtypes[0],
@@ -109,7 +117,7 @@ def script(impl: str, signature: Signature, case: CheckCase) -> str | None:
         seed="torch.manual_seed(0)" if torch else "rng = np.random.default_rng(0)",
         draw="(4 * torch.rand(size) - 2).to(dtype)" if torch else "rng.uniform(-2, 2, size).astype(dtype)",
         x=views[0], dy=views[1], gradients=gradients, many=MANY, one="one.double()" if torch else "np.asarray(one, float)",
-        names=case.wanted, units=tuple(UNIT_ROUNDOFF[case.output_dtypes[name]] for name in case.wanted or ()),
+        names=names, units=tuple(UNIT_ROUNDOFF[case.output_dtypes[name]] for name in names),
     )  # fmt: skip
     return text if _shows(text) else None
 
@@ -123,13 +131,20 @@ def _gradients(signature: Signature, norm: Normalization, call: str, leaves: str
         reference = f"{operator}(wide[0], shape, {', '.join(parameters)}, eps)"
         return _TORCH.format(leaves=leaves, call=call, reference=reference)
     if signature.library == "jax":
-        call = f"y, pull = jax.vjp(lambda {leaves}: {call}, {leaves})\ngot = pull(dy.astype(y.dtype))"
+        call = f"y, pull = jax.vjp(lambda {leaves}: {call}, {leaves})\ngot = *pull(dy.astype(y.dtype)), y"
+    elif signature.gives:
+        call = f"y = {call}\ngot = [y[0] if isinstance(y, tuple) else y]"
     else:
         call = f"variance = 1 / rstd**2 - eps\ngot = {call}"
+    mean_dxhat = "dxhat.mean(-1, keepdims=True) - " if norm.centred else ""
+    true = [f"rstd * (dxhat - {mean_dxhat}xhat * (dxhat * xhat).mean(-1, keepdims=True))"] * signature.backward
+    true += ["(DY * xhat).sum(0)"] * (signature.backward and signature.weight)
+    has_bias = signature.bias and norm.has_beta
+    true += ["DY.sum(0)"] * (signature.backward and has_bias) + ["right"] * bool(signature.gives)
     return _NUMPY.format(
-        call=call, scale=f"(W + {norm.offset})" if signature.weight else "1.0",
+        call=call, bias="np.asarray(bias, float)" if has_bias else "0.0", true=f"{', '.join(true)},",
+        scale=f"(W + {norm.offset})" if signature.weight else "1.0",
         mean="X.mean(-1, keepdims=True)" if norm.centred else "0.0",
-        mean_dxhat="dxhat.mean(-1, keepdims=True) - " if norm.centred else "",
     )  # fmt: skip
 
 

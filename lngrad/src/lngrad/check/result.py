@@ -17,7 +17,7 @@ EARLIER = "an earlier call's results"
 # What was seen, and not concluded from a result's numbers.
 SEEN = frozenset({
     EARLIER, "not repeatable", "results that change", "layout ignored", "number of threads", "NaN or infinity lost",
-    "no gradient", "backward raises", "another shape", "another dtype",
+    "no gradient", "backward raises", "another shape", "another dtype", "inputs overwritten",
 })  # fmt: skip
 BELIEVED = "believed, as --resume any says, whoever wrote the file"
 NO_NAME, NOT_EXPLAINED = "no known mistake", "not explained, as --no-diagnosis says"

@@ -20,10 +20,11 @@ from lngrad.check.case_calls import CaseCalls
 from lngrad.check.comparison import Comparison, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.implementations.libraries import xla_flushes
-from lngrad.check.inputs import DrawnInputs, draw, true_grads, with_other_values
+from lngrad.check.inputs import DrawnInputs, draw, with_other_values
 from lngrad.check.mistakes.diagnosis import FILL, UNEXPLAINED, Diagnosis, diagnose
 from lngrad.check.mistakes.terms import wide
 from lngrad.check.result import EARLIER, NOT_EXPLAINED, CaseResult
+from lngrad.check.truth import truth_of
 from lngrad.core.machine import copy_speed
 from lngrad.support.dtypes import UNIT_ROUNDOFF
 from lngrad.typing import Array
@@ -83,7 +84,7 @@ def _is_flushed(calls: CaseCalls, got: Results) -> bool:
     drawn = calls.drawn(*calls.blocks[0])
     if xla_flushes(calls.case, drawn) is None:
         return False
-    truth = true_grads(drawn.exact)._asdict()
+    truth = truth_of(calls.case, drawn.exact)
     errors = (np.abs(wide(array) - truth[name]).max(initial=0) for name, array in _there(got).items())
     return all(error < FLUSHED_BELOW for error in errors)
 
@@ -151,7 +152,7 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Di
     if is_part and not shares:
         return Diagnosis(None, "no diagnosis: the case is too large")
     assert found.kept is not None  # of a case that can be judged
-    if hidden := _hidden(found.kept[1], found.kept[0], shares):
+    if hidden := _hidden(calls.case, found.kept[1], found.kept[0], shares):
         return hidden
     try:
         return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief")
@@ -179,14 +180,14 @@ def _timed(calls: CaseCalls, result: CaseResult) -> tuple[CaseResult, bool]:
     return replace(result, reason=last.reason, mistake=EARLIER, sentence=sentence), True
 
 
-def _hidden(got: Results, drawn: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
+def _hidden(case: CheckCase, got: Results, drawn: DrawnInputs, shares: Mapping[str, Array]) -> Diagnosis | None:
     """What became of NaN and infinity in the inputs; None if there are none. Least squares may not end with them.
 
     It has a name where nothing else is wrong.
     """
     if all(np.isfinite(array.astype(np.float64)).all() for array in arrays_of(drawn).values()):
         return None
-    sentences, truth, others = [], true_grads(drawn.exact)._asdict(), 0
+    sentences, truth, others = [], truth_of(case, drawn.exact), 0
     for name, array in _there(got).items():
         if array.shape != truth[name].shape:
             continue
@@ -296,7 +297,7 @@ def _of_an_earlier_call(calls: CaseCalls, drawn: DrawnInputs, other: Results, fi
 @np.errstate(all="ignore")
 def _refilled(calls: CaseCalls, diagnosis: Diagnosis, first: Results) -> Diagnosis | None:
     """What results are that have in them what memory held, seen with other numbers in it: huge ones hide all else."""
-    truth = true_grads(calls.drawn(*calls.blocks[0]).exact)._asdict()
+    truth = truth_of(calls.case, calls.drawn(*calls.blocks[0]).exact)
     is_huge = (~(np.abs(wide(array)) < FILL) & np.isfinite(truth[name]) for name, array in _there(first).items())
     if len(calls.blocks) > 1 or not any(elements.any() for elements in is_huge):
         return None

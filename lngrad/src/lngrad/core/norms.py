@@ -42,6 +42,12 @@ class Norm(NamedTuple):
     jax: str = ""
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The results of both directions by name, the backward's first."""
+        wanted = zip(self.forward.outputs, self.forward.everything, strict=True)
+        return (*self.backward.outputs, *(name for name, is_there in wanted if is_there))
+
+    @property
     def residual(self) -> bool:
         """Whether x has a residual beside it, and so its total a gradient."""
         return "residual" in self.forward.inputs

@@ -14,16 +14,19 @@
 #include "lngrad/watch.h"
 
 // In the toolkit's library: what answers this program's calls, and the text of this thread's last fault.
-extern "C" lngrad::Run lngrad_kernel_connect(void);
+extern "C" lngrad::Answer lngrad_kernel_connect(void);
 extern "C" const char* lngrad_kernel_fault(void);
 
 namespace lngrad {
 
 // The first call of the program starts the simulator.
+inline Answer answer_of_simulator = nullptr;
 inline int connect_and_run(Call* call)
 {
-    run = lngrad_kernel_connect();
-    return run == nullptr ? 1 : run(call);
+    if (answer_of_simulator == nullptr) answer_of_simulator = lngrad_kernel_connect();
+    int outcome = 1;
+    if (answer_of_simulator != nullptr) answer_of_simulator(call, &outcome);
+    return outcome;
 }
 inline const bool connects = (run = connect_and_run, true);
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lngrad.check.case import CheckCase, Results
-from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, find
-from lngrad.check.implementations.implementation import first_line
+from lngrad.check.case import PARAMETERS, CheckCase, Results
+from lngrad.check.implementations import Fault, Implementation, NotApplicable, Signature, by_name, find
+from lngrad.check.implementations.implementation import OVERWRITTEN, first_line
 from lngrad.check.implementations.ours import rounding_of_a_gpu
 from lngrad.check.inputs import DrawnInputs
 from lngrad.check.layouts import laid_out, room
@@ -39,7 +39,6 @@ OTHER_POISON = 0x40  # 2 to 33 in every dtype: what is added to it is seen
 FLUSHED = "computed by XLA, which takes subnormal numbers for 0 on a CPU"
 PERTURB, M_PERTURB = "MALLOC_PERTURB_", -6  # glibc's variable, which has the other bits; and what mallopt calls it
 _CACHED_BYTES, _CACHED_BLOCKS = 1024, 8  # smaller blocks are kept by NumPy, so many of a size
-_KEPT = ("beta", "gamma")  # do not grow with the rows
 _OF_CASE = dict.fromkeys(("rstd", "variance"), "statistic")
 
 
@@ -146,7 +145,7 @@ class Memory:
                 first = block
                 for name, array in arrays.items():
                     shape = array.shape
-                    if name not in _KEPT and block.stop - block.start < rows:
+                    if name not in PARAMETERS and block.stop - block.start < rows:
                         shape = (*(case.lead if rows == case.M else (rows,)), *array.shape[1:])
                     places[name] = Place(
                         cursor, shape, array.dtype.name, case.layouts.get(_OF_CASE.get(name, name), "plain")
@@ -160,7 +159,7 @@ class Memory:
                 target = self._view(places[name])
                 if target.size == array.size:
                     target[...] = array
-                elif name not in _KEPT:
+                elif name not in PARAMETERS:
                     begin = block.start - first.start
                     target.reshape(rows, -1)[begin : begin + len(array)] = array.reshape(len(array), -1)
         drawn = with_arrays(replace(first, stop=first.start + rows), places)
@@ -215,7 +214,7 @@ class Caller:
 
         Raises:
             NotApplicable, Exception: Whatever the implementation raises.
-            RuntimeError: It changed an input that it could write.
+            Fault: It changed an input that it could write.
         """
         drawn = self._given(request)
         if request.threads is not None and self.subject.set_threads is not None:
@@ -248,7 +247,7 @@ class Caller:
         call = self.subject.prepared(request.case, self._given(request))
         for _ in range(number):
             results = call()
-        self._results = request.case.operator.results(*results)
+        self._results = request.case.results(by_name(request.case, results))
 
     def _given(self, request: Request) -> DrawnInputs:
         if self._bytes.size < request.nbytes:
@@ -267,7 +266,7 @@ class Caller:
                 continue
             if after[name].tobytes() != self._view(place, self._bytes).tobytes():
                 also = "; --allow inplace-dy judges what else it does" if name == "dy" else ""
-                raise RuntimeError(f"it changed its input {name}{also}")
+                raise Fault(OVERWRITTEN, f"it changed its input {name}{also}")
 
 
 def _places(request: Request) -> Iterator[tuple[str, Place]]:

@@ -25,7 +25,7 @@ import numpy as np
 from lngrad.check.calls.kernel import PERTURB, POISON, Caller, KernelError, Memory, Request
 from lngrad.check.case import CheckCase, Results
 from lngrad.check.implementations import Arguments, Fault, Implementation, NotApplicable, Signature, find, has_signature
-from lngrad.check.implementations.implementation import first_line, unprepared
+from lngrad.check.implementations.implementation import OVERWRITTEN, first_line, unprepared
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import NORMS
 from lngrad.core.threads import set_num_threads
@@ -97,7 +97,7 @@ class KernelProcess:
                 self._writes = True
                 raise
             self._writes = True
-        raise KernelError("it writes to its inputs, and puts back what was there")
+        raise KernelError("it writes to its inputs, and puts back what was there", OVERWRITTEN)
 
     def again(self) -> Results:
         return self._results(self._ask("again", None))
@@ -200,8 +200,9 @@ class KernelProcess:
             raise BackendUnavailable(str(answer["text"]))
         self.has_threads, self.on_device = bool(answer["threads"]), bool(answer["device"])
         if answer["signature"] is not None:
-            norms, *others = answer["signature"]
-            self.signature = Signature(tuple(norms), *others)
+            pairs = answer["signature"].items()
+            facts: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in pairs}
+            self.signature = Signature(**facts)
 
     def _death(self) -> _Ended:
         """What became of a process that does not answer."""
@@ -290,7 +291,13 @@ def serve(pipe_descriptor: int, memory: int, name: str, threads: int, parent: in
         return
     caller = Caller(subject, memory)
     device = subject.where.startswith("on ")
-    _tell(pipe, kind="ready", threads=subject.set_threads is not None, device=device, signature=subject.signature)
+    _tell(
+        pipe,
+        kind="ready",
+        threads=subject.set_threads is not None,
+        device=device,
+        signature=subject.signature and subject.signature._asdict(),
+    )
     asked: Any = None
     while True:
         try:

@@ -114,7 +114,9 @@ def gradients(subject: Implementation, *arrays: Array, place: Array | None = Non
         variance = (1 / rstd.astype(np.float64) ** 2).astype(rstd.dtype)
     out = None
     if place is not None:
-        out = case.operator.results(**{name: place if name == "dx" else np.empty_like(gamma) for name in case.outputs})
+        out = case.operator.results(
+            **{name: place if name == "dx" else np.empty_like(gamma) for name in case.operator.outputs}
+        )
     got = subject(case, DrawnInputs(inputs, inputs, variance.reshape(M, 1), 0.0, 0, M), out)._asdict()
     return Grads(**{name: None if got.get(name) is None else as_numpy(got[name]) for name in Grads._fields})
 

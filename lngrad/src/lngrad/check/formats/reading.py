@@ -230,7 +230,7 @@ def dump_of(case: CheckCase, folder: str, start: int, stop: int, max_bytes: int)
     dumps = dumps_in(place)
     results: dict[str, Any] = {}
     shapes = case.shapes_of_results()
-    for index, name in enumerate(case.outputs):
+    for index, name in enumerate(case.operator.outputs):
         if name not in (case.wanted or ()):
             continue
         shape, dtype = shapes[name], case.output_dtypes[name]

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from lngrad.check.implementations.forwards import forward, implementation_of
+from lngrad.check.implementations.forwards import forward, implementation_of, triton_function
 from lngrad.check.implementations.implementation import (
     Added,
     Arguments,
@@ -16,15 +16,17 @@ from lngrad.check.implementations.implementation import (
     NotApplicable,
     PreparedCall,
     Signature,
+    by_name,
 )
 from lngrad.check.implementations.libraries import LIBRARIES
 from lngrad.check.implementations.ours import backend, triton_gpu
-from lngrad.check.implementations.users import mutant, program, triton_function
+from lngrad.check.implementations.users import mutant, program
 from lngrad.core.plan import BACKENDS, availability
 from lngrad.errors import BackendUnavailable
 
 __all__ = [
-    "IMPLEMENTATIONS", "Added", "Arguments", "Fault", "Implementation", "NotApplicable", "PreparedCall", "Signature", "find",
+    "IMPLEMENTATIONS", "Added", "Arguments", "Fault", "Implementation", "NotApplicable", "PreparedCall", "Signature", "by_name",
+    "find",
     "has_signature", "implementation_of", "names",
 ]  # fmt: skip
 
@@ -57,8 +59,8 @@ def names() -> list[str]:
 
 
 def has_signature(name: str) -> bool:
-    """Whether it may be a forward, whose signature a trial finds."""
-    return ":" in name and name.partition(":")[0] not in {*_PREFIXES, *ELSEWHERE}
+    """Whether it may be a forward, whose signature a trial or its parameters tell."""
+    return ":" in name and not name.startswith("mutant:")
 
 
 def find(name: str) -> Implementation:

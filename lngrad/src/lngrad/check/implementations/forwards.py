@@ -9,17 +9,20 @@ import copy
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import permutations, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from lngrad.check.case import STATISTICS
 from lngrad.check.implementations.hub import layer
 from lngrad.check.implementations.implementation import (
+    FORWARD_ALONE,
+    OVERWRITTEN,
     Arguments,
     Fault,
     Implementation,
@@ -30,13 +33,13 @@ from lngrad.check.implementations.implementation import (
     unprepared,
 )
 from lngrad.check.implementations.libraries import jax_float64, set_torch_threads, statistics_of_x, xla_flushes
-from lngrad.check.implementations.ours import on_device
+from lngrad.check.implementations.ours import on_device, require_triton, where_triton_runs
 from lngrad.check.implementations.users import imported, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
 from lngrad.core.norms import NORMS, norm_with
 from lngrad.errors import BackendUnavailable
-from lngrad.support.dtypes import UNIT_ROUNDOFF, numpy_dtype
+from lngrad.support.dtypes import DTYPES, UNIT_ROUNDOFF, bytes_of, numpy_dtype
 from lngrad.typing import Array, Shape
 
 # What a parameter or an attribute is, by its name. Another one is found by trial, in the order of the rows.
@@ -59,6 +62,9 @@ _LEAST = {"float32": 1e-6, "bfloat16": 1e-3, "float16": 1e-3}  # of a row, where
 _LEADS = ((2, 3), (4,))  # rows of a sample: some forwards take two dimensions alone
 
 
+_Returned: TypeAlias = "tuple[str | None, ...]"  # the names of results in their order; None for what is not judged
+
+
 class _Library(NamedTuple):
     """What a forward is written in.
 
@@ -66,15 +72,16 @@ class _Library(NamedTuple):
         name: Of its module.
         owners: How modules of the types begin that only this library can call.
         array: One of its arrays, of a NumPy array.
-        gradients: By role, of a call of arrays by role, of these arrays, and of dy for each output. It raises NotApplicable
-            where the forward refuses the inputs, and Fault where the backward raises or there is none.
+        gradients: What a call of arrays by role returns, and gradients by role, of these arrays and of dy for each output that
+            has one; None: there are none. It raises NotApplicable where the forward refuses the inputs, and Fault where the
+            backward raises or there is none.
         takes: Rules besides.
     """
 
     name: str
     owners: tuple[str, ...]
     array: Callable[[Array], Any]
-    gradients: Callable[[Callable[[dict[str, Any]], Any], dict[str, Any], list[Any]], dict[str, Any]]
+    gradients: Callable[[Callable[[dict[str, Any]], Any], dict[str, Any], list[Any]], tuple[Any, dict[str, Any]]] | None
     takes: tuple[Rule, ...] = ()
 
 
@@ -97,15 +104,12 @@ def forward(name: str) -> Implementation:
     return implementation_of(layer(name.removeprefix("hub:")) if name.startswith("hub:") else imported(name), name)
 
 
-def implementation_of(target: Any, name: str) -> Implementation:
-    """A function's, a module's or a class's gradients; a function with a parameter dy is a backward. Raises as `forward`."""
+def implementation_of(target: Any, name: str, has_backward: bool = True) -> Implementation:
+    """What a function, a module or a class computes; a function with a parameter dy is a backward. Raises as `forward`."""
     if inspect.isfunction(target) and "dy" in inspect.signature(target).parameters:
         return users_function(name, target=target)
-    if getattr(target, "has_backward", True) is False:
-        raise BackendUnavailable(f"--impl: {name}: its has_backward is False")
-    kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
-    owned = [library for library in LIBRARIES if any(kind.startswith(library.owners) for kind in kinds)] or LIBRARIES
-    best: tuple[float, Any, Any, Any, Any, Any] | None = None
+    has_backward = has_backward and getattr(target, "has_backward", True) is not False
+    owned, best = _libraries_of(target), None
     refused = ""
     for lead, library in product(_LEADS, [difference for difference in owned if find_spec(difference.name)]):
         for way in _ways(library, target):
@@ -118,20 +122,51 @@ def implementation_of(target: Any, name: str) -> Implementation:
             elif best is None or found[0] < best[0]:
                 best = (*found, library, way)
                 if found[0] <= 1:
-                    return _implementation(name, *best)
+                    return _implementation(name, has_backward, *best)
     if best is None:
         expected = "a function with a parameter dy, or a forward of x, weight, bias and eps"
         raise BackendUnavailable(f"--impl: {name}: expected {expected}; {refused or 'there is no torch and no JAX'}")
-    return _implementation(name, *best)
+    return _implementation(name, has_backward, *best)
+
+
+def triton_function(name: str) -> Implementation:
+    """A function that launches Triton kernels, on tensors: a backward, if it has a parameter dy, else a forward. Raises as
+    `forward`."""
+    require_triton()
+    target = imported(name)
+    if inspect.isfunction(target) and "dy" not in inspect.signature(target).parameters:
+        row = implementation_of(target, name, has_backward=False)
+    else:
+        row = users_function(name, on_gpu=True, target=target)
+    return where_triton_runs(row)
+
+
+def _libraries_of(target: Any) -> Sequence[_Library]:
+    """What somebody's forward may be written in: by the types of a class, or by what its module imports."""
+    kinds = [kind.__module__ for kind in (target if isinstance(target, type) else type(target)).__mro__]
+    if owned := [library for library in LIBRARIES if any(kind.startswith(library.owners) for kind in kinds)]:
+        return owned
+    known = vars(sys.modules.get(getattr(target, "__module__", "") or "", object)).values()
+    roots = {
+        str(getattr(item, "__module__", None) or getattr(item, "__name__", "")).partition(".")[0] for item in known
+    }
+    imported = [library for library in LIBRARIES if library.name in roots]
+    return imported if [library.name for library in imported] == ["numpy"] else LIBRARIES
 
 
 def _implementation(
-    name: str, share: float, norms: tuple[str, ...], eps: float | None, has_total: bool, library: _Library, way: _Way
-) -> Implementation:
+    name: str, has_backward: bool, share: float, norms: tuple[str, ...], eps: float | None, returned: _Returned,
+    library: _Library, way: _Way,
+) -> Implementation:  # fmt: skip
     names = [way.text, *(f"{role} is {label}" for role, label in way.roles.items())]
     names += [f"eps is {eps:g}"] if eps is not None else []
-    text = f"taken as {norms[0]}: {', '.join(names)}" + "; returns y and the total" * has_total
-    takes: tuple[Rule, ...] = statistics_of_x, *library.takes
+    gives = [result for result in returned if result]
+    text = f"taken as {norms[0]}: {', '.join(names)}"
+    if gives[1:]:
+        others = ["the total" if result == "total" else result for result in gives[1:]]
+        text += f"; returns y{''.join(f', {other}' for other in others[:-1])} and {others[-1]}"
+    has_backward = has_backward and library.gradients is not None
+    takes: tuple[Rule, ...] = (*(statistics_of_x,) * has_backward, *library.takes)
     computes: Collection[str] = norms
     if share > 1:  # of a wrong forward nothing is sure
         text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element of a row"
@@ -145,43 +180,71 @@ def _implementation(
                 for name, norm in NORMS.items()
                 if norm_with(norm.normalization._replace(modulated=False), norm.residual, norm.gated).name in norms
             ]
+    text += f"; {FORWARD_ALONE}" * (not has_backward)
     has = "weight" in way.roles, "bias" in way.roles
     cuda: Any = library.name == "torch" and sys.modules["torch"].cuda
     where = f"on {cuda.get_device_name()}" if cuda and cuda.is_available() else ""
     return Implementation(
-        name, unprepared(partial(_gradients, library, way)), norms=computes, takes=takes, where=where,
+        name, unprepared(partial(_results, library, way, returned, has_backward)), norms=computes, takes=takes, where=where,
         set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
-        signature=Signature(norms, text, *has, eps, way.written, library.name, has_total),
+        signature=Signature(norms, text, *has, eps, way.written, library.name, tuple(gives), has_backward),
     )  # fmt: skip
 
 
-def _gradients(library: _Library, way: _Way, a: Arguments) -> Any:
-    """One call and its derivative."""
+def _results(library: _Library, way: _Way, returned: _Returned, has_backward: bool, a: Arguments) -> dict[str, Any]:
+    """One call and its derivative, by name."""
     eps = a.eps if a.case is None else a.case.eps
     gamma = np.ones(a.normalized_shape, a.x.dtype) if a.gamma is None else a.gamma
-    arrays = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": np.zeros_like(gamma)}
+    bias = np.zeros_like(gamma) if a.beta is None else a.beta
+    arrays = {"x": a.x if a.summand is None else a.summand, "weight": gamma, "bias": bias}
     arrays |= {"residual": a.residual, "gate": a.gate}
     leaves = {role: array for role, array in arrays.items() if role == "x" or role in way.roles}
-    dys, switches = [a.dy] if a.residual is None else [a.dy, a.dtotal], {"offset": a.offset, "alpha": a.alpha}
+    switches = {"offset": a.offset, "alpha": a.alpha}
 
     def call(arrays: dict[str, Any]) -> tuple[Any, ...]:
         try:
-            results = _outputs(way.call(arrays | switches, a.normalized_shape, eps), len(dys))
+            results = _outputs(way.call(arrays | switches, a.normalized_shape, eps))
         except Exception as error:
+            if "in-place operation" in str(error):  # torch sees that x is written to
+                raise Fault(OVERWRITTEN, f"the forward writes to its inputs: {first_line(error)}") from None
             raise NotApplicable(first_line(error)) from None
         if tuple(results[0].shape) != tuple(arrays["x"].shape):
             raise Fault("another shape", f"y: expected {tuple(arrays['x'].shape)}, got {tuple(results[0].shape)}")
-        del dys[len(results) :]  # of a total that is not returned
         return results
 
-    found = library.gradients(call, {role: library.array(array) for role, array in leaves.items()}, dys)
-    for label in a.wanted:
+    inputs, found = {role: library.array(array) for role, array in leaves.items()}, dict[str, Any]()
+    if has_backward and library.gradients is not None:
+        dys = [{"y": a.dy, "total": a.dtotal}.get(label or "") for label in returned]
+        results, found = library.gradients(call, inputs, dys)
+    else:
+        results = call(inputs)
+    gradients = [label for label in a.wanted if label in _ROLE_OF]
+    for label in gradients:
         role = _ROLE_OF[label]
         if role in leaves and found[role] is None:
             raise Fault("no gradient", f"{label} is None: backward returns nothing for {way.roles.get(role, role)}")
     if "residual" in found and "dx" in a.wanted:
         found["x"] = _of_the_total(a, found["x"], found["residual"])
-    return a.masked(**{label: found.get(_ROLE_OF[label]) for label in a.wanted})
+    forward = {
+        label: _judged(a, label, array) for label, array in zip(returned, results, strict=False) if label in a.wanted
+    }
+    return {label: found.get(_ROLE_OF[label]) for label in gradients} | forward
+
+
+def _judged(a: Arguments, label: Any, result: Any) -> Array:
+    """A result of the forward: a statistic as it is declared, and what x and gamma of two dtypes have widened, narrowed."""
+    array, dtype = _on_host(result), (a.declared or {})[label]
+    if array.dtype.name not in DTYPES:
+        raise Fault("another dtype", f"{label}: expected {dtype}, got {array.dtype.name}")
+    if label in STATISTICS:
+        lead = a.x.shape[: a.x.ndim - len(a.normalized_shape)]
+        return array.reshape(*lead, *(1 for _ in a.normalized_shape)).astype(dtype)
+    is_mixed = a.gamma is not None and a.gamma.dtype != a.x.dtype
+    return array.astype(numpy_dtype(dtype)) if is_mixed and array.itemsize > bytes_of(dtype) else array
+
+
+def _on_host(result: Any) -> Array:
+    return np.array(on_host(result.detach()) if hasattr(result, "detach") else result)
 
 
 def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
@@ -200,9 +263,9 @@ def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
     return of_residual if errors[0] > errors[1] else of_total.astype(a.x.dtype)
 
 
-def _outputs(results: Any, number: int) -> tuple[Any, ...]:
-    """y, or y and the total, of what a forward returned; a plain norm may return statistics behind y."""
-    return (tuple(results) if isinstance(results, tuple | list) else (results,))[:number]
+def _outputs(results: Any) -> tuple[Any, ...]:
+    """y, and what a forward returned behind it: a total, statistics."""
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
 
 
 # The trial
@@ -212,7 +275,7 @@ def _tried(
     library: _Library, way: _Way, lead: Shape, shape: Shape = (64,), own: Shape = ()
 ) -> tuple[Any, ...] | Exception:
     """How far a call is from the nearest norm, in tolerances; which norms it gives, the epsilon that is written in it, and
-    whether it returns the total.
+    what it returns.
 
     Where it raises in each dtype, whatever somebody's forward does with a sample that it is not made for: the last error.
     """
@@ -225,17 +288,17 @@ def _tried(
         if not found:
             error = ValueError("no array of x's shape")
             continue
-        norm, eps, share, has_total = min(found, key=lambda item: item[2])
+        norm, eps, share, returned = min(found, key=lambda item: item[2])
         norms = tuple(other for other, its, share, _ in found if its == eps and share <= close)
         is_shown = "eps" not in way.roles and (share <= close or f"{eps:.3e}".startswith("1.000e"))
-        return share / close, norms or (norm,), eps if is_shown else None, has_total
+        return share / close, norms or (norm,), eps if is_shown else None, returned
     return error
 
 
 def _shares(
     library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape, own: Shape
-) -> Iterator[tuple[str, float, float, bool]]:
-    """(norm, epsilon, error over the largest element of a row, whether a total is returned) of a sample, for all norms."""
+) -> Iterator[tuple[str, float, float, _Returned]]:
+    """(norm, epsilon, error over the largest element of a row, what is returned) of a sample, for all norms."""
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
     has_gate = "gate" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
@@ -251,19 +314,41 @@ def _shares(
         total: Any = normalization.alpha * np.asarray(x, float) + np.asarray(sample.get("residual", 0), float)
         arrays = {role: library.array(array) for role, array in sample.items()}
         arrays |= {"offset": normalization.offset, "alpha": normalization.alpha}
-        results = _outputs(way.call(arrays, shape, _EPS), 1 + has_residual)
-        got = [
-            np.array(on_host(tensor.detach()) if hasattr(tensor, "detach") else tensor, np.float64)
-            for tensor in results
-        ]
-        if not got or any(array.shape != total.shape for array in got) or not isinstance(results[0], type(arrays["x"])):
+        results = _outputs(way.call(arrays, shape, _EPS))
+        got = [_on_host(item).astype(np.float64) if isinstance(item, type(arrays["x"])) else None for item in results]
+        if not got or got[0] is None or got[0].shape != total.shape:
             continue  # a function of JAX takes torch's tensors too, and gives none
         facts: dict[str, Any] = {"normalized": len(shape), "normalization": normalization, "gate": gate}
         true: Any = partial(reference.layer_norm, total, weight, bias, **facts)
         eps = _EPS if "eps" in way.roles else _written(got[0], true(eps=0.0), 0.0 if bias is None else bias, axes)
-        pairs = zip(got, (true(eps=eps).y, total), strict=False)
-        off = [np.abs(array - right).max(axes) / np.abs(right).max(axes) for array, right in pairs]
-        yield norm, eps, float(np.max(off)), len(got) > 1
+        right = true(eps=eps)
+        returned: _Returned = ("y", *_named(got[1:], right, total if has_residual else None, normalization.centred))
+        pairs = [(got[0], right.y)] + [(got[at], total) for at, label in enumerate(returned) if label == "total"]
+        off = [np.abs(array - true).max(axes) / np.abs(true).max(axes) for array, true in pairs]
+        yield norm, eps, float(np.max(off)), returned
+
+
+def _named(others: Sequence[Any], right: Any, total: Any, centred: bool) -> Iterator[str | None]:
+    """What a forward returns behind y: the total, mean and rstd, by their values or else in this order; None is not judged."""
+    statistics = {"mean": right.mean.ravel()} if centred else {}
+    statistics["rstd"] = right.rstd.ravel()
+    deviation = 1 / statistics["rstd"]
+
+    def is_near(array: Array, true: Array) -> bool:
+        return bool(np.allclose(array, true, _CLOSE["float32"], 0.0))  # noqa: TID251  # a likeness, no verdict
+
+    for array in others:
+        label = None
+        if array is not None and total is not None and array.shape == total.shape:
+            label, total = "total", None
+        elif array is not None and array.size == deviation.size:
+            flat = array.ravel()
+            if not any(is_near(flat, other) for other in (deviation, deviation**2)):  # are a choice
+                label = next(
+                    (name for name, true in statistics.items() if is_near(flat, true)), next(iter(statistics), None)
+                )
+                statistics.pop(label or "", None)
+        yield label
 
 
 def _written(y: Array, true: Any, bias: Any, axes: Shape) -> float:
@@ -439,15 +524,18 @@ def _of_flax(target: Any) -> Iterator[_Way]:
 # The libraries
 
 
-def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
+def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> tuple[Any, dict[str, Any]]:
     import torch
 
     arrays = {role: leaf.detach().requires_grad_() for role, leaf in leaves.items()}
-    results = call(arrays)
+    returned = call(arrays)
+    results = [tensor for dy, tensor in zip(dys, returned, strict=False) if dy is not None]
     if not all(tensor.requires_grad for tensor in results):
         mistake, what = ("dtotal forgotten", "the total") if results[0].requires_grad else ("no gradient", "y")
-        raise Fault(mistake, f"{what} does not require a gradient although x does: autograd ends in the forward")
-    cotangents = [on_device(dy).to(array.dtype) for dy, array in zip(dys, results, strict=True)]
+        text = f"{what} does not require a gradient although x does: autograd ends in the forward"
+        raise Fault(mistake, text + "; of a forward that has no backward, set has_backward = False" * (what == "y"))
+    rows = (dy for dy in dys if dy is not None)
+    cotangents = [on_device(dy).to(array.dtype) for dy, array in zip(rows, results, strict=False)]
     try:
         found = torch.autograd.grad(results, list(arrays.values()), cotangents, allow_unused=True)
     except NotImplementedError as reason:
@@ -456,7 +544,7 @@ def _torch_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[
         text = f"the forward took these inputs; its backward raises {first_line(error)}"
         raise Fault("backward raises", text) from None
     own = {tensor.data_ptr() for tensor in cotangents}  # a sum over one row is dy itself
-    return {
+    return returned, {
         role: None if tensor is None else (tensor.clone() if tensor.data_ptr() in own else tensor).cpu()
         for role, tensor in zip(arrays, found, strict=True)
     }
@@ -468,15 +556,21 @@ def _jax_array(array: Array) -> Any:
     return jnp.asarray(np.ascontiguousarray(array))
 
 
-def _jax_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> dict[str, Any]:
+def _jax_gradients(call: Any, leaves: dict[str, Any], dys: list[Any]) -> tuple[Any, dict[str, Any]]:
     import jax
+    import jax.numpy as jnp
 
     results, pull = jax.vjp(call, leaves)
-    (found,) = pull(tuple(_jax_array(dy).astype(array.dtype) for dy, array in zip(dys, results, strict=True)))
-    return {role: np.array(gradient) for role, gradient in found.items()}
+    cotangents = [jnp.zeros_like(array) for array in results]
+    for at, dy in enumerate(dys[: len(results)]):
+        if dy is not None:
+            cotangents[at] = _jax_array(dy).astype(results[at].dtype)
+    (found,) = pull(tuple(cotangents))
+    return results, {role: np.array(gradient) for role, gradient in found.items()}
 
 
-LIBRARIES = (
+LIBRARIES: tuple[_Library, ...] = (
     _Library("torch", ("torch",), on_device, _torch_gradients),
     _Library("jax", ("jax", "flax"), _jax_array, _jax_gradients, (jax_float64, xla_flushes)),
+    _Library("numpy", ("numpy",), np.asarray, None),
 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import lngrad
-from lngrad.check.case import OF_ROWS, CheckCase
+from lngrad.check.case import OF_ROWS, STATISTICS, CheckCase
 from lngrad.check.inputs import DrawnInputs
 from lngrad.core.norms import norm_with
 from lngrad.core.problem import LAYER_NORM, Normalization, Operator, operator_of
@@ -40,6 +40,9 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:MAX_FOREIGN] + where
 
 
+OVERWRITTEN = "inputs overwritten"
+
+
 class Fault(Exception):
     """A call showed what is wrong with it, before any result: the name of the mistake; the text is a sentence."""
 
@@ -57,8 +60,9 @@ class Signature(NamedTuple):
         weight, bias: Whether it has them.
         eps: The epsilon that it always adds; None: it takes the case's.
         call: The call in Python, of x, weight, bias, eps and shape; "" where that is not all that it takes.
-        library: torch or jax; numpy where it is a backward, which needs no trial.
-        total: Whether it returns the total of x and residual; of one that is not returned, dtotal is 0.
+        library: torch or jax, which differentiate it; numpy.
+        gives: Results of the forward that it returns; none of a backward. Of a total that is not returned, dtotal is 0.
+        backward: Whether it gives gradients.
     """
 
     norms: tuple[str, ...] = ()
@@ -68,19 +72,25 @@ class Signature(NamedTuple):
     eps: float | None = None
     call: str = ""
     library: str = "numpy"
-    total: bool = True
+    gives: tuple[str, ...] = ()
+    backward: bool = True
 
     def fitted(self, case: CheckCase) -> CheckCase:
-        """A case with what a derivative gives: gradients in the dtypes of x and gamma, of what there is."""
-        if self.library == "numpy":
+        """A case with what a forward and its derivative give, of what there is, in the dtypes of x and gamma."""
+        if not self.gives:
             return case
         gamma = case.gamma_dtype if self.weight else None
-        has = {"dgamma": self.weight, "dbeta": self.bias}
-        wanted = tuple(name for name in case.wanted or () if has.get(name, True))
-        eps, ranges = case.eps if self.eps is None else self.eps, {} if self.total else {"dtotal": (0.0, 0.0)}
+        has = {"dgamma": self.weight and self.backward, "dbeta": self.bias and self.backward}
+        wanted = [name for name in case.wanted or () if has.get(name, self.backward)]
+        wanted += [name for name in self.gives if case.N or name not in STATISTICS]
+        ranges = {} if "total" in self.gives else {"dtotal": (0.0, 0.0)}
         return replace(
-            case, gamma_dtype=gamma, output_dtypes={}, wanted=wanted, eps=eps, ranges={**case.ranges, **ranges}
-        )
+            case, gamma_dtype=gamma, output_dtypes={}, wanted=tuple(wanted), eps=case.eps if self.eps is None else self.eps,
+            ranges={**case.ranges, **ranges}, beta=self.bias and gamma is not None,
+        )  # fmt: skip
+
+
+BACKWARD_ALONE, FORWARD_ALONE = "backward judged, no forward given", "forward judged, no backward given"
 
 
 @dataclass(frozen=True)
@@ -185,6 +195,11 @@ class Arguments:
         parameter = self.normalized_shape if self.gamma is None else self.gamma.shape
         return {name: self.x.shape if name in OF_ROWS else parameter for name in self.operator.outputs}
 
+    def of_forward(self) -> dict[str, Any]:
+        """The arrays that a forward takes, by name."""
+        x = self.x if self.summand is None else self.summand
+        return {"x": x, **{name: getattr(self, name) for name in ("gamma", "beta", "residual", "gate")}}
+
     @property
     def N(self) -> int:
         """The number of columns."""
@@ -288,13 +303,13 @@ class Implementation:
     signature: Signature | None = None
 
     def __call__(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> Any:
-        """The gradients of a case, in given outputs if there are any: its operator's results.
+        """The results of a case, in given outputs if there are any, by their names.
 
         Raises:
             NotApplicable: The case is not for it.
         """
         results = self.prepared(case, drawn, out)()
-        return case.operator.results(*(out if results is None else results))
+        return case.results(by_name(case, out if results is None else results))
 
     def prepared(self, case: CheckCase, drawn: DrawnInputs, out: Any = None) -> PreparedCall:
         """The call that computes them; see __call__."""
@@ -315,6 +330,11 @@ class Implementation:
         """Which version it is, and where it runs."""
         named = [f"{self.title or name} {number}" for name, number in self.versions().items()]
         return ", ".join(filter(None, (*named, self.where)))
+
+
+def by_name(case: CheckCase, results: Any) -> Mapping[str, Any]:
+    """Results by name: as a forward has them, or a backward's in its order."""
+    return results if isinstance(results, Mapping) else dict(zip(case.operator.outputs, results, strict=True))
 
 
 def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], PreparedCall]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,8 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.implementations.implementation import Arguments, Implementation, NotApplicable, Signature, unprepared
-from lngrad.check.implementations.ours import on_device, require_triton, where_triton_runs
+from lngrad.check.case import FORWARD
+from lngrad.check.implementations.implementation import (
+    BACKWARD_ALONE,
+    FORWARD_ALONE,
+    OVERWRITTEN,
+    Arguments,
+    Fault,
+    Implementation,
+    NotApplicable,
+    Signature,
+    unprepared,
+)
+from lngrad.check.implementations.ours import on_device
 from lngrad.check.layouts import Guarded
 from lngrad.core.arrays import as_array
 from lngrad.core.norms import NORMS, PLAIN
@@ -78,7 +90,7 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
         results = dict.fromkeys(a.operator.outputs) if returned is None and written else named(returned, name, a)
         for label, array in possible.items():
             if getattr(array, "is_cuda", False) and as_numpy(array.cpu()).tobytes() != getattr(a, label).tobytes():
-                raise RuntimeError(f"it changed its input {label}")
+                raise Fault(OVERWRITTEN, f"it changed its input {label}")
         results |= {label: on_host(array) for label, array in outputs.items() if array is not None}
         for label, guard in guards.items():
             if guard is not None and not guard.gaps_unchanged():
@@ -89,7 +101,7 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
         return a.operator.results(**results)
 
     switch = (lambda number: threads.update(threads=number)) if takes_threads else None
-    signature = Signature(call="" if written or on_gpu else _call_of(wanted))
+    signature = Signature(text=BACKWARD_ALONE, call="" if written or on_gpu else _call_of(wanted))
     return Implementation(name, unprepared(backward), norms=NORMS, set_threads=switch, signature=signature)
 
 
@@ -189,16 +201,6 @@ def _floats(label: str, result: Any) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder())
 
 
-def triton_function(name: str) -> Implementation:
-    """A function that launches Triton kernels: it takes tensors, on a GPU, or on the CPU with Triton's interpreter.
-
-    Raises:
-        BackendUnavailable: There is no such function, or no Triton.
-    """
-    require_triton()
-    return where_triton_runs(users_function(name, on_gpu=True))
-
-
 def mutant(name: str) -> Implementation:
     """A planted mistake, by its name.
 
@@ -206,15 +208,23 @@ def mutant(name: str) -> Implementation:
         BackendUnavailable: There is none of this name.
     """
     from lngrad.check.mistakes.catalogue import MISTAKES
-    from lngrad.check.mistakes.changes import ExactCase
+    from lngrad.check.mistakes.changes import ExactCase, ForwardCase
     from lngrad.check.mistakes.explain import nearest
 
     if name not in MISTAKES:
         known = f"{len(MISTAKES)} known mistakes, such as {nearest(name)}"
         raise BackendUnavailable(f"--impl: mutant: expected one of {known}, got {name!r}")
 
-    def backward(a: Arguments) -> Any:
+    def forward(a: Arguments) -> Any:
         assert a.case is not None  # planted mistakes are for `lngrad check` alone
+        assert a.exact is not None
+        results = MISTAKES[name].forward(ForwardCase(a.case, a.exact))
+        if results is None:
+            raise NotApplicable(f"{name} makes no difference to this case")
+        return {label: results[label].astype(numpy_dtype(a.case.output_dtypes[label])) for label in a.wanted}
+
+    def backward(a: Arguments) -> Any:
+        assert a.case is not None
         assert a.exact is not None
         grads = MISTAKES[name].gradients(ExactCase(a.case, a.exact))
         if grads is None:
@@ -222,6 +232,9 @@ def mutant(name: str) -> Implementation:
         with np.errstate(over="ignore", invalid="ignore"):
             return a.masked(**{label: getattr(grads, label).astype(numpy_dtype(a.dtypes[label])) for label in a.wanted})
 
+    if MISTAKES[name].family.forward:
+        signature = Signature(text=FORWARD_ALONE, gives=tuple(sorted(FORWARD)), backward=False)
+        return Implementation(f"mutant:{name}", unprepared(forward), norms=NORMS, signature=signature)
     return Implementation(f"mutant:{name}", unprepared(backward), norms=PLAIN)
 
 
@@ -234,12 +247,16 @@ def program(template: str) -> Implementation:
     dgamma.bin and dbeta.bin or dgate.bin, or .npy, to {out}. It runs without a shell. Exit code 77 skips the case, with the
     last line of stderr.
 
+    A forward has {y}, or {y,mean,rstd,total} with what it writes, in {out}'s place; its inputs are x.bin, gamma.bin, beta.bin,
+    residual.bin and gate.bin.
+
     Raises:
         BackendUnavailable: The template names no program, or not both folders.
     """
-    words = shlex.split(template)
-    if not words or not all(any(place in word for word in words) for place in ("{in}", "{out}")):
-        raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, got {template!r}")
+    words, found = shlex.split(template), re.search(r"\{(y(,mean|,rstd|,total)*)\}", template)
+    out, gives = (found[0], tuple(found[1].split(","))) if found else ("{out}", ())
+    if not words or not all(any(place in word for word in words) for place in ("{in}", out)):
+        raise BackendUnavailable(f"--impl: cmd: expected a program with {{in}} and {{out}}, or {{y}}, got {template!r}")
     if shutil.which(words[0]) is None:
         raise BackendUnavailable(f"--impl: cmd: {words[0]}: no such program")
 
@@ -248,8 +265,8 @@ def program(template: str) -> Implementation:
             inside, outside = Path(folder, "in"), Path(folder, "out")
             inside.mkdir()
             outside.mkdir()
-            _write(inside, a)
-            command = [word.replace("{in}", str(inside)).replace("{out}", str(outside)) for word in words]
+            _write(inside, a, bool(gives))
+            command = [word.replace("{in}", str(inside)).replace(out, str(outside)) for word in words]
             with Path(folder, "stderr").open("w+b") as log:  # and no pipe, which what it leaves behind may hold
                 try:
                     done = subprocess.run(
@@ -263,23 +280,28 @@ def program(template: str) -> Implementation:
                 raise NotApplicable(sentence.splitlines()[-1] if sentence else f"{words[0]} ended with {_SKIPPED}")
             if done.returncode:
                 raise RuntimeError(f"{words[0]} ended with {done.returncode}: {' / '.join(sentence.splitlines()[-4:])}")
+            if gives and a.case is not None:
+                shapes, dtypes = a.case.shapes_of_results(a.M), a.case.output_dtypes
+                return {label: _result(outside, label, shapes[label], dtypes[label]) for label in a.wanted}
             return a.masked(**{label: _result(outside, label, a.shapes[label], a.dtypes[label]) for label in a.wanted})
 
     return Implementation(
         "cmd", unprepared(backward), norms=NORMS, where="a process a call", simulated=True,
         elsewhere="it runs in a process of its own",
+        signature=Signature(text=FORWARD_ALONE if gives else BACKWARD_ALONE, gives=gives, backward=not gives),
     )  # fmt: skip
 
 
-def _write(folder: Path, a: Arguments) -> None:
+def _write(folder: Path, a: Arguments, is_forward: bool) -> None:
     names = "dy", "x", "mean", "rstd", "variance", "gamma", "dtotal", "summand", "residual", "gate"
     arrays = {name: getattr(a, name) for name in names if name != "mean" or a.normalization.centred}
+    arrays, eps = (a.of_forward(), a.case.eps) if is_forward and a.case is not None else (arrays, a.eps)
     present = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in present.items():
         write_tensor(folder / f"{name}.bin", array)
     facts = {
         "inputs": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in present.items()},
-        "normalized_shape": list(a.normalized_shape), "eps": a.eps, "output_mask": list(a.output_mask),
+        "normalized_shape": list(a.normalized_shape), "eps": eps, "output_mask": list(a.output_mask),
         "output_dtypes": [a.dtypes[name] for name in a.operator.outputs], **a.normalization._asdict(),
     }  # fmt: skip
     (folder / "case.json").write_text(json.dumps(facts, indent=1), "utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 from lngrad.check.inputs import true_grads
 from lngrad.check.mistakes import changes, indices, precision
 from lngrad.check.mistakes.changes import Family, Mistake, each
+from lngrad.check.mistakes.forward import FORWARDS
 from lngrad.check.mistakes.precision import DTYPES, PRECISION
 from lngrad.check.mistakes.terms import wide
 from lngrad.core.problem import LAYER_NORM
@@ -419,5 +420,6 @@ FAMILIES = (
            "which is the residual's.", results=lambda call: {"dx": call.true.dx / call.inputs.normalization.alpha},
            norm="deep_norm", example="dx = dx / alpha"),
     *PRECISION,
+    *FORWARDS,
 )  # fmt: skip
 MISTAKES: dict[str, Mistake] = {name: mistake for family in FAMILIES for name, mistake in family.mistakes()}

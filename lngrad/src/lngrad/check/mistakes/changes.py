@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lngrad.check.case import CheckCase
-from lngrad.check.inputs import true_grads
+from lngrad.check.inputs import true_grads, with_own_statistics
 from lngrad.check.mistakes.terms import OVER, Terms, chunk_means, narrowed, row_mean, terms_of, wide, without_nan
+from lngrad.check.truth import true_forward
 from lngrad.core import reference
 from lngrad.core.problem import LAYER_NORM, Grads, Normalization
 from lngrad.support.bounded_cache import cached_property
@@ -59,9 +60,50 @@ class ExactCase:
         return np.asarray(np.where(np.abs(under - self.case.eps) <= 4 * unit * under, 0.0, under - self.case.eps))
 
 
+@dataclass(frozen=True)
+class ForwardCase(ExactCase):
+    """The forward of a case, with statistics of its own in float64; an x with a gate before the norm is multiplied by it.
+
+    is_cut: To some rows: nothing is known of the others.
+    """
+
+    is_cut: bool = False
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        raw = self.raw
+        of_x, _, _ = reference.gate_factors(raw.gate, raw.normalization)
+        first = raw.gate is not None and not raw.normalization.norm_before_gate
+        x, gate = (wide(raw.x) * of_x, None) if first else (raw.total, raw.gate)
+        return with_own_statistics(replace(raw, x=x, residual=None, gate=gate), self.case.eps)
+
+    def y(self, inputs: Inputs | None = None, xhat: Array | None = None, bare: bool = False) -> Array:
+        """y of other inputs, of another xhat, or xhat itself."""
+        inputs = inputs or self.inputs
+        statistics = np.shape(self.inputs.rstd)
+        mean, rstd = (wide(array).reshape(statistics) for array in (inputs.mean, inputs.rstd))
+        xhat = (wide(inputs.x) - mean) * rstd if xhat is None else xhat
+        if bare:
+            return xhat
+        scale = inputs.normalization.scale(1.0 if inputs.gamma is None else wide(inputs.gamma))
+        beta = 0.0 if inputs.beta is None else wide(inputs.beta)
+        return np.asarray((xhat * scale + beta) * reference.gate_factors(inputs.gate, inputs.normalization)[1])
+
+    @cached_property
+    def results(self) -> dict[str, Array]:
+        """The right ones."""
+        return true_forward(self.case, self.raw)
+
+
 Changes: TypeAlias = "dict[str, Any] | None"
 Change = Callable[[ExactCase], Changes]
 RstdOf = Callable[[Array, float, int], Array]  # from (variance, eps, number of columns)
+# Families of statistics, x and gamma that a forward can have as well.
+IN_FORWARDS = (
+    "S04 S05 S06 S08 S09 S10 S11 S13 S18 S19 S21 S22 S23 S27 S28 P01 P02 P03 P04 P06 P07 P29 P41 P43 P44 "
+    "I04 I12 I14 I16 I17 I18 I19 I24 I26 I35 I36 N01 N02 N17"
+)
+RETURNED = "returned "  # before a statistic of which y has the right one
 SAME = 1e-3  # of rstd: what is given is x's own
 FEW_COLUMNS = 1024  # of which a wrong gamma is recovered from dx, whatever it is
 COMPRESSIONS: dict[str, Callable[[Array], Array]] = {
@@ -80,6 +122,20 @@ class Mistake:
     sentence: str
     inputs: Change | None
     results: Change | None
+    of_forward: Callable[[ForwardCase], Changes] | None = None
+
+    def forward(self, call: ForwardCase) -> dict[str, Array] | None:
+        """The forward's results with the mistake, in float64; None where it makes no difference."""
+        if self.of_forward is None or not call.inputs.x.size:
+            return None
+        with np.errstate(all="ignore"):
+            if (changed := self.of_forward(call)) is None:
+                return None
+            inputs = replace(call.inputs, **{name: item for name, item in changed.items() if name in vars(call.inputs)})
+            computed: dict[str, Any] = {"y": call.y(inputs), "mean": wide(inputs.mean), "rstd": wide(inputs.rstd)}
+        computed["total"] = wide(changed["x"]) if "x" in changed else call.results.get("total")
+        computed |= {name.removeprefix(RETURNED): item for name, item in changed.items() if name not in vars(inputs)}
+        return {name: without_nan(computed[name].reshape(right.shape), right) for name, right in call.results.items()}
 
     def changed(self, call: ExactCase) -> Inputs | None:
         """The inputs with the mistake; None where it makes no difference or is none of the inputs."""
@@ -115,6 +171,7 @@ class Family:
         code: To cite it. A code is never given to another family.
         name, sentence: With the fields of `values` in braces.
         inputs, results: A change of the inputs, or of the gradients, with what it takes besides the call and the values.
+        forward: A change of a forward, of a mistake that is none of a backward; of those in IN_FORWARDS, `inputs` is one.
         values: What the fields are, one mapping a mistake.
         example: Lines of a kernel that has it, in place of the right ones.
         norm: Of the example.
@@ -130,6 +187,7 @@ class Family:
     sentence: str
     inputs: Changing | None = None
     results: Changing | None = None
+    forward: Changing | None = None
     values: Iterable[Mapping[str, Any]] = ()
     example: str = ""
     norm: str = "layer_norm"
@@ -142,8 +200,11 @@ class Family:
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         """Every mistake of the family, by its name."""
         for values in self.values or ({},):
-            inputs, results = (None if array is None else _with(array, values) for array in (self.inputs, self.results))
-            yield self.name.format(**values), Mistake(self, self.sentence.format(**values), inputs, results)
+            forward = self.inputs if self.code[3:] in IN_FORWARDS else self.forward
+            changes = (
+                None if change is None else _with(change, values) for change in (self.inputs, self.results, forward)
+            )
+            yield self.name.format(**values), Mistake(self, self.sentence.format(**values), *changes)
 
 
 def _with(change: Changing, values: Mapping[str, Any]) -> Change:

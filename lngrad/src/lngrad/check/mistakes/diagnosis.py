@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from lngrad.check.case import OF_ROWS, CheckCase
+from lngrad.check.case import FORWARD, OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
 from lngrad.check.mistakes import column_sums, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
 from lngrad.check.mistakes.fit import SLACK, TINY, Difference, Explanation, Fit, WrongOutput, nearly_all
+from lngrad.check.mistakes.forward_search import explain_forward
 from lngrad.check.mistakes.other_inputs import another_statistic, inputs_of_other_rows
 from lngrad.check.mistakes.places import MAX_ROWS, in_places, nearest_of, some_rows
 from lngrad.check.mistakes.symptoms import MIN_AGREE, NO_PATTERN, describe
@@ -162,12 +163,34 @@ def diagnose(
         shares: For each output that failed, how much of the standard's tolerance each element used.
         in_brief: Search no mistake.
     """
+    gradients = {name: share for name, share in shares.items() if name not in FORWARD}
+    if len(gradients) == len(shares):
+        return _of_gradients(case, drawn, got, shares, in_brief)
+    with np.errstate(all="ignore"), one_blas_thread():
+        ahead = _of_forward(case, drawn, got, shares)
+    if not gradients or ahead.mistake:
+        return ahead
+    behind = _of_gradients(case, drawn, got, gradients, in_brief)
+    return behind._replace(sentence=f"{behind.sentence} And y is wrong: {ahead.sentence}")
+
+
+def _of_forward(case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array]) -> Diagnosis:
+    explanations, others, text = explain_forward(case, drawn.exact, got._asdict(), shares)
+    if not explanations:
+        return Diagnosis(None, f"{UNEXPLAINED} {text}")
+    return _diagnosis(explanations)._replace(alternatives=tuple((other.name, other.sentence) for other in others))
+
+
+def _of_gradients(
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool
+) -> Diagnosis:
+    results = {name: array for name, array in got._asdict().items() if name not in FORWARD}
     if shares.keys() == {"dgate"}:
         text = OF_GATE if np.any(got.dgate) else "dgate is 0 everywhere: it was never written, or added up."
         return Diagnosis(None, f"{UNEXPLAINED} {text}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = make(case, drawn.exact, got._asdict(), shares)
+        failure = make(case, drawn.exact, results, shares)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())

@@ -19,10 +19,12 @@ WHY = {
     "N": "Norms of one family differ in a term each, and a kernel is often made from another one's.",
     "X": "A wrong term leaves dx near the truth for small or centred inputs, and training goes on with it.",
     "G": "dgamma and dbeta are sums over all rows: what is lost or counted twice changes with the number of rows.",
+    "F": "A forward can be wrong beside gradients that are right: training goes on with other outputs than were meant.",
     "P": "What is rounded before a sum is an error that grows with its length, and shows in long rows and many rows only.",
 }
 ARGUMENTS = ("dy", "x", "residual", "dtotal", "mean", "rstd", "variance", "gamma", "eps", "alpha", "lead",
              "normalized_shape")  # fmt: skip
+OF_FORWARD = "x", "residual", "gate", "gamma", "beta", "eps", "alpha", "lead", "normalized_shape"
 IMPORTS = {'"bfloat16"': "import ml_dtypes  # NumPy's bfloat16", "np.": "import numpy as np",
            "reduce(lambda": "from functools import reduce"}  # fmt: skip
 NAMED = 3  # of a misspelt name
@@ -75,9 +77,24 @@ def right_lines(norm: str) -> list[str]:
     return lines
 
 
+def right_forward(norm: str) -> list[str]:
+    """The forward of a norm, a line for each of its terms."""
+    row, centred = NORMS[norm], NORMS[norm].normalization.centred
+    x = "total" if row.residual else "x"
+    return [
+        *[f"total = {'x' if row.normalization.alpha == 1 else 'alpha * x'} + residual"] * row.residual,
+        *[f"mean = {x}.mean(1, keepdims=True)"] * centred,
+        f"variance = {f'(({x} - mean) ** 2)' if centred else f'({x}**2)'}.mean(1, keepdims=True)",
+        "rstd = 1 / np.sqrt(variance + eps)",
+        f"xhat = ({x} - mean) * rstd" if centred else f"xhat = {x} * rstd",
+        *["factor = gate / (1 + np.exp(-gate))"] * row.gated,
+        f"y = xhat * {'(1 + gamma)' if row.normalization.offset else 'gamma'}{' + beta' * centred}{' * factor' * row.gated}",
+    ]
+
+
 def kernels(family: Family, name: str) -> tuple[str, str]:
     """(with the mistake, mended): two functions in Python."""
-    right = right_lines(family.norm)
+    right = (right_forward if family.forward else right_lines)(family.norm)
     before: dict[int, list[str]] = {}  # what stands behind the right line of this number; -1: ahead of all
     replaced: set[int] = set()
     for lines, targets, read in _statements(_example(family, name)):
@@ -89,9 +106,14 @@ def kernels(family: Family, name: str) -> tuple[str, str]:
     for place, line in enumerate(right):
         wrong += [line] * (place not in replaced) + before.get(place, [])
     text = "\n".join(wrong + right)
-    arguments = ", ".join(name for name in ARGUMENTS if re.search(rf"\b{name}\b", text))
-    outputs = "dx, dgamma, dbeta" if NORMS[family.norm].normalization.has_beta else "dx, dgamma, None"
-    both = ("\n    ".join([f"def backward({arguments}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
+    known = OF_FORWARD if family.forward else ARGUMENTS
+    arguments = ", ".join(name for name in known if re.search(rf"\b{name}\b", text))
+    is_centred = NORMS[family.norm].normalization.has_beta
+    outputs, direction = "dx, dgamma, dbeta" if is_centred else "dx, dgamma, None", "backward"
+    if family.forward:
+        others, direction = ("mean, " * is_centred, ", total" * NORMS[family.norm].residual), "forward"
+        outputs = f"y, {others[0]}rstd{others[1]}"
+    both = ("\n    ".join([f"def {direction}({arguments}):", *lines, f"return {outputs}"]) for lines in (wrong, right))
     first, second = (
         "\n".join([*(line for word, line in IMPORTS.items() if word in function), function]) for function in both
     )
@@ -102,7 +124,8 @@ def formula(family: Family, name: str) -> str:
     """What the wrong lines compute, and the right ones that they stand for."""
     wrong = [lines[-1] for lines, _, _ in _statements(_example(family, name))]
     targets = set().union(*map(_targets, wrong))
-    right = [line for line in right_lines(family.norm) if _targets(line) & targets]
+    right_of = right_forward if family.forward else right_lines
+    right = [line for line in right_of(family.norm) if _targets(line) & targets]
     return f"{_as_formula(wrong)}; right: {_as_formula(right) or ' and '.join(sorted(targets)) + ' as given'}"
 
 
@@ -121,7 +144,20 @@ def _example(family: Family, name: str) -> str:
 
 def _statements(example: str) -> Iterator[tuple[list[str], set[str], set[str]]]:
     """(lines, what they assign of a kernel's names, what they read) of each part; helpers belong to what uses them."""
-    known = {"total", "xhat", "dxhat", "first", "second", "dx", "dgamma", "dbeta", *ARGUMENTS}
+    known = {
+        "total",
+        "xhat",
+        "dxhat",
+        "first",
+        "second",
+        "dx",
+        "dgamma",
+        "dbeta",
+        "y",
+        "factor",
+        *ARGUMENTS,
+        *OF_FORWARD,
+    }
     lines: list[str] = []
     read: set[str] = set()
     text = example.split("\n")

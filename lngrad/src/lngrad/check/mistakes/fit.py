@@ -17,6 +17,12 @@ from lngrad.testing import TOLERANCES, error_share
 from lngrad.typing import Array
 
 SUMS = {"dgamma": "Σ_rows dy·xhat", "dbeta": "Σ_rows dy"}
+OF_FORWARD = {
+    "y": "(x − mean)·rstd·gamma + beta",
+    "mean": "Σx/N",
+    "rstd": "1/√(variance + eps)",
+    "total": "alpha·x + residual",
+}
 MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64
@@ -203,7 +209,7 @@ class Fit:
     @property
     def right(self) -> str:
         """The right formula as text."""
-        return self.terms.dx_text() if self.name == "dx" else SUMS[self.name]
+        return self.terms.dx_text() if self.name == "dx" else (SUMS | OF_FORWARD)[self.name]
 
     @cached_property
     def of_norm(self) -> Array:

@@ -29,7 +29,7 @@ PLAIN = (1.0, -1.0, 2.0, 0.5)
 def unwritten(fit: Fit) -> Explanation | None:
     """Whole rows or columns that hold what memory held: of dx also zero, or twice what they should be. All others are right."""
     right = (np.abs(fit.true - fit.result) <= fit.bound) & (np.isfinite(fit.result) | ~np.isfinite(fit.true))
-    if fit.name != "dx":
+    if fit.result.ndim == 1:
         return _holding_one_value(fit, "column", ~right)
     for axis, what in ((1, "row"), (0, "column")):
         mostly = nearly_all(right, axis)
@@ -39,9 +39,9 @@ def unwritten(fit: Fit) -> Explanation | None:
         for weight, name, text in ((0.0, "never written", "zero"), (2.0, "counted twice", "twice what it should be")):
             explained = odd & (np.abs(weight * fit.true - fit.result) <= weight * fit.bound).all(axis)
             if explained.any() and not explained.all() and (explained | mostly).all():
-                counted = weighted("dx", what, np.where(explained, weight, 1.0))
-                sentence = f"dx is {text} in whole {what}s: {counted.text}."
-                return fit.explanation(f"{what}s of dx {name}", sentence, f"**w_{what}**·{fit.right}", counted)
+                counted = weighted(fit.name, what, np.where(explained, weight, 1.0))
+                sentence = f"{fit.name} is {text} in whole {what}s: {counted.text}."
+                return fit.explanation(f"{what}s of {fit.name} {name}", sentence, f"**w_{what}**·{fit.right}", counted)
     return None
 
 
@@ -52,7 +52,7 @@ def _holding_one_value(fit: Fit, what: str, odd: Any) -> Explanation | None:
     infinity in rows, where it has one sign: an overflow has both.
     """
     lines: Array = fit.result[odd] if what == "row" else fit.result[..., odd]
-    too_many = odd.all() or (fit.name != "dx" and odd.sum() > 0.95 * odd.size)
+    too_many = odd.all() or (fit.result.ndim == 1 and odd.sum() > 0.95 * odd.size)
     if not lines.size or too_many or not np.isfinite(fit.true).all():
         return None
     value, places = lines.reshape(-1)[0], np.flatnonzero(odd)
@@ -124,7 +124,7 @@ def moved(fit: Fit) -> Explanation | None:
     t = fit.terms
     if not fit.is_finite:
         return None
-    if fit.name != "dx":
+    if fit.result.ndim == 1:
         return _moved_lines(fit, "column", lambda item: item[:, None]) if t.N >= 2 * MIN_LINE else None
     if fit.result.size > MAX_MOVED:
         return None
@@ -137,7 +137,7 @@ def _moved_lines(fit: Fit, what: str, lines: Callable[[Array], Array]) -> Explan
     result, bound, true = map(lines, (fit.result, fit.bound, fit.true))
     wrong = ~nearly_all(~(np.abs(true - result) > SLACK * bound), 1)
     number, size, dims = wrong.sum(), len(wrong), fit.terms.lead if what == "row" else fit.terms.normalized
-    if number < (2 if fit.name == "dx" else MIN_LINE):
+    if number < (2 if fit.result.ndim == 2 else MIN_LINE):
         return None
 
     def may_use(place: int) -> Any:

@@ -137,9 +137,8 @@ _WAYS: tuple[tuple[_Function, _Function, Callable[[float], tuple[str, str]]], ..
 )  # fmt: skip
 
 
-def _by_cancellation(fit: Fit, found: Array, error: Array) -> Statistics:
+def _by_cancellation(t: Terms, found: Array, error: Array) -> Statistics:
     """A variance that is a difference of two float32 numbers of the size of mean²: a multiple of their last digit."""
-    t = fit.terms
     squares = (t.x**2).mean(1)
     digit = np.spacing(squares.astype(np.float32)).astype(np.float64)
     under = found**-2.0
@@ -154,18 +153,23 @@ def _by_cancellation(fit: Fit, found: Array, error: Array) -> Statistics:
 
 def _other_rstds(fit: Fit) -> Statistics:
     """dx = r·u − r³·v, with u and v known."""
-    t, rstd = fit.terms, fit.terms.rstd[:, 0]
+    t = fit.terms
     centred = t.x - t.mean
     u, v = t.dxhat - t.means[0], centred * row_mean(t.dxhat * centred)
     solved = _newton(fit, t.rstd, lambda r: (u - 3 * r**2 * v, fit.of_norm - r * u + r**3 * v))
-    found, error = (column[:, 0] for column in solved)
+    yield from rstds_like(t, *(column[:, 0] for column in solved))
+
+
+def rstds_like(t: Terms, found: Array, error: Array) -> Statistics:
+    """What an rstd that was recovered from a result, with its error, may be."""
+    rstd = t.rstd[:, 0]
     if not (found > 0).all() or (np.abs(found - rstd) <= error).all():
         return
     yield from _roundings("rstd", rstd)
     cut = float(np.median(found[found < rstd - error])) if (found < rstd - error).any() else 0.0
     text = f"rstd is {cut:.4g} where it should be larger: clamped, or the variance has a least value."
     yield np.minimum(rstd, cut), Difference("rstd clamped", text)
-    yield from _by_cancellation(fit, found, error)
+    yield from _by_cancellation(t, found, error)
     weight = 1 / np.maximum(error, TINY)
     for of, back, words in _WAYS:
         slope = np.maximum(np.abs(of(rstd * 1.0001) - of(rstd)) / (rstd * 1e-4), TINY)
@@ -184,11 +188,16 @@ def _other_rstds(fit: Fit) -> Statistics:
 
 
 def _other_means(fit: Fit) -> Statistics:
-    t, mean = fit.terms, fit.terms.mean[:, 0]
+    t = fit.terms
     first, second = row_mean(t.dxhat), t.means[1]
     off, known = _newton(fit, np.zeros_like(t.mean), lambda e: (
         t.rstd * (second - e * first + (t.xhat - e) * first), fit.result - _dx_with_xhat_off(t, e)))  # fmt: skip
-    apart, error = ((array / t.rstd)[:, 0] for array in (off, known))
+    yield from means_like(t, *((array / t.rstd)[:, 0] for array in (off, known)))
+
+
+def means_like(t: Terms, apart: Array, error: Array) -> Statistics:
+    """What a mean that is this far from the right one, with an error, may be."""
+    mean = t.mean[:, 0]
     if not np.isfinite(apart).all() or (np.abs(apart) <= error).all():
         return
     yield from _roundings("mean", mean)

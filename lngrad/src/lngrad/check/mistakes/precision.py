@@ -170,7 +170,7 @@ def _flushed(array: Array, dtype: str) -> Array:
 
 def flushed_results(call: ExactCase, *names: str) -> Changes:
     """What is smaller than the smallest normal number of its dtype is zero."""
-    dtypes = {name: dtype for name, dtype in call.case.output_dtypes.items() if not names or name in names}
+    dtypes = {name: call.case.output_dtypes[name] for name in names or call.case.operator.outputs}
     flushed = {name: _flushed(getattr(call.true, name), dtype) for name, dtype in dtypes.items()}
     return flushed if any((flushed[name] != getattr(call.true, name)).any() for name in flushed) else None
 

@@ -53,6 +53,7 @@ struct Where {
 };
 
 using Run = int (*)(Call*); // 0: done; else there is a fault
+using Answer = void (*)(Call*, int*); // the same, written where an interrupt on the way leaves what was there
 
 // Set by whoever runs the kernel: by Python for a shared library, by tikicpulib.h for a program.
 inline Run run = nullptr;

@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "lngrad/op_host.h"
+#include "lngrad/python.h"
 
 namespace lngrad {
 
-inline Run bound = nullptr;
 inline std::string answer;
 
 inline void describe(std::ostream& out, const char* side, const std::vector<Parameter>& all)
@@ -102,9 +102,12 @@ inline std::string work(const std::string& request)
 
 } // namespace lngrad
 
-extern "C" lngrad::Run lngrad_kernel_connect(void) { return lngrad::bound; }
+extern "C" lngrad::Answer lngrad_kernel_connect(void)
+{
+    return [](lngrad::Call* call, int* outcome) { *outcome = lngrad::ask_python(call); };
+}
 extern "C" const char* lngrad_kernel_fault(void) { return "the simulator refuses it"; }
-extern "C" void lngrad_bind(lngrad::Run run) { lngrad::bound = run; }
+extern "C" void lngrad_bind(_object* answer) { lngrad::python = answer; }
 extern "C" const char* lngrad_project(const char* request)
 {
     try {

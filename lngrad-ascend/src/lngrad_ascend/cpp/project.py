@@ -93,7 +93,7 @@ class Project:
             answer.setdefault(word, []).append(rest)
         if "failed" in answer:
             lines = (" ".join([word, *words]) for word, (words, *_) in answer.items() if word != "failed")
-            why = bridge.last_fault() or "\n".join(lines)
+            why = bridge.last_fault() or " ".join(lines).rstrip("; ")
             raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {why}' if why else ''}")
         return answer
 

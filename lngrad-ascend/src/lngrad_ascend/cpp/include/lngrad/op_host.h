@@ -17,9 +17,7 @@
 
 #include "tiling/tiling_api.h"
 
-namespace nlohmann {
-class json; // of a library that some include, and few use: -I finds theirs
-}
+namespace nlohmann { class json; } // of a library that some include, and few use: -I finds theirs
 
 namespace ge {
 
@@ -102,8 +100,8 @@ struct TypedContinuousVector : ContinuousVector {
     TypedContinuousVector(std::initializer_list<T> values) { for (const T& one : values) push_back(one); }
     void push_back(const T& value)
     {
-        for (auto at = reinterpret_cast<const uint8_t*>(&value); bytes.size() < (size + 1) * sizeof value; ++at) bytes.push_back(*at);
-        ++size;
+        bytes.resize(++size * sizeof value);
+        std::memcpy(&bytes[bytes.size() - sizeof value], &value, sizeof value);
     }
     const T* GetData() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
@@ -250,14 +248,11 @@ struct Definition {
 };
 // What a tiling function last said of a parameter: its name, what it is, and what is expected or why.
 inline std::string noted;
-template <typename Name, typename... Values>
-void note(const Name& name, const Values&... values)
+template <typename... Values>
+void note(const Values&... values)
 {
     std::ostringstream text;
-    text << name << ":";
-    ((text << " " << values << ";"), ...);
-    noted = text.str();
-    noted.pop_back();
+    noted = ((text << values << "; "), ..., text.str());
 }
 inline Definition& definition()
 {
@@ -410,11 +405,7 @@ constexpr int64_t UNKNOWN_RANK = -2, UNKNOWN_SIZE = -1;
 inline void SetUnknownRank(gert::Shape& shape) { shape = gert::Shape({UNKNOWN_RANK}); }
 inline bool IsUnknownRank(const gert::Shape& shape) { return shape.GetDimNum() == 1 && shape[0] == UNKNOWN_RANK; }
 inline void SetUnknownShape(int64_t rank, gert::Shape& shape) { shape = gert::Shape(std::vector<int64_t>(rank, UNKNOWN_SIZE)); }
-inline bool IsUnknownShape(const gert::Shape& shape)
-{
-    for (int64_t size : shape.GetDims()) if (size == UNKNOWN_SIZE) return true;
-    return false;
-}
+inline bool IsUnknownShape(const gert::Shape& s) { const auto all = s.GetDims(); return std::count(all.begin(), all.end(), -1) > 0; }
 inline std::string ToString(int type) { return std::to_string(type); }
 inline std::string ToString(const gert::Shape& shape)
 {

@@ -17,12 +17,7 @@ class PlatformAscendC {
 public:
     PlatformAscendC() = default;
     PlatformAscendC(const PlatformAscendC*) {} // one is as the other
-    SocVersion GetSocVersion() const
-    {
-        const int64_t arch = ask().arch;
-        return arch == 3510 ? SocVersion::ASCEND950 : arch == 3002 ? SocVersion::ASCEND310B : arch == 2002 ? SocVersion::ASCEND310P :
-               arch == 1001 ? SocVersion::ASCEND910 : SocVersion::ASCEND910B;
-    }
+    SocVersion GetSocVersion() const { return SocVersion(ask().version); }
     NpuArch GetCurNpuArch() const { return NpuArch(ask().arch); }
     bool GetPlatformRes(const std::string&, const std::string&, std::string&) const { return false; }
     uint32_t GetCoreNumAiv() const { return static_cast<uint32_t>(ask().cores); }
@@ -37,7 +32,7 @@ public:
 
 private:
     struct Answer {
-        int64_t cores = 0, cubes = 0, unified_buffer = 0, arch = 0;
+        int64_t cores = 0, cubes = 0, unified_buffer = 0, arch = 0, version = 0;
     };
     static Answer ask()
     {

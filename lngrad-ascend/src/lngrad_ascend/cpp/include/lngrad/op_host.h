@@ -77,7 +77,7 @@ struct Tensor : StorageShape {
 using CompileTimeTensorDesc = Tensor;
 
 struct TilingData {
-    void* GetData() { return bytes; }
+    void* GetData() const { return const_cast<uint8_t*>(bytes); }
     std::size_t GetCapacity() const { return sizeof bytes; }
     std::size_t GetDataSize() const { return used; }
     void SetDataSize(std::size_t size) { used = size; }
@@ -87,8 +87,7 @@ struct TilingData {
     std::size_t used = 0;
 };
 
-// A list as its bytes, of whatever type.
-struct ContinuousVector {
+struct ContinuousVector { // a list as its bytes, of whatever type
     std::size_t GetSize() const { return size; }
     const void* GetData() const { return bytes.data(); }
     std::vector<uint8_t> bytes;
@@ -169,11 +168,8 @@ public:
         raw.SetDataSize(sizeof(T));
         return static_cast<T*>(raw.GetData());
     }
-    std::size_t* GetWorkspaceSizes(std::size_t count)
-    {
-        workspaces.resize(count);
-        return workspaces.data();
-    }
+    std::size_t* GetWorkspaceSizes(std::size_t count) { return workspaces.resize(count), workspaces.data(); }
+    std::size_t GetWorkspaceNum() const { return workspaces.size(); }
     platform_ascendc::PlatformAscendC* GetPlatformInfo() const { return platform_ascendc::PlatformAscendCManager::GetInstance(); }
     const void* GetCompileInfo() const { return compiled; }
     template <typename T>
@@ -190,6 +186,7 @@ public:
     int32_t GetDeterministic() const { return 0; }
     ge::graphStatus SetScheduleMode(uint32_t) { return ge::GRAPH_SUCCESS; }
     ge::graphStatus SetNeedAtomic(bool) { return ge::GRAPH_SUCCESS; }
+    int NeedAtomic() const { return 0; } int GetTilingCond() const { return 0; } ge::graphStatus SetTilingCond(int) { return 0; }
 
     template <typename T>
     static T* at(const std::vector<T>& all, std::size_t i) { return i < all.size() ? const_cast<T*>(&all[i]) : nullptr; }

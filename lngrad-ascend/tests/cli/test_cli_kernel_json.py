@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from kernel_command import kernel, needs_cxx
+
+from lngrad_ascend.cpp import isolated
+from lngrad_ascend.faults import AscendWarning, DeviceFault
 
 pytestmark = needs_cxx
 SAME_PATHS = True
@@ -34,7 +40,7 @@ extern "C" __global__ __aicore__ void k(GM_ADDR x, GM_ADDR y, GM_ADDR mode)
     WaitFlag<HardEvent::V_MTE3>(0);
     if (*mode == 2) SetAtomicAdd<float>();
     while (*mode == 3) {}
-#ifdef UNKNOWN
+#ifdef CALLS_NOTHING
     NoSuchCall(a);
 #endif
     DataCopy(out, a, 64);
@@ -106,7 +112,20 @@ def test_a_kernel_that_hangs(run):
 
 
 def test_a_call_that_is_not_there(run):
-    result = run(0, "--json", "-D", "UNKNOWN")
+    result = run(0, "--json", "-D", "CALLS_NOTHING")
     found = verdict(result)
     assert (result.exit_code, found["verdict"]) == (2, "does not compile")
     assert (found["line"].rpartition("/")[2], found["missing"]) == ("k.cpp:24", "NoSuchCall")
+
+
+def test_a_fault_keeps_the_warnings_before_it(monkeypatch):
+    def launch(*_, **__):
+        warnings.warn("what explains it", AscendWarning, stacklevel=1)
+        raise DeviceFault("block 0: wrong")
+
+    sent, options = [], {"soc": None, "blocks": 1, "timeline": False}
+    for name, value in (("compile", lambda **_: None), ("launch", launch)):
+        monkeypatch.setattr(isolated, name, value)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    isolated._work(SimpleNamespace(send=sent.append), isolated.Request({"kernel": "k"}, {}, options, None, []))
+    assert sent == [None, isolated.Result("block 0: wrong", kind="DeviceFault", warnings=("what explains it",))]

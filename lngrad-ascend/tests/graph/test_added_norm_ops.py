@@ -32,6 +32,7 @@ def test_results_of_the_ops(dtype):
     check_forward(Forward(results.y, results.mean, results.rstd), replace(s, dtotal=None), eps=1e-6)
     check_same_bits(results.x, s.x.astype(results.x.dtype))
     assert graph.AddLayerNorm(i.x, i.residual, i.gamma, i.beta).x is None
+    assert graph.AddLayerNorm.outputs(i.x, i.residual, i.gamma, i.beta).x is None
     results = graph.AddLayerNormGrad(i.dy, i.x, i.residual, s.rstd, s.mean, i.gamma, i.dtotal)
     check_grads(Grads(results.dx, results.dgamma, results.dbeta), s)
     i, s = example(dtype, alpha=0.3)

@@ -13,7 +13,7 @@ from lngrad.support.dtypes import numpy_dtype
 from lngrad.typing import Array
 from lngrad_ascend import graph, soc
 from lngrad_ascend.sdk import Settings, write_toolkit
-from lngrad_ascend.sdk.graph_engine import OPS, operator_headers
+from lngrad_ascend.sdk.graph_engine import OPS, _infer, operator_headers
 from lngrad_ascend.sdk.toolkit import graph_headers
 
 pytestmark = needs_cxx
@@ -76,6 +76,17 @@ def test_what_is_wrong_has_a_status_and_a_text(wrong: str, text: str, program: P
     (tmp_path / "in").write_bytes(b"".join(array.tobytes() for array in arrays("float32", np.random.default_rng(0))))
     done = run(program, wrong, "0", str(tmp_path / "in"), str(tmp_path / "out"))
     assert (done.returncode, done.stdout[: len(text)], done.stderr) == (1, text, "")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_output_that_attributes_leave_out_is_not_wanted(wanted: bool) -> None:
+    shapes = {"x1": [2, 16], "x2": [2, 16], "gamma": [16], "beta": [16]}
+    nodes = [{"op": "Data", "name": name, "outputs": ["y"], "declared": (0, shape)} for name, shape in shapes.items()]
+    norm = {"op": "AddLayerNorm", "name": "norm", "outputs": ["y", "mean", "rstd", "x"]}
+    norm |= {"inputs": {name: (place, "y") for place, name in enumerate(shapes)}}
+    norm |= {"attributes": {"additional_output": True} if wanted else {}}
+    rows = ((2, 1), "float32")
+    assert _infer([*nodes, norm])[-1] == [((2, 16), "float32"), rows, rows, ((2, 16), "float32") if wanted else None]
 
 
 def test_the_example(on_950: Path, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 
 from lngrad.errors import LngradError, ShapeError
 from lngrad.support.children import Child
-from lngrad.typing import Array
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.kernel import compile, guarded
 from lngrad_ascend.cpp.project import Project
@@ -130,6 +129,7 @@ def _received(connection: Connection) -> Result | None:
 def _work(connection: Connection, request: Request) -> None:
     """Send None when the kernel begins, then its Result and remarks of a second run; or the error of its arguments."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; a kernel that prints is to end as a program does
+    warned: list[warnings.WarningMessage] = []
     try:
         if request.options["soc"]:
             socs.use(request.options["soc"])  # its macros are the compiler's
@@ -143,28 +143,34 @@ def _work(connection: Connection, request: Request) -> None:
         start = time.monotonic()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
+            done = launch(kernel, blocks, *arrays.values(), workspace=workspace, names=[*arrays], **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
-        texts = tuple(dict.fromkeys(str(warning.message) for warning in warned))
         wanted = {name: arrays[name] for name in request.wanted}
-        connection.send(Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=texts))
+        connection.send(
+            Result(None, wanted, picture, done.table(), done.remarks(), done.cycles, warnings=_texts(warned))
+        )
         is_quick = time.monotonic() - start < MAX_SECOND_RUN_S / 2
         again = is_quick and request.options["auto_sync"] and request.options["ordering"]
         connection.send(_without_auto_sync(kernel, blocks, request) if again else ())
     except DeviceFault as fault:
         # Of the two instructions on their pipes.
         picture = fault.svg if request.options["timeline"] and isinstance(fault, RaceFault) else None
-        connection.send(Result(str(fault), picture=picture, kind=type(fault).__name__))
+        connection.send(Result(str(fault), picture=picture, kind=type(fault).__name__, warnings=_texts(warned)))
     except (LngradError, OSError, MemoryError) as error:
         broken = str(error).startswith("block ")  # by the kernel, not by the command's arguments
         connection.send(Result(str(error), kind=type(error).__name__) if broken else error)
 
 
-def _guarded_copies(arrays: Mapping[str, Array | None]) -> dict[str, Array | None]:
-    """Copies in guarded pages; what is one array stays one."""
-    copies: dict[int, Array | None] = {}
+def _texts(warned: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(warning.message) for warning in warned))
+
+
+def _guarded_copies(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies in guarded pages; what is one array stays one, and a number a number."""
+    copies: dict[int, Any] = {}
     return {
-        name: copies.setdefault(id(array), array if array is None else guarded(array)) for name, array in arrays.items()
+        name: copies.setdefault(id(array), guarded(array) if isinstance(array, np.ndarray) else array)
+        for name, array in arrays.items()
     }
 
 
@@ -178,7 +184,7 @@ def _without_auto_sync(kernel: Any, blocks: int, request: Request) -> tuple[str,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AscendWarning)
             options = {**request.options, "auto_sync": False}
-            launch(kernel, blocks, *arrays.values(), workspace=workspace, **options)
+            launch(kernel, blocks, *arrays.values(), workspace=workspace, names=[*arrays], **options)
     except RaceFault as fault:
         return (f"needs auto-sync: where the compiler inserts no flags and barriers (--no-auto-sync), {fault}",)
     except DeviceFault:

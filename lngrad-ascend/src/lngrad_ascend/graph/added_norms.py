@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ class AddedNormOp:
         """
         named = self._named(arrays)
         inputs = {name: None if array is None else as_array(name, array) for name, array in named.items()}
-        promised = self.outputs(*inputs.values(), **attributes)
+        promised = self._every_output(inputs.values(), attributes)
         kind = next(spec_of(name, array).kind for name, array in inputs.items() if array is not None)
         results = [empty(kind, output) for output in promised]
         views: list[Any] = [None if array is None else as_numpy(array) for array in (*inputs.values(), *results)]
@@ -84,9 +84,18 @@ class AddedNormOp:
         return self.results(*[result if name in used else None for name, result in named_results])
 
     def outputs(self, *arrays: AnyArray | None, **attributes: Any) -> Any:
-        """Shape and dtype of each output, from the facts of the inputs alone. Arguments and errors: as of the call."""
+        """Shape and dtype of each output that is given, from the inputs' facts alone. Arguments and errors: as of the call."""
+        absent = self.unwritten(**attributes)
+        every = self._every_output(arrays, attributes)._asdict().items()
+        return self.results(*(None if name in absent else output for name, output in every))
+
+    def unwritten(self, **attributes: Any) -> tuple[str, ...]:
+        """Names of the outputs that the attributes leave out: AddLayerNorm's x without additional_output."""
+        return () if self._settings(attributes).get("additional_output", True) else ("x",)
+
+    def _every_output(self, arrays: Iterable[AnyArray | None], attributes: dict[str, Any]) -> Any:
         self._settings(attributes)
-        specs = [None if array is None else spec_of(name, array) for name, array in self._named(arrays).items()]
+        specs = [None if array is None else spec_of(name, array) for name, array in self._named([*arrays]).items()]
         shapes = self.infer_shape(*(spec and spec.shape for spec in specs))
         dtypes = self.infer_dtype(*(spec and spec.dtype for spec in specs))
         return self.results(*map(Output.of, shapes, dtypes))

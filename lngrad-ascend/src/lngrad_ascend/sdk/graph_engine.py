@@ -128,7 +128,11 @@ def _infer(nodes: list[Node]) -> list[list[Facts]]:
             inferred = zip(
                 _answered(node, op.infer_shape, *shapes), _answered(node, op.infer_dtype, *dtypes), strict=True
             )
-            results = [None if shape is None else (tuple(shape), dtype) for shape, dtype in inferred]
+            absent = _answered(node, op.unwritten) if hasattr(op, "unwritten") else ()
+            facts = zip(node["outputs"], inferred, strict=True)
+            results = [
+                None if shape is None or name in absent else (tuple(shape), dtype) for name, (shape, dtype) in facts
+            ]
         known.append(dict(zip(node["outputs"], results, strict=True)))
     return [list(outputs.values()) for outputs in known]
 

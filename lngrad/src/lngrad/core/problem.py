@@ -432,7 +432,9 @@ def _shape_key(normalized_shape: int | Sequence[int] | None) -> Shape | None:
     if normalized_shape is None:
         return None
     refuse_array(normalized_shape, "gamma")
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if isinstance(normalized_shape, (int, np.integer)):
+        return (int(normalized_shape),)
+    shape = tuple(normalized_shape)
     if any(isinstance(size, (float, np.floating)) for size in shape):  # 64.0 is equal to 64: it would be found for that
         raise ShapeError(f"normalized_shape: expected integers, got {shape}")
     return shape

@@ -52,7 +52,7 @@ class _User:
     """Somebody who wants our kernels, as long as an owner is there: a `with` may be interrupted as it ends."""
 
     def __init__(self, compiled: bool, owner: object = None):
-        self.compiled, self._owner = compiled, None if owner is None else ref(owner)
+        self.compiled, self._owner = _flag(compiled), None if owner is None else ref(owner)
 
     @property
     def is_there(self) -> bool:
@@ -75,6 +75,12 @@ class _User:
         whole(partial(_change, self, False))
 
 
+def _flag(compiled: Any) -> bool:
+    if not isinstance(compiled, bool):
+        raise TypeError(f"compiled: expected True or False, got {compiled!r}")
+    return compiled
+
+
 def enable(*, compiled: bool = False) -> None:
     """From now on, in all threads, aten's layer normalization and RMS normalization of CPU tensors are lngrad's.
 
@@ -84,6 +90,9 @@ def enable(*, compiled: bool = False) -> None:
         compiled: The normalizations in code that torch.compile makes with Inductor too, as one operator; y is rounded as
             torch rounds it, and the statistics stay in what the call is computed in. The first such enable, and the disable
             that takes the last one back, reset torch.compile: functions compiled before are compiled anew at their next call.
+
+    Raises:
+        TypeError: compiled is no bool.
     """
     _User(compiled).enter()
 
@@ -107,15 +116,19 @@ class override(ContextDecorator):
     """
 
     def __init__(self, *, compiled: bool = False):
-        self._compiled = compiled
+        self._compiled = _flag(compiled)
         self._entered: list[_User] = []
 
     def __enter__(self) -> None:
+        if torch.compiler.is_compiling():  # where no kernel of aten is called
+            return
         user = _User(self._compiled, self)
         self._entered.append(user)
         user.enter()
 
     def __exit__(self, *exception: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._entered[-1].leave()
         self._entered.pop()
 
@@ -249,7 +262,8 @@ def _backward_call(
 
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
-    if not (type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN) or derivatives.is_watched():
+    is_plain = operators.is_dense(x) and type(x) in derivatives.PLAIN and type(weight) in derivatives.PLAIN
+    if not is_plain or derivatives.is_watched():
         return _in_pieces(
             "a trace, a transform, a mode or a subclass takes it in pieces", x, normalized_shape, weight, eps
         )

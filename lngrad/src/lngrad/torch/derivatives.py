@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
 import torch
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 
 from lngrad.core import formulas
 from lngrad.core.problem import LAYER_NORM, Normalization
 from lngrad.torch import native
 from lngrad.torch.calls import accumulator_of
 from lngrad.torch.operators import (
+    ALL,
     TORCH,
     BackwardSwitches,
     Switches,
+    batch,
     composed_backward,
     composed_forward,
     composed_gated,
@@ -35,6 +40,7 @@ from lngrad.torch.operators import (
     norm,
     norm_backward,
     normalization_of,
+    one_by_one,
 )
 from lngrad.typing import Mask, Shape, Tensor
 
@@ -52,6 +58,7 @@ def differentiable_forward(
         return (norm if switches else layer_norm)(x, shape, gamma, beta, eps, *(switches or ()))  # type: ignore[no-any-return]
     if not (type(x) in PLAIN and type(gamma) in PLAIN and type(beta) in PLAIN):
         _load_rules(x, gamma, beta)
+    x = _that_can_be_saved(x)
     if x.is_cuda and torch.is_autocast_enabled("cuda"):  # here, so that the casts are differentiated too
         x, gamma, beta = map(_as_autocast_has_it, (x, gamma, beta))
         switches = switches and switches._replace(residual=_as_autocast_has_it(switches.residual))
@@ -89,6 +96,11 @@ def _load_rules(*tensors: Any) -> None:
         subclass = getattr(sys.modules.get(module), name, None)
         if subclass is not None and any(isinstance(tensor, subclass) for tensor in tensors):
             import_module(rules)
+
+
+def _that_can_be_saved(tensor: Tensor) -> Tensor:
+    """A copy of a tensor of torch.inference_mode() where gradients may be wanted: torch's own norms save parts alone."""
+    return tensor.clone() if torch.is_grad_enabled() and tensor.is_inference() else tensor
 
 
 def _as_autocast_has_it(tensor: Any) -> Any:
@@ -313,8 +325,6 @@ def transforms(kind: str) -> int:
 
 
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to mypy here
-    generate_vmap_rule = True
-
     @staticmethod
     def composed(*arguments: Any) -> tuple[Tensor, ...]:
         """The call composed of torch's own operations: for forward mode over forward mode, and ONNX.
@@ -349,6 +359,10 @@ class _Forward(_Function):
         x, _, gamma, *_ = inputs
         ctx.save_for_forward(output[3] if ctx.has_residual else x, *output[1:3], gamma)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return batch(norm if len(arguments) > 5 else layer_norm, info, in_dims, *arguments)
+
     composed = staticmethod(composed_forward)
     backward = staticmethod(_forward_derivative)
     jvp = staticmethod(_forward_tangents)
@@ -368,6 +382,10 @@ class _Backward(_Function):
         _save_backward(ctx, inputs, output)
         dy, x, _, mean, rstd, gamma, *_ = inputs
         ctx.save_for_forward(dy, x, mean, rstd, gamma)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return batch(norm_backward if len(arguments) > 7 else layer_norm_backward, info, in_dims, *arguments)
 
     composed = staticmethod(composed_backward)
     backward = staticmethod(_backward_derivative)
@@ -403,6 +421,18 @@ class _Gated(_Function):
         return dx, None, dgamma, dgate, None, None, None
 
 
+class _GatedBackward(_Function):
+    """Has no derivatives: a transform that wants some has the composed forward's."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Three:
+        with _below_autograd():
+            return gated_norm_backward(*arguments)  # type: ignore[no-any-return]
+
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    vmap = staticmethod(partial(one_by_one, gated_norm_backward))
+
+
 def _gated_gradients(
     shape: Shape, mask: list[bool], x: Tensor, rstd: Tensor, gamma: Tensor | None, gate: Tensor, dy: Tensor | None, eps: float,
     offset: float, norm_before_gate: bool,
@@ -422,15 +452,16 @@ def _gated_gradients(
 native.register("gated_derivative", _gated_gradients)
 
 
-def differentiable_gated(x: Tensor, shape: list[int], *rest: Any) -> Tensor:
+def differentiable_gated(x: Tensor, shape: list[int], gamma: Tensor | None, gate: Tensor, *numbers: Any) -> Tensor:
     """y; see the operator."""
+    rest = gamma, gate, *numbers
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return gated_norm(x, shape, *rest)[0]
     if native.module is not None and torch.autograd.forward_ad._current_level < 0:  # with forward mode it is composed
         y = native.module.norm(x, shape, *rest)
         if y is not NotImplemented:
             return y
-    return _Gated.apply(x, _Whole(shape), *rest)[0]
+    return _Gated.apply(_that_can_be_saved(x), _Whole(shape), gamma, _that_can_be_saved(gate), *numbers)[0]
 
 
 if "give_way" in vars(torch.ops.lngrad):
@@ -442,6 +473,30 @@ torch.library.register_autograd(gated_norm, _Gated.backward, setup_context=_Gate
 for forward, backward in ((layer_norm, layer_norm_backward), (norm, norm_backward)):
     torch.library.register_autograd(forward, _forward_derivative, setup_context=_save_forward, lib=library)
     torch.library.register_autograd(backward, _backward_derivative, setup_context=_save_backward, lib=library)
+
+
+def _under_transforms(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator where a transform of torch.func is on, also in graphs, which hold nothing but operators.
+
+    torch's own rule for operators knows no forward mode, and its tangents are 0 without a word.
+    """
+
+    def call(*arguments: Any) -> Any:
+        interpreter = retrieve_current_functorch_interpreter()
+        if interpreter.key() != torch._C._functorch.TransformType.Functionalize:
+            return tuple(function(*[_Whole(value) if isinstance(value, list) else value for value in arguments]))
+        ways = FunctorchFunctionalizeAPI(interpreter)
+        inner = ways.unwrap_tensors(arguments)
+        with ways.redispatch_to_next():
+            results = operator(*inner)
+        return ways.wrap_tensors(results)
+
+    return call
+
+
+_WAYS = _Forward.apply, _Backward.apply, _Forward.apply, _Backward.apply, composed_gated, _GatedBackward.apply
+for (name, operator), way in zip(ALL.items(), _WAYS, strict=True):
+    library.impl(name, _under_transforms(operator, way), "FuncTorchDynamicLayerFrontMode")
 
 native.load()  # its kernels stand before these
 torch.ops.lngrad.give_way = (*([native.module.leave_operators] if native.module else ()), library._destroy)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from lngrad.core import fallbacks
-from lngrad.core.problem import Grads, refuse_array
-from lngrad.errors import ShapeError
+from lngrad.core.problem import Grads, epsilon, refuse_array
+from lngrad.errors import DtypeError, ShapeError
 from lngrad.torch import derivatives, native, operators
 from lngrad.typing import Tensor
 
@@ -42,9 +44,11 @@ def layer_norm(
         (*A, *R) in input's dtype, contiguous. Differentiable to any order.
 
     Raises:
-        ShapeError, DtypeError: An argument breaks a rule; both have their usual Python base, ValueError and TypeError.
+        ShapeError, DtypeError, NumberError: An argument breaks a rule; each has its usual Python base.
         BackendUnavailable: No backend serves input's device.
     """
+    if not (type(eps) is float and 0.0 <= eps < inf):
+        eps = epsilon(eps)
     if dim is not None:
         moved, size = input.movedim(dim, -1), _size(input, dim, normalized_shape)
         return layer_norm(moved, size, weight, bias, eps).movedim(-1, dim)
@@ -224,8 +228,9 @@ def gated_rms_norm(
             gated_rms_norm, (input, gate, weight), input, gate, weight, eps, norm_before_gate=norm_before_gate,
             group_size=group_size, offset=offset,
         )  # fmt: skip
+    _refuse_layout("input", input)
     N = input.shape[-1]
-    numbers = operators.epsilon(input) if eps is None else eps, offset, norm_before_gate
+    numbers = operators.epsilon(input) if eps is None else epsilon(eps), offset, norm_before_gate
     if group_size in (None, N):
         return derivatives.differentiable_gated(input, _sizes(N), weight, gate, *numbers)
     if group_size <= 0 or N % group_size:
@@ -242,8 +247,10 @@ def _norm(
     residual: Tensor | None, centred: bool, offset: float,
 ) -> Any:  # fmt: skip
     """y, or y and the total with a residual; in an export to ONNX by torch's own functions or elementary operations."""
-    if eps is None:
-        eps = operators.epsilon(x)
+    if not (type(eps) is float and 0.0 <= eps < inf):
+        eps = operators.epsilon(x) if eps is None and not centred else epsilon(eps)
+    if residual is not None:
+        _refuse_layout("input", x)
     if not torch.compiler.is_compiling() and native.module is not None:
         result = native.module.norm(x, normalized_shape, weight, bias, eps, residual, centred, offset)
         if result is not NotImplemented:
@@ -268,8 +275,8 @@ def left_to_torch(name: str, x: Tensor) -> bool:
     if not isinstance(x, torch.Tensor):
         return False
     compiling = torch.compiler.is_compiling()
-    if x.is_nested or x.layout is not torch.strided:
-        reason = "x is nested, sparse or in another layout"
+    if not operators.is_dense(x):
+        reason = "x is nested, sparse, quantized or in another layout"
     elif x.ndim > _MAX_DIMENSIONS:
         reason = f"x has more than {_MAX_DIMENSIONS} dimensions"
     elif not compiling and derivatives.transforms("Functionalize"):
@@ -279,6 +286,13 @@ def left_to_torch(name: str, x: Tensor) -> bool:
     if not compiling:
         fallbacks.count(name, reason)
     return True
+
+
+def _refuse_layout(name: str, x: Tensor) -> None:
+    """Refuse what torch's own operators alone take, where it has none to leave it to."""
+    if isinstance(x, torch.Tensor) and not operators.is_dense(x):
+        got = "a nested one" if x.is_nested else f"layout {x.layout}, {x.dtype}"
+        raise DtypeError(f"{name}: expected a dense tensor of floats, got {got}")
 
 
 def _by_torch(
@@ -306,8 +320,8 @@ def _size(x: Tensor, dim: int, normalized_shape: Any) -> int:
 
 def _sizes(normalized_shape: Any) -> list[int]:
     """As a list. torch.jit.trace makes tensors of a tensor's sizes, which no operator but torch's own takes for numbers."""
-    if isinstance(normalized_shape, int):
-        return [normalized_shape]
+    if isinstance(normalized_shape, (int, np.integer)):
+        return [int(normalized_shape)]
     refuse_array(normalized_shape, "weight")
     sizes = [normalized_shape] if isinstance(normalized_shape, torch.Tensor) else list(normalized_shape)
     if torch.Tensor not in map(type, sizes):
@@ -362,6 +376,17 @@ class LayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]  # torch is Any to my
         if left_to_inductor(self, input):
             return super().forward(input)
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def _quantize_as_torchs() -> None:
+    """Let torch.ao's quantization of eager models, which finds modules by their class itself, find ours."""
+    mappings = sys.modules.get("torch.ao.quantization.quantization_mappings")
+    classes = getattr(mappings, "DEFAULT_STATIC_QUANT_MODULE_MAPPINGS", {})
+    if torch.nn.LayerNorm in classes:
+        classes[LayerNorm] = classes[torch.nn.LayerNorm]
+
+
+_quantize_as_torchs()
 
 
 class RMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]  # torch is Any to mypy here

@@ -59,7 +59,12 @@ def _replace(graph: Any, node: Any) -> None:
     ours, places, eps = _THEIRS[node.target]
     named = {"weight": None, "bias": None, "eps": eps, **dict(zip(places, node.args, strict=False)), **node.kwargs}
     x = named["input"].meta.get("example_value")
-    if not isinstance(x, torch.Tensor) or x.device.type != "cpu" or not x.is_floating_point():
+    if (
+        not isinstance(x, torch.Tensor)
+        or x.device.type != "cpu"
+        or not x.is_floating_point()
+        or not operators.is_dense(x)
+    ):
         return
     if named["eps"] is None:
         named["eps"] = operators.epsilon(x)

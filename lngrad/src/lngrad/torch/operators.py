@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module, reload
 from typing import Any, NamedTuple
 
@@ -135,6 +134,11 @@ FORWARD_RESULTS = ("y", "mean", "rstd", "total")
 BACKWARD_RESULTS = ("dx", "dgamma", "dbeta")
 GATED_RESULTS = ("y", "rstd")
 GATED_BACKWARD_RESULTS = ("dx", "dgamma", "dgate")
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether a tensor has rows of numbers, which is all that the core knows."""
+    return not x.is_nested and x.layout is torch.strided and not x.is_quantized
 
 
 def is_of_samples(gamma: Any, shape: Any) -> bool:
@@ -275,7 +279,7 @@ for name in ("layer_norm", "norm"):
 # --- Batching -------------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+def one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     """Example after example, each with the bits of a call of its own: what can't be done as more rows of one call."""
     results = []
     for example in range(info.batch_size):
@@ -291,7 +295,7 @@ def _one_by_one(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: 
 _OF_ROWS = ("dy", "x", "mean", "rstd", "residual", "dtotal")
 
 
-def _batch(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+def batch(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     """More rows of one call, where all that has rows is batched and nothing is a sum over rows; else example after example."""
     names = [argument.name for argument in operator._schema.arguments]
     named, dims = dict(zip(names, arguments, strict=True)), dict(zip(names, in_dims, strict=True))
@@ -301,14 +305,10 @@ def _batch(operator: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any) 
     _, *sums = named.get("output_mask", (True, False, False))
     of_samples = is_of_samples(named["gamma"], named["normalized_shape"])
     if parameters or of_samples or any(sums) or any(dims[name] is None for name in of_rows):
-        return _one_by_one(operator, info, in_dims, *arguments)
+        return one_by_one(operator, info, in_dims, *arguments)
     results = operator(*(named | {name: named[name].movedim(dims[name], 0) for name in of_rows}).values())
     return results, tuple(0 if result.ndim > 1 else None for result in results)
 
-
-for operator in ALL.values():
-    rule = _one_by_one if operator in (gated_norm, gated_norm_backward) else _batch
-    torch.library.register_vmap(operator, partial(rule, operator), lib=library)
 
 if hasattr(sys.modules.get("lngrad.torch.derivatives"), "differentiable_gated"):  # those of operators that gave way
     reload(sys.modules["lngrad.torch.derivatives"])

@@ -13,7 +13,7 @@ from lngrad.core.machine import BUSY, Others
 from lngrad.torch import native
 from lngrad.torch.functions import LayerNorm, RMSNorm
 from lngrad.torch.trial import CHANNELS_FIRST, Formula, learn, undisturbed
-from lngrad.torch.turned import Turned, become, turned_class
+from lngrad.torch.turned import Turned, become, their_class, turned_class
 
 _OWN = {torch.nn.LayerNorm: LayerNorm, torch.nn.RMSNorm: RMSNorm}
 _BACK = {ours: theirs for theirs, ours in _OWN.items()}
@@ -51,8 +51,10 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
         How many were replaced.
 
     Raises:
+        TypeError: model is no module.
         ValueError: compiled is another word.
     """
+    _check(model)
     if compiled not in (None, "lngrad", "torch"):
         raise ValueError(f"compiled: expected 'lngrad', 'torch' or None, got {compiled!r}")
     known: dict[Hashable, Formula | str | None] = {}
@@ -77,14 +79,24 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
 
 def unpatch(model: torch.nn.Module) -> int:
     """Give every replaced module in a model its own class back; returns how many."""
+    _check(model)
+    back: dict[Any, Any] = {}  # modules of a class have one again
     count = 0
     for module in model.modules():
-        back = module.turned_from if isinstance(module, Turned) else _BACK.get(type(module))
-        if back is not None and not getattr(module, "offset", 0.0):
-            become(module, back)
+        kind = type(module)
+        is_patched = isinstance(module, Turned) or kind in _BACK or "lngrad_compiled" in vars(module)
+        if is_patched and not getattr(module, "offset", 0.0):
+            back[kind] = back.get(kind) or their_class(kind, _BACK)
+            become(module, back[kind])
             vars(module).pop("lngrad_compiled", None)
             count += 1
     return count
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        hint = "; give it a module, not its class" if isinstance(model, type) else ""
+        raise TypeError(f"model: expected a torch.nn.Module, got {model!r}{hint}")
 
 
 # Looking

@@ -29,6 +29,22 @@ def become(module: torch.nn.Module, kind: Any) -> None:
     module.__class__ = kind
 
 
+def their_class(kind: Any, own: dict[Any, Any]) -> Any:
+    """A class without ours among its bases, where parametrizations, FSDP2 and others have mixed in theirs after patch.
+
+    Args:
+        kind: The class.
+        own: torch's class for each of lngrad's own.
+    """
+    if kind in own or "turned_from" in vars(kind):
+        return own.get(kind) or kind.turned_from
+    bases = tuple(their_class(base, own) for base in kind.__bases__)
+    if bases == kind.__bases__:
+        return kind
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__, bases, body)
+
+
 class Turned:
     """The base of classes made for modules whose class is not torch's own."""
 
@@ -43,7 +59,7 @@ class Turned:
         is_changed = isinstance(value, _SETTING) and isinstance(before, _SETTING) and before != value
         if is_changed and name not in ("training", self.formula.eps):
             fallbacks.count(f"{self.turned_from.__name__}.forward", f"{name} was changed after patch")
-            become(self, self.turned_from)
+            become(self, their_class(type(self), {}))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled as its own class and its formula: the class made for it can't be imported."""

@@ -9,12 +9,13 @@
 
 namespace lngrad {
 
-// Whether a tensor is nothing but a dense CPU or CUDA tensor to the dispatcher, without a tangent.
+// Whether a tensor is nothing but a dense CPU or CUDA tensor to the dispatcher, without a tangent, and may be saved.
 inline bool is_plain(const Tensor& tensor) {
   constexpr c10::DispatchKeySet plain(
       {c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU, c10::DispatchKey::ADInplaceOrView,
        c10::DispatchKey::AutocastCPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA, c10::DispatchKey::AutocastCUDA});
-  return (tensor.key_set() | plain) == plain && !tensor._fw_grad(0).defined();
+  return (tensor.key_set() | plain) == plain && !tensor._fw_grad(0).defined() &&
+      !(tensor.is_inference() && at::GradMode::is_enabled());
 }
 inline bool is_plain_or_absent(const Tensor& tensor) { return !tensor.defined() || is_plain(tensor); }
 

@@ -105,8 +105,7 @@ struct TypedContinuousVector : ContinuousVector {
     const T* GetData() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
 
-template <typename T>
-using List = TypedContinuousVector<T>;
+template <typename T> using List = TypedContinuousVector<T>;
 using Attr = std::variant<int64_t, float, bool, std::string, List<int64_t>, List<float>, List<bool>>;
 class RuntimeAttrs {
 public:
@@ -390,12 +389,9 @@ protected:
     AiCoreParams aicoreParams_;
     uint64_t blockDim_ = 0, workspaceSize_ = 0, tilingKey_ = 0;
 };
-template <typename Context>
-bool IsRegbaseSocVersion(const Context*) { return platform_ascendc::PlatformAscendC().GetCurNpuArch() == NpuArch::DAV_3510; }
-template <typename Context>
-uint32_t GetUbBlockSize(const Context*) { return 32; }
-template <typename Context>
-uint32_t GetVRegSize(const Context*) { return 256; }
+inline bool IsRegbaseSocVersion(const void*) { return platform_ascendc::PlatformAscendC().GetCurNpuArch() == NpuArch::DAV_3510; }
+inline uint32_t GetUbBlockSize(const void*) { return 32; }
+inline uint32_t GetVRegSize(const void*) { return 256; }
 using fp16_t = half;
 inline uint32_t GetCacheLineSize(const void*) { return 256; }
 constexpr int64_t UNKNOWN_RANK = -2, UNKNOWN_SIZE = -1;

@@ -42,7 +42,7 @@ inline void take(gert::TilingContext& context, const std::string& line)
             if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) ||
                 take_list<bool>(value, words) || !(words >> text)) continue;
             if (std::holds_alternative<float>(value)) value = std::stof(text);
-            else if (std::holds_alternative<bool>(value)) value = text == "true" || text == "1";
+            else if (std::holds_alternative<bool>(value)) value = text == "1";
             else if (std::holds_alternative<std::string>(value)) value = text;
             else value = int64_t(std::stoll(text));
         }
@@ -65,7 +65,7 @@ inline std::string work(const std::string& request)
         out << "operator " << known.name << "\n";
         describe(out, "input", known.inputs);
         describe(out, "output", known.outputs);
-        for (auto& [name, value] : known.attrs) out << "attr " << name << "\n";
+        for (auto& [name, value] : known.attrs) out << "attr " << name << " " << value.index() << "\n";
         return out.str();
     }
     gert::TilingContext context;
@@ -87,8 +87,7 @@ inline std::string work(const std::string& request)
         out << "\n";
     }
     context.compiled = known.compiled;
-    gert::TilingParseContext parsing;
-    parsing.compiled = known.compiled;
+    gert::TilingParseContext parsing{context};
     if (known.parse != nullptr && known.parse(&parsing) != ge::GRAPH_SUCCESS) return "failed the function of TilingParse\n";
     if (known.tiling != nullptr && known.tiling(&context) != ge::GRAPH_SUCCESS) return "failed the tiling function\n" + noted;
     std::size_t workspace = 0;

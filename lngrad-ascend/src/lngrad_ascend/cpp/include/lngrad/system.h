@@ -241,8 +241,7 @@ LNGRAD_ROUNDED(CeilDiv, (value + unit - 1) / unit)
 LNGRAD_ROUNDED(CeilAlign, (value + unit - 1) / unit * unit)
 LNGRAD_ROUNDED(FloorDiv, value / unit)
 LNGRAD_ROUNDED(FloorAlign, value / unit * unit)
-constexpr uint32_t GetUbBlockSize() { return 32; }
-constexpr uint32_t GetVRegSize() { return 256; }
+constexpr uint32_t GetUbBlockSize() { return 32; } constexpr uint32_t GetVRegSize() { return 256; }
 } // namespace Ops::Base
 
 namespace lngrad {

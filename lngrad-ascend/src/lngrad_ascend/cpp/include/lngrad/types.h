@@ -215,10 +215,9 @@ struct NdDmaConfig {
     uint16_t loopLpSize = unsetPad, loopRpSize = unsetPad;
     bool ascOptimize = false;
 };
-inline constexpr NdDmaConfig kDefaultNdDmaConfig = {};
+inline constexpr NdDmaConfig kDefaultNdDmaConfig = {}; using MultiCopyConfig = NdDmaConfig;
 template <uint8_t dim> using MultiCopyLoopInfo = NdDmaLoopInfo<dim>; // the older names
 template <typename T, uint8_t dim> using MultiCopyParams = NdDmaParams<T, dim>;
-using MultiCopyConfig = NdDmaConfig;
 
 struct CopyRepeatParams {
     uint16_t dstStride = 0, srcStride = 0, dstRepeatSize = 8, srcRepeatSize = 8;

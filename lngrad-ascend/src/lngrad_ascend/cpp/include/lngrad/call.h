@@ -66,6 +66,11 @@ struct MaskRegister {
     bool counts = false;
 };
 inline thread_local MaskRegister mask_register;
+// The control register: its bits, and those that were set. Only Cast of registers looks at them.
+struct ControlRegister {
+    uint64_t bits = 0, chosen = 0;
+};
+inline thread_local ControlRegister control;
 
 inline Where last_place() { return {record.file, record.line}; }
 

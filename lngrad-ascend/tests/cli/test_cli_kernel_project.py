@@ -214,7 +214,7 @@ def test_ascend_950_has_a_tiling_and_a_kernel_of_its_own(changed):
     x, y, z = (np.load(f"{name}.npy") for name in "xyz")
     check_same_bits(z, x + y)
     refuses(
-        "the tiling function failed: x; [8]; 16384 must divide its size",
+        "the tiling function failed: x",
         "run",
         *words,
         "--shape",

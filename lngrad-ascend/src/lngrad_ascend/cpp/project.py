@@ -104,7 +104,7 @@ class Project:
             answer.setdefault(word, []).append(rest)
         if "failed" in answer:
             lines = (" ".join([word, *words]) for word, (words, *_) in answer.items() if word != "failed")
-            why = bridge.last_fault() or " ".join(lines).rstrip("; ")
+            why = bridge.last_fault() or " ".join(lines)
             raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {why}' if why else ''}")
         return answer
 

@@ -6,12 +6,9 @@ constexpr DataCopyMVType IN = DataCopyMVType::OUT_TO_UB, OUT = DataCopyMVType::U
 extern "C" __global__ __aicore__ void loops(GM_ADDR x, GM_ADDR y, GM_ADDR tiling)
 {
     const uint8_t which = tiling[0], fault = tiling[1];
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    GlobalTensor<float> from, to;
+    TPipe pipe; TBuf<TPosition::VECCALC> buffer; GlobalTensor<float> from, to;
     from.SetGlobalBuffer((__gm__ float*)x), to.SetGlobalBuffer((__gm__ float*)y), pipe.InitBuffer(buffer, 1024);
-    LocalTensor<float> a = buffer.Get<float>();
-    Duplicate(a, 0.0f, 256), PipeBarrier<PIPE_ALL>();
+    LocalTensor<float> a = buffer.Get<float>(); Duplicate(a, 0.0f, 256), PipeBarrier<PIPE_ALL>();
     const NdDmaLoopInfo<2> padded{{1, 8}, {1, 16}, {8, 2}, {3, 1}, {5, 1}}, whole{{1, 8}, {1, 12}, {8, 2}, {0, 0}, {0, 0}};
     const DataCopyPadExtParams<float> nothing{false, 0, 0, 0.0f}, sevens{true, 0, 0, 7.0f};
     if (which == 0) DataCopy<float, 2>(a, from, NdDmaParams<float, 2>{padded, 7.0f});
@@ -30,8 +27,6 @@ extern "C" __global__ __aicore__ void loops(GM_ADDR x, GM_ADDR y, GM_ADDR tiling
     if (which == 8 && (SyncAll(), GetBlockIdx() == 0)) return;
     if (which == 8 && !fault) NdDmaDci();
     if (which == 8) DataCopy<float, 1>(a, to[256], NdDmaParams<float, 1>{{{1}, {1}, {64}, {}, {}}, 0.0f});
-    PipeBarrier<PIPE_ALL>();
-    if (which == 9) SetLoopModePara(LoopModeParams{2, 1, 256, 1024, 0, 0}, OUT);
-    DataCopy(to, a, which == 9 ? 64 : 256);
-    ResetLoopModePara(OUT);
+    if (PipeBarrier<PIPE_ALL>(); which == 9) SetLoopModePara(LoopModeParams{2, 1, 256, 1024, 0, 0}, OUT);
+    DataCopy(to, a, which == 9 ? 64 : 256), ResetLoopModePara(OUT);
 }

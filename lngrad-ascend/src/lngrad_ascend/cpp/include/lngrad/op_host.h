@@ -1,6 +1,4 @@
-// The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in.
-//
-// Registered are the first definition and tiling function of a file: lngrad/project.h runs them.
+// The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in; the last counts.
 #ifndef LNGRAD_OP_HOST_H
 #define LNGRAD_OP_HOST_H
 
@@ -36,8 +34,7 @@ class Shape : public ge::Shape {
 public:
     using ge::Shape::Shape;
     void SetDimNum(std::size_t count) { dims_.resize(count); }
-    int64_t operator[](std::size_t index) const { return GetDim(index); }
-    bool IsScalar() const { return GetDimNum() == 0; }
+    int64_t operator[](std::size_t index) const { return GetDim(index); } bool IsScalar() const { return GetDimNum() == 0; }
     int64_t GetShapeSize() const { return IsScalar() ? 1 : ge::Shape::GetShapeSize(); }
     bool operator==(const Shape& other) const { return GetDims() == other.GetDims(); }
     bool operator!=(const Shape& other) const { return !(*this == other); }
@@ -48,10 +45,8 @@ public:
     StorageShape() = default;
     StorageShape(const Shape& shape) : origin_(shape), storage_(shape) {}
     StorageShape(std::initializer_list<int64_t> origin, std::initializer_list<int64_t> storage) : origin_(origin), storage_(storage) {}
-    const Shape& GetOriginShape() const { return origin_; }
-    const Shape& GetStorageShape() const { return storage_; }
-    const Shape& GetShape() const { return storage_; }
-    Shape& MutableOriginShape() { return origin_; }
+    const Shape& GetOriginShape() const { return origin_; } const Shape& GetStorageShape() const { return storage_; }
+    const Shape& GetShape() const { return storage_; } Shape& MutableOriginShape() { return origin_; }
     Shape& MutableStorageShape() { return storage_; }
     bool operator==(const StorageShape& other) const { return origin_ == other.origin_ && storage_ == other.storage_; }
 
@@ -64,23 +59,18 @@ struct Tensor : StorageShape {
     std::string name;
     ge::DataType type = ge::DataType(0);
     const void* data = nullptr;
-    ge::DataType GetDataType() const { return type; }
-    ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
-    ge::Format GetOriginFormat() const { return ge::FORMAT_ND; }
-    const StorageShape& GetShape() const { return *this; }
+    ge::DataType GetDataType() const { return type; } ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
+    ge::Format GetOriginFormat() const { return ge::FORMAT_ND; } const StorageShape& GetShape() const { return *this; }
     const Tensor& GetFormat() const { return *this; }
     int64_t GetShapeSize() const { return GetStorageShape().GetShapeSize(); }
     template <typename T>
-    const T* GetData() const { return static_cast<const T*>(data); }
-    const void* GetAddr() const { return data; }
+    const T* GetData() const { return static_cast<const T*>(data); } const void* GetAddr() const { return data; }
 };
 using CompileTimeTensorDesc = Tensor;
 
 struct TilingData {
-    void* GetData() const { return const_cast<uint8_t*>(bytes); }
-    std::size_t GetCapacity() const { return sizeof bytes; }
-    std::size_t GetDataSize() const { return used; }
-    void SetDataSize(std::size_t size) { used = size; }
+    void* GetData() const { return const_cast<uint8_t*>(bytes); } std::size_t GetCapacity() const { return sizeof bytes; }
+    std::size_t GetDataSize() const { return used; } void SetDataSize(std::size_t size) { used = size; }
     template <typename T>
     ge::graphStatus Append(const T& value) { return std::memcpy(bytes + used, &value, sizeof value), used += sizeof value, ge::GRAPH_SUCCESS; }
     alignas(8) uint8_t bytes[1 << 16] = {};
@@ -88,8 +78,7 @@ struct TilingData {
 };
 
 struct ContinuousVector { // a list as its bytes, of whatever type
-    std::size_t GetSize() const { return size; }
-    const void* GetData() const { return bytes.data(); }
+    std::size_t GetSize() const { return size; } const void* GetData() const { return bytes.data(); }
     std::vector<uint8_t> bytes;
     std::size_t size = 0;
 };
@@ -157,10 +146,8 @@ public:
     std::size_t GetComputeNodeInputNum() const { return inputs.size(); }
     std::size_t GetComputeNodeOutputNum() const { return outputs.size(); }
     const TilingContext* GetComputeNodeInfo() const { return this; }
-    std::size_t GetInputsNum() const { return inputs.size(); }
-    std::size_t GetOutputsNum() const { return outputs.size(); }
-    const RuntimeAttrs* GetAttrs() const { return &attrs; }
-    TilingData* GetRawTilingData() { return &raw; }
+    std::size_t GetInputsNum() const { return inputs.size(); } std::size_t GetOutputsNum() const { return outputs.size(); }
+    const RuntimeAttrs* GetAttrs() const { return &attrs; } TilingData* GetRawTilingData() { return &raw; }
     template <typename T>
     T* GetTilingData()
     {
@@ -173,16 +160,13 @@ public:
     const void* GetCompileInfo() const { return compiled; }
     template <typename T>
     const T* GetCompileInfo() const { return static_cast<const T*>(compiled); }
-    const char* GetNodeName() const { return name.c_str(); }
-    const char* GetNodeType() const { return name.c_str(); }
+    const char* GetNodeName() const { return name.c_str(); } const char* GetNodeType() const { return name.c_str(); }
     template <typename T>
     T* GetCompiledInfo() const { return const_cast<T*>(GetCompileInfo<T>()); }
     ge::graphStatus SetBlockDim(uint32_t count) { return blocks = count, ge::GRAPH_SUCCESS; }
-    ge::graphStatus SetLocalMemorySize(uint32_t) { return ge::GRAPH_SUCCESS; }
-    uint32_t GetBlockDim() const { return blocks; }
+    ge::graphStatus SetLocalMemorySize(uint32_t) { return ge::GRAPH_SUCCESS; } uint32_t GetBlockDim() const { return blocks; }
     ge::graphStatus SetTilingKey(uint64_t value) { return key = value, ge::GRAPH_SUCCESS; }
-    uint64_t GetTilingKey() const { return key; }
-    int32_t GetDeterministic() const { return 0; }
+    uint64_t GetTilingKey() const { return key; } int32_t GetDeterministic() const { return 0; }
     ge::graphStatus SetScheduleMode(uint32_t) { return ge::GRAPH_SUCCESS; }
     ge::graphStatus SetNeedAtomic(bool) { return ge::GRAPH_SUCCESS; }
     int NeedAtomic() const { return 0; } int GetTilingCond() const { return 0; } ge::graphStatus SetTilingCond(int) { return 0; }
@@ -201,8 +185,7 @@ struct InferContext {
     }
     const Tensor* GetInputTensor(std::size_t i) const { return of.GetInputTensor(i); }
     Shape* GetOutputShape(std::size_t i) { return i < of.outputs.size() ? &of.outputs[i].MutableStorageShape() : nullptr; }
-    const RuntimeAttrs* GetAttrs() const { return &of.attrs; }
-    const char* GetNodeName() const { return of.GetNodeName(); }
+    const RuntimeAttrs* GetAttrs() const { return &of.attrs; } const char* GetNodeName() const { return of.GetNodeName(); }
     std::size_t GetComputeNodeInputNum() const { return of.inputs.size(); }
     ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DataType(0); }
     ge::graphStatus SetOutputDataType(std::size_t i, ge::DataType type)
@@ -242,14 +225,7 @@ struct Definition {
     Shapes shapes = nullptr;
     Types types = nullptr;
 };
-// What a tiling function last said of a parameter: its name, what it is, and what is expected or why.
-inline std::string noted;
-template <typename... Values>
-void note(const Values&... values)
-{
-    std::ostringstream text;
-    noted = ((text << values << "; "), ..., text.str());
-}
+inline std::string noted; // the parameter that a tiling function last refused
 inline Definition& definition()
 {
     static Definition known;
@@ -424,7 +400,7 @@ namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namesp
 #define OP_LOGE(...)
 #define OP_LOGE_WITHOUT_REPORT(...)
 #define REPORT_INNER_ERR_MSG(...)
-#define LNGRAD_INVALID(node, ...) lngrad::note(__VA_ARGS__)
+#define LNGRAD_INVALID(node, name, ...) lngrad::noted = name
 #include "lngrad/refusals.h"
 #define OP_CHECK_IF(condition, log, result) do { if (condition) { log; result; } } while (0)
 #define OP_CHECK_NULL_WITH_CONTEXT(context, pointer) do { if ((pointer) == nullptr) return ge::GRAPH_FAILED; } while (0)

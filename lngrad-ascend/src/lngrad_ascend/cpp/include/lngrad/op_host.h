@@ -1,4 +1,4 @@
-// The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in; the last counts.
+// The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in.
 #ifndef LNGRAD_OP_HOST_H
 #define LNGRAD_OP_HOST_H
 

@@ -69,11 +69,11 @@ def section(records: list[dict[str, str]]) -> str:
     operators = [record for record in records if record["part"].startswith("operator ")]
     norms = [record for record in operators if record["name"].startswith("norm/")]
 
-    def line(head: str, some: list[dict[str, str]]) -> str:
-        compiled = [record for record in some if not record["note"]]
-        cells = [head, len(some), len(compiled)]
+    def line(head: str, of: list[dict[str, str]]) -> str:
+        compiled = [record for record in of if not record["note"]]
+        cells = [head, len(of), len(compiled)]
         for mode in MODES:
-            pairs = [tuple(map(int, record[mode].split(" of "))) for record in some]
+            pairs = [tuple(map(int, record[mode].split(" of "))) for record in of]
             cells.append(sum(passed == count > 0 for passed, count in pairs))
             cells.append(f"{sum(passed for passed, _ in pairs)} of {sum(count for _, count in pairs)}")
         return "| " + " | ".join(map(str, cells)) + " |"

@@ -175,8 +175,8 @@ class Project:
         whole = (
             column for column in range(count) if all(allowed[column : column + 1] == [own] for own, allowed in types)
         )
-        some = (allowed.index(own) for own, allowed in types if own in allowed[1:])
-        return next(whole, next(some, 0))
+        single = (allowed.index(own) for own, allowed in types if own in allowed[1:])
+        return next(whole, next(single, 0))
 
     def _check_names(self, arguments: Mapping[str, Array], shapes: Iterable[str], attributes: Iterable[str]) -> None:
         for name, array in arguments.items():

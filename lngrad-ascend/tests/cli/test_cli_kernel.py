@@ -102,6 +102,35 @@ def test_arrays_of_whole_numbers_come_in_and_go_out(dtype, here):
     np.testing.assert_array_equal(np.load("y.npy"), np.full((2, 16), 0xFF if dtype == "uint8" else -1).astype(dtype))
 
 
+NUMBERS = Path(__file__).with_name("numbers.cpp")
+_FOUR = ["--arg", "n=-5", "--arg", "scale=1.25", "--arg", "flag=200:uint8", "--arg", "offset=0.5:float16"]
+
+
+def test_numbers_are_passed_by_value(here):
+    words = ["--kernel", "numbers", "--arg", "x=empty:float32:4", *_FOUR, "--save", "x=x.npy"]
+    result = run(NUMBERS, *words)
+    assert result.exit_code == 0, result.output
+    np.testing.assert_array_equal(np.load("x.npy"), [-5, 1.25, 200, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--arg", "x=3", *_FOUR], "numbers: expected an array as argument 1, got 3"),
+        (["--arg", "x=empty:float32:4", "--arg", "n=empty:float32:4", *_FOUR[2:]],
+         "numbers: expected a number as argument 2, got n"),
+        (["--arg", "x=empty:float32:4", "--arg", "n=300:uint8"], "--arg n: expected a number of uint8, got 300"),
+        (["--arg", "n=1.5:int32"], "--arg n: expected a number of int32, got 1.5"),
+        (["--arg", "x=empty:float32:4", "--arg", "n=1"], "expected 5 arguments (arrays, numbers, workspace, tiling), got 2"),
+        (["--arg", "n=1", "--save", "n=n.npy"], "--save: expected NAME=FILE.npy with a NAME of "),
+    ],
+)  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused(words, text, here):
+    result = run(NUMBERS, "--kernel", "numbers", *words)
+    assert result.exit_code in (1, 2)
+    assert text in " ".join(result.output.split())
+
+
 def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):
     changed = tmp_path / KERNEL.name
     changed.write_text(KERNEL.read_text().replace("            Wait<HardEvent::V_MTE3>();\n", "", 1))
@@ -115,7 +144,7 @@ def test_a_race_ends_with_1_and_leaves_its_picture(words, tmp_path):
 @pytest.mark.parametrize(
     ("words_", "text"),
     [
-        (["--arg", "x"], "--arg: expected NAME=FILE.npy or NAME=empty:DTYPE:SHAPE, got 'x'"),
+        (["--arg", "x"], "--arg: expected NAME=FILE.npy, NAME=empty:DTYPE:SHAPE or NAME=NUMBER, got 'x'"),
         (["--arg", "x=empty:float31:2"], "--arg x: expected a dtype of float16"),
         (["--arg", "x=empty:float32:2,b"], "--arg x: expected empty:DTYPE:SHAPE"),
         (["--arg", "x=empty:float32:2", "--save", "y=y.npy"], "--save: expected NAME=FILE.npy with a NAME of x"),

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from kernel_command import kernel, needs_cxx
+
+from lngrad_ascend.cpp import isolated
+from lngrad_ascend.faults import AscendWarning, DeviceFault
 
 pytestmark = needs_cxx
 SAME_PATHS = True
@@ -110,3 +116,16 @@ def test_a_call_that_is_not_there(run):
     found = verdict(result)
     assert (result.exit_code, found["verdict"]) == (2, "does not compile")
     assert (found["line"].rpartition("/")[2], found["missing"]) == ("k.cpp:24", "NoSuchCall")
+
+
+def test_a_fault_keeps_the_warnings_before_it(monkeypatch):
+    def launch(*_, **__):
+        warnings.warn("what explains it", AscendWarning, stacklevel=1)
+        raise DeviceFault("block 0: wrong")
+
+    sent, options = [], {"soc": None, "blocks": 1, "timeline": False}
+    for name, value in (("compile", lambda **_: None), ("launch", launch)):
+        monkeypatch.setattr(isolated, name, value)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    isolated._work(SimpleNamespace(send=sent.append), isolated.Request({"kernel": "k"}, {}, options, None, []))
+    assert sent == [None, isolated.Result("block 0: wrong", kind="DeviceFault", warnings=("what explains it",))]

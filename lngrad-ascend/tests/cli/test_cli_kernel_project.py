@@ -67,6 +67,8 @@ def test_arrays_attributes_and_options_of_one_s_own(x):
     assert np.isnan(np.load("z.npy")).all()
     run(*words, "--attr", "axes=3,2")
     check_same_bits(np.load("z.npy"), x + x)
+    run(*words, "--attr", "axes=[3, 2]")
+    check_same_bits(np.load("z.npy"), x + x)
     run(*words, "--attr", "axes=2")
     assert np.isnan(np.load("z.npy")).all()
 
@@ -79,6 +81,10 @@ def test_arrays_attributes_and_options_of_one_s_own(x):
         (["--shape", "x=8,a"], "--shape x: expected sizes as 8,2048, got '8,a'"),
         (["--shape", "x"], "--shape and --attr: expected NAME=VALUE, got 'x'"),
         (["--attr", "eps=1"], "--attr: expected a name of scale, axes, got 'eps'"),
+        ([*BOTH, "--attr", "scale=x"], "--attr scale: expected a number, got 'x'"),
+        ([*BOTH, "--attr", "axes=3,a"], "--attr axes: expected whole numbers as 1,2 or [1,2], got '3,a'"),
+        ([*BOTH, "--attr", "axes=4.7"], "--attr axes: expected whole numbers as 1,2 or [1,2], got '4.7'"),
+        (["--arg", "x=3", *BOTH], "--arg x: expected an array for --project, got 3"),
         ([*BOTH, "--save", "w=w.npy"], "--save: expected NAME=FILE.npy with a NAME of x, y, z, got 'w'"),
         ([*BOTH, "--dtype", "float"], "--dtype: expected a dtype of float32, float16"),
     ],

@@ -44,7 +44,7 @@ class RunOptions:
     arg: Annotated[
         list[str] | None,
         Option(
-            help="NAME=FILE.npy, or NAME=empty:DTYPE:SHAPE for an output; once for each array, in the kernel's order.",
+            help="NAME=FILE.npy; NAME=empty:DTYPE:SHAPE for an output; NAME=5 or 5:uint32, a number. In the kernel's order.",
             metavar="NAME=VALUE",
             show_default=False,
         ),
@@ -90,6 +90,10 @@ class RunOptions:
     ] = False
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0
     force: Annotated[bool, Option("--force", help="Replace files that exist.")] = False
+
+
+_WHOLE = "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?::(\w+))?")
 
 
 class _Target(NamedTuple):
@@ -140,6 +144,9 @@ def kernel_run(options: RunOptions) -> None:
     if options.as_json:
         say("")  # the kernel may have left a line open
         say(_verdict(result.fault, result.kind, result.warnings, result.remarks))
+    else:
+        for warning in result.warnings:
+            say(f"warning: {warning}", err=True)
     _write_files(result, options, targets)
     if not options.as_json:
         _say(result, options)
@@ -209,8 +216,6 @@ def _say(result: Result, options: RunOptions) -> None:
         say(result.table)
     if options.cycles:
         say(result.cycles.table())
-    for warning in result.warnings:
-        say(f"warning: {warning}", err=True)
     for remark in result.remarks * options.remarks:
         say(f"remark: {remark}")
     if result.remarks and not options.remarks:
@@ -265,6 +270,19 @@ def _numbers(sizes: str, where: str, form: str, whole: str) -> list[int]:
     return [int(size) for size in sizes.split(",")]
 
 
+def _number(where: str, digits: str, dtype: str | None) -> int | float:
+    """A number, which a dtype must be able to hold."""
+    if dtype is None or dtype in _WHOLE:
+        whole = not set(digits) & set(".eE")
+        value = int(digits) if whole else float(digits)
+        if dtype and (not whole or np.array(value).astype(dtype) != value):
+            raise DtypeError(f"{where}: expected a number of {dtype}, got {digits}")
+        return value
+    if dtype not in DTYPES:
+        raise DtypeError(f"{where}: expected a dtype of {', '.join((*DTYPES, *_WHOLE))}, got {dtype!r}")
+    return float(DTYPES[dtype].type(digits))
+
+
 def _sizes(text: str) -> tuple[str, list[int]]:
     name, value = _pair(text)
     return name, _numbers(value, f"--shape {name}", "sizes as 8,2048", value)
@@ -272,7 +290,10 @@ def _sizes(text: str) -> tuple[str, list[int]]:
 
 def _array(text: str) -> tuple[str, Any]:
     """An argument: its name and its array."""
-    name, value = _pair(text, "--arg", "NAME=FILE.npy or NAME=empty:DTYPE:SHAPE")
+    name, value = _pair(text, "--arg", "NAME=FILE.npy, NAME=empty:DTYPE:SHAPE or NAME=NUMBER")
+    number = _NUMBER.fullmatch(value)
+    if number:
+        return name, _number(f"--arg {name}", number[1], number[2])
     if not value.startswith("empty:"):
         return name, _read(Path(value))
     _, dtype, *sizes = value.split(":")
@@ -282,8 +303,7 @@ def _array(text: str) -> tuple[str, Any]:
 
 def empty(shape: Sequence[int], dtype: str, where: str) -> Any:
     """An array of bytes 0xFF: NaN in every float format, and true where it is bool."""
-    whole = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-    known = {**DTYPES, **{name: np.dtype(name) for name in whole}}
+    known = {**DTYPES, **{name: np.dtype(name) for name in _WHOLE}}
     if dtype not in known:
         raise DtypeError(f"{where}: expected a dtype of {', '.join(known)}, got {dtype!r}")
     if dtype == "bool":
@@ -301,7 +321,8 @@ def _read(path: Path) -> Any:
 
 def _target(text: str, arrays: dict[str, Any] | None) -> _Target:
     name, equal, value = text.partition("=")
-    if not equal or (arrays is not None and name not in arrays):
-        known = ", ".join(arrays or ("an input or an output",))
+    whole = arrays and [known for known, array in arrays.items() if isinstance(array, np.ndarray)]
+    if not equal or (whole is not None and name not in whole):
+        known = ", ".join(whole or ("an input or an output",))
         raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {known}, got {text!r}")
     return _Target(Path(value), name)

@@ -19,7 +19,7 @@ from lngrad.errors import LngradError, page
 from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
-from lngrad_ascend.cpp.headers import digest, header_files, write_files
+from lngrad_ascend.cpp.headers import digest, header_files, own_headers, write_files
 from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
@@ -67,11 +67,11 @@ def without_chevrons(text: str) -> str:
 # The file that is compiled: it includes the kernel's, so that a template can be named as the kernel too.
 _ENTRY = """\
 {ahead}
-{headers}{source}
 #include "lngrad/python.h"
+{headers}{source}
 
 extern "C" void lngrad_bind(_object* answer) {{ lngrad::python = answer, lngrad::run = lngrad::ask_python; }}
-extern "C" int lngrad_arity() {{ return lngrad::arity(&{kernel}); }}
+extern "C" const char* lngrad_kinds() {{ return lngrad::kinds(&{kernel}); }}
 static thread_local std::string lngrad_thrown;
 extern "C" const char* lngrad_exception() {{ return lngrad_thrown.c_str(); }}
 extern "C" int lngrad_entry(void* const* arguments)
@@ -120,11 +120,21 @@ def build(
     if not re.fullmatch(r"[A-Za-z_][\w:]*(<[\w:, ]*>)?", kernel):
         raise CompileError(f"kernel: expected the name of a C++ function, got {kernel!r}")
     options = [TYPE_MACROS, *(f"-I{folder}" for folder in (*include, source.parent))]
-    options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in define.items()]
+    macros = {name: "1" if value is None else value for name, value in define.items()}
+    options += [f"-D{name}={value}" for name, value in macros.items() if name in _asked_for()]
+    included = (
+        "".join(f"#define {name} {value}\n" for name, value in macros.items() if name not in _asked_for()) + included
+    )
     if hasattr(ctypes.CDLL(None), kernel):
         included += renaming(kernel)
     text = _ENTRY.format(ahead=AHEAD, headers=included, source=_source(source), kernel=kernel)
     return library(text, source, kernel, options)
+
+
+@cache
+def _asked_for() -> frozenset[str]:
+    """Macros that our headers ask for; all others come behind them, so that they change no word of ours."""
+    return frozenset(re.findall(r"(?:#ifn?def|\bdefined\(?) *(\w+)", "\n".join(own_headers().values())))
 
 
 def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:

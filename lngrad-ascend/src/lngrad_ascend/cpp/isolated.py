@@ -19,7 +19,6 @@ import numpy as np
 
 from lngrad.errors import LngradError, ShapeError
 from lngrad.support.children import Child
-from lngrad.typing import Array
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.kernel import compile, guarded
 from lngrad_ascend.cpp.project import Project
@@ -144,7 +143,7 @@ def _work(connection: Connection, request: Request) -> None:
         start = time.monotonic()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            done = launch(kernel, blocks, *arrays.values(), workspace=workspace, **request.options)
+            done = launch(kernel, blocks, *arrays.values(), workspace=workspace, names=[*arrays], **request.options)
         picture = done.timeline_svg() if request.options["timeline"] else None
         wanted = {name: arrays[name] for name in request.wanted}
         connection.send(
@@ -166,11 +165,12 @@ def _texts(warned: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(warning.message) for warning in warned))
 
 
-def _guarded_copies(arrays: Mapping[str, Array | None]) -> dict[str, Array | None]:
-    """Copies in guarded pages; what is one array stays one."""
-    copies: dict[int, Array | None] = {}
+def _guarded_copies(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies in guarded pages; what is one array stays one, and a number a number."""
+    copies: dict[int, Any] = {}
     return {
-        name: copies.setdefault(id(array), array if array is None else guarded(array)) for name, array in arrays.items()
+        name: copies.setdefault(id(array), guarded(array) if isinstance(array, np.ndarray) else array)
+        for name, array in arrays.items()
     }
 
 
@@ -184,7 +184,7 @@ def _without_auto_sync(kernel: Any, blocks: int, request: Request) -> tuple[str,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AscendWarning)
             options = {**request.options, "auto_sync": False}
-            launch(kernel, blocks, *arrays.values(), workspace=workspace, **options)
+            launch(kernel, blocks, *arrays.values(), workspace=workspace, names=[*arrays], **options)
     except RaceFault as fault:
         return (f"needs auto-sync: where the compiler inserts no flags and barriers (--no-auto-sync), {fault}",)
     except DeviceFault:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, repeat
 from pathlib import Path
 
 import numpy as np
@@ -40,33 +42,46 @@ class CompiledKernel:
         self._library.lngrad_entry.argtypes = (ctypes.c_void_p,)
         self._library.lngrad_exception.restype = ctypes.c_char_p
         self._code = ctypes.cast(self._library.lngrad_entry, ctypes.c_void_p).value or 0
-        self.arity = int(self._library.lngrad_arity())
+        self._library.lngrad_kinds.restype = ctypes.c_char_p
+        self._kinds = bytes(self._library.lngrad_kinds()).decode()  # of its parameters, as in lngrad/entry.h
 
     def __repr__(self) -> str:
         return f"CompiledKernel({self.__name__})"
 
-    def __call__(self, *arguments: GlobalAddress | bytes | int) -> None:
+    def __call__(self, *arguments: GlobalAddress | bytes | float) -> None:
         """Run one block: `launch` calls this.
 
         Args:
-            arguments: Addresses of global memory, the tiling's bytes, or whole numbers.
+            arguments: Addresses of global memory, the tiling's bytes, and numbers, which get the parameter's type.
 
         Raises:
-            ShapeError: The kernel takes another number of arguments.
+            ShapeError: The kernel takes another number of arguments, or an address where there is a number.
             DeviceFault: The kernel broke a rule; the text begins with its file and line.
         """
-        if len(arguments) != self.arity:
+        if len(arguments) != len(self._kinds):
             raise ShapeError(
-                f"{self.__name__}: expected {self.arity} arguments (arrays, workspace, tiling), got {len(arguments)}"
+                f"{self.__name__}: expected {len(self._kinds)} arguments (arrays, numbers, workspace, tiling), "
+                f"got {len(arguments)}"
             )
         tilings = [ctypes.create_string_buffer(text, len(text)) for text in arguments if isinstance(text, bytes)]
-        addresses = iter(map(ctypes.addressof, tilings))
-        places = (ctypes.c_int64 * max(1, self.arity))(
-            *(next(addresses) if isinstance(argument, bytes) else int(argument) for argument in arguments)
-        )
+        addresses = iter([ctypes.addressof(tiling) for tiling in tilings])
+        packed = map(self._packed, count(1), self._kinds, arguments, repeat(addresses))
+        places = ctypes.create_string_buffer(b"".join(packed))
         session = Session(running(self.__name__), self._code)
         session.tilings = {ctypes.addressof(tiling): len(tiling) for tiling in tilings}
         run_block(session, self.__name__, lambda: int(self._library.lngrad_entry(places)), self._exception)
+
+    def _packed(self, place: int, kind: str, argument: GlobalAddress | bytes | float, tilings: Iterator[int]) -> bytes:
+        """The eight bytes of an argument, which a parameter of this kind reads."""
+        is_address = isinstance(argument, GlobalAddress | bytes) or (kind == "P" and argument == 0)
+        if is_address != (kind == "P"):
+            got = argument.name if isinstance(argument, GlobalAddress) else repr(argument)
+            expected = "an array" if kind == "P" else "a number"
+            raise ShapeError(f"{self.__name__}: expected {expected} as argument {place}, got {got}")
+        if kind in "fde":
+            return struct.pack(f"<{kind}", argument).ljust(8, b"\0")
+        number = next(tilings) if isinstance(argument, bytes) else int(argument)
+        return (number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
 
     def _exception(self) -> str:
         return bytes(self._library.lngrad_exception()).decode(errors="replace")

@@ -30,6 +30,16 @@ TYPES = {number: np.dtype(bool) if name == "bool" else DTYPES[CPP_NAMES.index(na
 CPP_TYPES = {_NAMES[number].removeprefix("DT_"): name for number, name in _CPP.items()}
 NUMBERS = {dtype.name: number for number, dtype in TYPES.items()}
 _NOT_HOST = re.compile(r"op_api|aclnn|arch35|fallback|_graph_infer")
+_WHOLE, _FLOAT = r"[+-]?\d+", r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
+# The forms of an attribute's value, by its type in lngrad/op_host.h: in words, and as a pattern.
+_FORMS = [
+    ("a whole number", _WHOLE),
+    ("a number", _FLOAT),
+    ("true or false", "true|false|1|0"),
+    ("a word", r"\S+"),
+    ("whole numbers as 1,2 or [1,2]", f"(?:{_WHOLE}(?:,{_WHOLE})*)?"),
+    ("numbers as 0.5,2 or [0.5,2]", f"(?:{_FLOAT}(?:,{_FLOAT})*)?"),
+]
 
 
 class Launch(NamedTuple):
@@ -63,7 +73,7 @@ class Project:
         if not self.operator:
             raise CompileError(f"{folder / 'op_host'}: expected an operator's definition (OpDef and OP_ADD), got none")
         self.inputs, self.outputs = answer.get("input", []), answer.get("output", [])
-        self.attributes = [row[0] for row in answer.get("attr", [])]
+        self.attributes = {name: _FORMS[int(kind)] for name, kind in answer.get("attr", [])}
 
     def _ask(self, request: str) -> dict[str, list[list[str]]]:
         answer: dict[str, list[list[str]]] = {}
@@ -89,7 +99,8 @@ class Project:
             shapes: Of inputs that are drawn here, from a normal distribution with a fixed seed, and of outputs whose shape
                 op_host does not infer.
             dtype: Of inputs that are drawn; one that the definition does not allow becomes its first one.
-            attributes: Their values as text; the definition's defaults else.
+            attributes: Their values as text, in the form of their type: 2, 0.5, true, relu, 1,2 or [1,2]; the definition's
+                defaults else.
 
         Raises:
             ShapeError, DtypeError: A name that the definition does not have, or an input without an array and a shape.
@@ -117,7 +128,9 @@ class Project:
             number = int((allowed[place:] or allowed or [str(NUMBERS[dtype])])[0]) if of is None else _number(name, of)
             sizes = tuple(shapes.get(name, ())) if of is None else of.shape
             lines.append(f"output {name} {number} 0 {' '.join(map(str, sizes))}")
-        answer = self._ask("\n".join([*lines, *(f"attr {name} {value}" for name, value in attributes.items())]))
+        answer = self._ask(
+            "\n".join([*lines, *(f"attr {name} {self._attribute(name, value)}" for name, value in attributes.items())])
+        )
         for name, code, *shape in answer.get("output", ()):
             if name not in arrays:
                 whole = (*map(int, shape), TYPES[int(code)].itemsize)
@@ -129,7 +142,10 @@ class Project:
         options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(answer["tiling"][0][0])}
         return Launch(self._build(ordered), ordered, options, workspace)
 
-    def _check_names(self, arguments: Iterable[str], shapes: Iterable[str], attributes: Iterable[str]) -> None:
+    def _check_names(self, arguments: Mapping[str, Array], shapes: Iterable[str], attributes: Iterable[str]) -> None:
+        for name, array in arguments.items():
+            if not isinstance(array, np.ndarray):
+                raise ShapeError(f"--arg {name}: expected an array for --project, got {array!r}")
         names = [row[0] for row in (*self.inputs, *self.outputs)]
         for kind, words, known in (
             ("--arg", arguments, names),
@@ -139,6 +155,14 @@ class Project:
             for name in words:
                 if name not in known:
                     raise ShapeError(f"{kind}: expected a name of {', '.join(known) or 'none'}, got {name!r}")
+
+    def _attribute(self, name: str, text: str) -> str:
+        """An attribute's value as op_host's side reads it."""
+        form, pattern = self.attributes[name]
+        value = text.strip("[]").replace(" ", "") if "," in form else text
+        if not re.fullmatch(pattern, value, re.IGNORECASE):
+            raise ShapeError(f"--attr {name}: expected {form}, got {text!r}")
+        return {"true": "1", "false": "0"}.get(value.lower(), value) if "true" in form else value
 
     def _build(self, arrays: Mapping[str, Array | None]) -> dict[str, Any]:
         kernel = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.operator).lower()

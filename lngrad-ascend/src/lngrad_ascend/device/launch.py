@@ -37,7 +37,7 @@ from lngrad_ascend.tiling.structs import TilingStruct
 def launch(
     kernel: Callable[..., None],
     block_num: int,
-    *arrays: Array | None,
+    *arrays: Array | float | None,
     workspace: int | Array | None = None,
     tiling: bytes | TilingStruct | None = None,
     tiling_key: int = 0,
@@ -48,6 +48,7 @@ def launch(
     timeline: bool = False,
     cycles: bool | int = False,
     memory: Sequence[GlobalRegion] = (),
+    names: Sequence[str] = (),
 ) -> LaunchReport:
     """Run ``kernel`` on ``block_num`` blocks, in place on ``arrays``.
 
@@ -56,7 +57,8 @@ def launch(
     Args:
         kernel: Called once a block as ``kernel(address, …[, workspace][, tiling])``.
         block_num: Blocks; more than the SoC has vector cores run in turns on a device.
-        arrays: Contiguous NumPy arrays; results are written into them. None is a null address, as of an optional input.
+        arrays: Contiguous NumPy arrays; results are written into them. None is a null address, as of an optional input;
+            a number is passed by value.
         workspace: Bytes of scratch in global memory, or an array of uint8; filled with 0xFF when allocated here.
         tiling: A struct or its bytes; the kernel reads it with CopyTiling or GET_TILING_DATA.
         tiling_key: What TILING_KEY_IS compares with.
@@ -72,6 +74,7 @@ def launch(
         cycles: Whether ``LaunchReport.cycles`` says how long a device would take, by a model; n > 1: extrapolate to n
             cores, which share the memory's rate.
         memory: More global memory, which a compiled kernel may touch by address.
+        names: The arrays' names in messages. Default: arrays[0], ….
 
     Raises:
         DeviceFault: A kernel broke a rule; the text starts with the block.
@@ -82,7 +85,7 @@ def launch(
         raise ShapeError(f"block_num: expected 1 to 65535, got {block_num}")
     if strictness not in ("checked", "device"):
         raise ShapeError(f"strictness: expected 'checked' or 'device', got {strictness!r}")
-    arguments: list[Any] = _arguments(arrays, workspace)
+    arguments: list[Any] = _arguments(arrays, workspace, names or [f"arrays[{index}]" for index in range(len(arrays))])
     own = [GlobalRegion(argument.array, argument.name) for argument in arguments if isinstance(argument, GlobalAddress)]
     if tiling is not None:
         arguments.append(tiling.to_bytes() if isinstance(tiling, TilingStruct) else bytes(tiling))
@@ -166,13 +169,17 @@ def _padded(order: GlobalOrder, arrays: Sequence[GlobalRegion]) -> tuple[str, ..
     )
 
 
-def _arguments(arrays: tuple[Array | None, ...], workspace: int | Array | None) -> list[GlobalAddress | int]:
-    for index, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray | None):
-            raise DtypeError(f"arrays[{index}]: expected a NumPy array, got {type(array).__name__}")
-    places: list[GlobalAddress | int] = [
-        0 if array is None else GlobalAddress(array, f"arrays[{index}]") for index, array in enumerate(arrays)
-    ]
+def _arguments(
+    arrays: Sequence[Array | float | None], workspace: int | Array | None, names: Sequence[str]
+) -> list[GlobalAddress | float]:
+    places: list[GlobalAddress | float] = []
+    for name, array in zip(names, arrays, strict=True):
+        if isinstance(array, np.ndarray):
+            places.append(GlobalAddress(array, name))
+        elif array is None or isinstance(array, (int, float, np.number, np.bool_)):
+            places.append(array.item() if isinstance(array, np.generic) else array or 0)
+        else:
+            raise DtypeError(f"{name}: expected a NumPy array or a number, got {type(array).__name__}")
     if workspace is not None:
         memory = np.full(workspace, 0xFF, np.uint8) if isinstance(workspace, int) else workspace
         places.append(GlobalAddress(memory, "workspace"))

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "lngrad/call.h"
@@ -41,10 +42,20 @@ int call_kernel(void (*kernel)(Arguments...), void* const* arguments)
 // What stands for a launch in a kernel's file: the launch is made from outside.
 #define LNGRAD_ELSEWHERE(...) static_cast<void>(0)
 
-template <typename... Arguments>
-constexpr int arity(void (*)(Arguments...))
+// What a parameter takes, as Python's struct names it: P an address, f and d floats, e 16 bits of one, q a whole number.
+template <typename T>
+constexpr char kind()
 {
-    return static_cast<int>(sizeof...(Arguments));
+    if (std::is_pointer_v<T>) return 'P';
+    if (std::is_integral_v<T> || std::is_enum_v<T>) return 'q';
+    return std::is_same_v<T, float> ? 'f' : std::is_same_v<T, double> ? 'd' : 'e';
+}
+
+template <typename... Arguments>
+const char* kinds(void (*)(Arguments...))
+{
+    static const char all[] = {kind<Arguments>()..., '\0'};
+    return all;
 }
 
 } // namespace lngrad

@@ -41,7 +41,7 @@ inline void take(gert::TilingContext& context, const std::string& line)
             std::string text;
             if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) || !(words >> text)) continue;
             if (std::holds_alternative<float>(value)) value = std::stof(text);
-            else if (std::holds_alternative<bool>(value)) value = text == "true" || text == "1";
+            else if (std::holds_alternative<bool>(value)) value = text == "1";
             else if (std::holds_alternative<std::string>(value)) value = text;
             else value = int64_t(std::stoll(text));
         }
@@ -64,7 +64,7 @@ inline std::string work(const std::string& request)
         out << "operator " << known.name << "\n";
         describe(out, "input", known.inputs);
         describe(out, "output", known.outputs);
-        for (auto& [name, value] : known.attrs) out << "attr " << name << "\n";
+        for (auto& [name, value] : known.attrs) out << "attr " << name << " " << value.index() << "\n";
         return out.str();
     }
     gert::TilingContext context;

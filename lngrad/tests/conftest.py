@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from norms import NORMS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_one_module() -> Iterator[None]:
+    """What JAX and torch compile for the tests of a module goes with it: a worker that kept all had 4.6 GB."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch"].compiler.reset()
 
 
 @pytest.fixture(params=["numba_cpu", "numpy_cpu"])

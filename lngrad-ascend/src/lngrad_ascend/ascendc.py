@@ -40,7 +40,7 @@ EVENT_ID0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5, EVENT_ID6, EVE
 
 __all__ = [
     # launching
-    "launch", "CompiledKernel", "CompileError", "LaunchReport", "BlockReport", "AscendWarning", "DeviceFault",
+    "launch", "CompiledKernel", "CompileError", "LaunchReport", "BlockReport", "AscendWarning", "DeviceFault", "RaceFault",
     # memory
     "CacheMode", "GlobalAddress", "GlobalTensor", "LocalTensor", "TPipe", "GetTPipePtr", "TQue", "TBuf", "TPosition",
     "QuePosition",

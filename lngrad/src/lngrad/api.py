@@ -226,6 +226,40 @@ def rms_norm(
     )
 
 
+@overload
+def rms_norm_backward(
+    dy: Any,
+    x: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: Any = None,
+    gate: None = None,
+    norm_before_gate: bool = True,
+    axis: int | None = None,
+    output_mask: Sequence[bool] | None = None,
+    out: RmsGrads | None = None,
+    backend: str | None = None,
+) -> RmsGrads: ...
+@overload
+def rms_norm_backward(
+    dy: Any,
+    x: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    normalized_shape: int | Sequence[int] | None = None,
+    offset: float = 0.0,
+    dtotal: Any = None,
+    gate: Any,
+    norm_before_gate: bool = True,
+    axis: int | None = None,
+    output_mask: Sequence[bool] | None = None,
+    out: GatedGrads | None = None,
+    backend: str | None = None,
+) -> GatedGrads: ...
 def rms_norm_backward(
     dy: Any,
     x: Any,
@@ -241,7 +275,7 @@ def rms_norm_backward(
     output_mask: Sequence[bool] | None = None,
     out: RmsGrads | GatedGrads | None = None,
     backend: str | None = None,
-) -> RmsGrads:
+) -> RmsGrads | GatedGrads:
     """Gradients of RMS normalization, from the forward's input and rstd.
 
     With xhat = x·rstd and dxhat = dy·(offset + gamma): dx = rstd·(dxhat - xhat·mean_dxhat_xhat) + dtotal, dgamma = Σ dy·xhat.

@@ -6,6 +6,7 @@ CHUNK rows and the binary tree of their index here too, so their error grows wit
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ from lngrad.support.addresses import as_numpy
 from lngrad.support.dtypes import numpy_dtype, rounded
 
 Array = np.ndarray[Any, Any]
+
+# By the accumulator: a rstd above which squares may have vanished, and one below which x minus the mean may overflow.
+_LARGEST_RSTD, _FAR_RSTD = {"float32": 2.0**50, "float64": 2.0**450}, {"float32": 2.0**-96, "float64": 2.0**-960}
 
 SERVES = Serves(
     frozenset(
@@ -101,6 +105,36 @@ def _named(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tup
     return arrays, {name: as_numpy(output) for name, output in results if output is not None}
 
 
+def _moments(rows: Array, centred: bool) -> tuple[Array, Any, Array]:
+    """Rows less their mean, the mean, 0 where they are not centred, and the mean of the squares."""
+    mean: Any = 0
+    if centred:
+        centre = rows.mean(1, keepdims=True)
+        rows = rows - centre
+        shift = rows.mean(1, keepdims=True)
+        rows -= shift
+        mean = centre + shift
+    return rows, mean, np.square(rows).mean(1, keepdims=True)
+
+
+def _measured(rows: Array, centred: bool, eps: float) -> tuple[Array, Any, Array]:
+    """xhat, mean and rstd. A row whose squares overflow or vanish is divided by a power of two first."""
+    less_mean, mean, variance = _moments(rows, centred)
+    rstd = 1 / np.sqrt(variance + rows.dtype.type(eps))
+    xhat = less_mean * rstd
+    extreme = ~((rstd > 0) & (rstd < _LARGEST_RSTD[rows.dtype.name]))[:, 0]
+    if extreme.any():
+        exponents = np.frexp(np.abs(rows[extreme]).max(1, keepdims=True, initial=math.sqrt(eps)))[1]
+        less_mean, means, variance = _moments(np.ldexp(rows[extreme], -exponents), centred)
+        no_spread = variance == 0
+        of_scaled = 1 / np.sqrt(variance + np.where(no_spread, eps, np.ldexp(np.float64(eps), -2 * exponents)))
+        rstd[extreme] = np.where(no_spread, of_scaled, np.ldexp(of_scaled, -exponents))
+        xhat[extreme] = less_mean * of_scaled
+        if centred:
+            mean[extreme] = np.ldexp(means, exponents)
+    return xhat, mean, rstd
+
+
 @np.errstate(all="ignore")  # infinities and NaNs are results: docs/precision.md
 def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any) -> None:
     problem, normalization = plan.problem, plan.problem.normalization
@@ -110,7 +144,7 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
         return
     scale = normalization.scale(_parameters(arrays["gamma"], problem, 1))
     beta = _parameters(arrays.get("beta"), problem, 0)
-    eps, alpha = (numpy_dtype(problem.accumulator).type(number) for number in (arrays["eps"], normalization.alpha))
+    eps, alpha = float(arrays["eps"]), numpy_dtype(problem.accumulator).type(normalization.alpha)
     statistics = {name: np.empty(problem.M, problem.accumulator) for name in ("mean", "rstd") if name in results}
     for sample, start, stop in _chunks(problem):
         of_x, of_y, _ = _factors(arrays, problem, start, stop)
@@ -119,15 +153,11 @@ def _run_forward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...], 
             total = rounded(alpha * rows + _rows(arrays["residual"], problem, start, stop), results["total"].dtype)
             _put_rows(results["total"], problem, start, stop, total)
             rows = total.astype(problem.accumulator, copy=False)
+        xhat, mean, rstd = _measured(rows, normalization.centred, eps)
         if normalization.centred:
-            centre = rows.mean(1, keepdims=True)
-            rows = rows - centre
-            shift = rows.mean(1, keepdims=True)
-            rows -= shift
-            statistics["mean"][start:stop] = (centre + shift)[:, 0]
-        rstd = 1 / np.sqrt(np.square(rows).mean(1, keepdims=True) + eps)
+            statistics["mean"][start:stop] = mean[:, 0]
         statistics["rstd"][start:stop] = rstd[:, 0]
-        _put_rows(results["y"], problem, start, stop, _times(rows * rstd * scale[sample] + beta[sample], of_y))
+        _put_rows(results["y"], problem, start, stop, _times(xhat * scale[sample] + beta[sample], of_y))
     for name, values in statistics.items():
         results[name][...] = values.reshape(results[name].shape)
 
@@ -143,13 +173,18 @@ def _run_backward(plan: Plan, inputs: tuple[Any, ...], outputs: tuple[Any, ...],
     for sample, start, stop in _chunks(problem) if problem.N else []:
         own_dy, x = (_rows(arrays[name], problem, start, stop) for name in ("dy", "x"))
         of_x, of_y, slope = _factors(arrays, problem, start, stop)
-        dy, centred = _times(own_dy, of_y), _times(x, of_x) - mean[start:stop]
+        dy, h, m, s = _times(own_dy, of_y), _times(x, of_x), mean[start:stop], rstd[start:stop]
+        far = (s > 0) & (s < _FAR_RSTD[problem.accumulator])
+        if normalization.centred and far.any():
+            factor = np.where(far, x.dtype.type(2.0**-34), x.dtype.type(1))
+            h, m, s = h * factor, m * factor, s / factor
+        centred = h - m
         if problem.completes_mean and normalization.centred:
             rest = centred.mean(1, keepdims=True)
-            own = np.abs(rest) < np.abs(mean[start:stop]) * np.finfo(rest.dtype).eps
-            shows = ~(np.square(mean[start:stop] * rstd[start:stop]) < COMPENSATED_FROM**2)
+            own = np.abs(rest) < np.abs(m) * np.finfo(rest.dtype).eps
+            shows = ~(np.square(m * s) < COMPENSATED_FROM**2)
             centred -= np.where(own & shows, rest, 0)
-        xhat = centred * rstd[start:stop] + lost[start:stop]
+        xhat = centred * s + lost[start:stop]
         if sums:
             trees[sample].add(np.stack([(dy * xhat if name == "dgamma" else dy).sum(0) for name in sums]))
         if "dx" in results or "dgate" in results:

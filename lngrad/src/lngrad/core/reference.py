@@ -43,11 +43,17 @@ def layer_norm(
     of_x, of_y, _ = gate_factors(gate, normalization)
     x, _, axes = _float64(x, normalized)
     x = x * of_x
+    exponents = np.frexp(np.abs(x).max(axes, keepdims=True, initial=math.sqrt(eps)))[1]
+    exponents = np.where(np.abs(exponents) > 400, exponents, 0)  # else squares might overflow or vanish
+    x = np.ldexp(x, -exponents)
     mean = x.mean(axes, keepdims=True)
     mean = mean if normalization.centred else np.zeros_like(mean)
-    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
+    variance = ((x - mean) ** 2).mean(axes, keepdims=True)
+    no_spread = variance == 0
+    rstd = 1 / np.sqrt(variance + np.where(no_spread, eps, np.ldexp(np.float64(eps), -2 * exponents)))
     beta = 0.0 if beta is None else np.asarray(beta, np.float64)
-    return Forward(((x - mean) * rstd * _scale(gamma, normalization) + beta) * of_y, mean, rstd)
+    y = ((x - mean) * rstd * _scale(gamma, normalization) + beta) * of_y
+    return Forward(y, np.ldexp(mean, exponents), np.where(no_spread, rstd, np.ldexp(rstd, -exponents)))
 
 
 def gate_factors(gate: Any, normalization: Normalization) -> tuple[Any, Any, Any]:
@@ -86,7 +92,8 @@ def backward_terms(
     dy, x = _float64(dy, normalized)[0] * of_y, _float64(x, normalized)[0] * of_x
     statistics = x.shape[: x.ndim - normalized] + (1,) * normalized
     mean, rstd = (np.asarray(array, np.float64).reshape(statistics) for array in (mean, rstd))
-    return Terms(dy, (x - mean) * rstd, dy * _scale(gamma, normalization), rstd)
+    part = np.where(rstd < 1, 0.25, 1.0)  # of large x, whose distance from the mean might overflow
+    return Terms(dy, (x * part - mean * part) * (rstd / part), dy * _scale(gamma, normalization), rstd)
 
 
 def layer_norm_backward(

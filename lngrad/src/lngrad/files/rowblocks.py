@@ -135,7 +135,8 @@ class RowBlocks:
         }  # fmt: skip
         if problem.normalization.centred:
             return layer_norm_backward(dy, x, mean, rstd, gamma, **options)._asdict()
-        return rms_norm_backward(dy, x, rstd, gamma, **options)._asdict()
+        grads: RmsGrads = rms_norm_backward(dy, x, rstd, gamma, **options)
+        return grads._asdict()
 
     def _statistics_of(self, x: Array, start: int, stop: int, memory: Array, backend: str | None) -> tuple[Any, Any]:
         if self._statistics == "x":

@@ -80,7 +80,7 @@ class GroupNorm(torch.nn.GroupNorm):
 UNLIKE = {
     LayerNorm: "calls abs (line ",
     TrainsOtherwise: "self.training (line ",
-    Conditioned: "other arguments are needed",
+    Conditioned: "forward needs other arguments",
     GroupNorm: "calls group_norm (line ",
 }
 

@@ -33,13 +33,9 @@ class _Found(NamedTuple):
 def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None = None) -> int:
     """Replace every layer and RMS normalization in a model, itself included, by lngrad's. Parameters and hooks stay.
 
-    A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
-    class is tried on random samples: if its forward gives layer normalization or RMS normalization, by weight or 1 + weight,
-    over the last axes or over channels (axis 1), or gated_rms_norm with its second argument as the gate, and if its derivatives
-    are those of the formula, it is replaced. It keeps its class as a base, and its forward keeps its arguments. A call that the
-    trial did not see (of another rank, other dtypes, with another argument, under the autocast of another device, a gate on a
-    GPU) goes to the forward that it had, and so do all after a setting of the module was changed; lngrad.torch.fallbacks()
-    counts them.
+    torch.nn.LayerNorm becomes a LayerNorm, torch.nn.RMSNorm an RMSNorm. The forward of any other class is read: if it is
+    pure and analytic, and layer or RMS normalization over the last axes or over axis 1, by weight or 1 + weight, it is
+    replaced. Calls that were not tried, and all while what was read has another value, go to the forward that it had.
 
     Args:
         model: Any module.
@@ -70,10 +66,9 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
         if row.turns_to is not None:
             turned.append(modules[row.name])
             kind: Any = row.turns_to
-            if issubclass(kind, Turned):
-                become(turned[-1], turned_class(kind.turned_from, kind.norm_formula, compiled))
-            else:
-                become(turned[-1], kind)
+            is_theirs = issubclass(kind, Turned)
+            become(turned[-1], turned_class(kind.turned_from, kind.norm_formula, compiled) if is_theirs else kind)
+            if not is_theirs:
                 vars(turned[-1])["lngrad_compiled"] = compiled
     if verbose:
         print(_table(rows), end="\n\n")
@@ -86,12 +81,8 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
 def register_norm(cls: type[torch.nn.Module], formula: Formula) -> None:
     """Say which formula the forward of a class is, where patch cannot read it: compiled code, or autograd Functions of its own.
 
-    You answer for it: nothing is tried. What the forward does beside the formula is lost.
-
-    Args:
-        cls: The class; those that inherit from it have formulas of their own.
-        formula: Which parameters and numbers it has: Formula(weight="weight", eps="eps") is RMS normalization of the last axis,
-            and Formula("weight", "bias", 1e-5, centred=True) is LayerNorm.
+    You answer for it: nothing is tried. Formula(weight="weight", eps="eps") is RMS normalization of the last axis, and
+    Formula("weight", "bias", 1e-5, centred=True) is LayerNorm.
 
     Raises:
         TypeError: cls is no class of modules, or formula no Formula.
@@ -141,8 +132,6 @@ def _look(name: str, module: torch.nn.Module, known: dict[Hashable, Formula | st
             return None if formula is None else _Found(name, kind, None, formula)
         kind_of_it: Any = type(module)
         turns_to, reason = turned_class(kind_of_it, formula), _described(formula)
-        if formula.gate and _is_on_a_gpu(module):
-            return _Found(name, kind, None, "gates are computed on the CPU alone")
     if "forward" in vars(module) and not _calls_its_class(module):
         return _Found(name, kind, None, "its forward is set on the instance")
     return _Found(name, kind, turns_to, reason)
@@ -185,18 +174,10 @@ def _calls_its_class(module: torch.nn.Module) -> bool:
 
 def _described(formula: Formula) -> str:
     kind = "" if formula.centred and not formula.offset else "layer normalization" if formula.centred else "RMS"
-    if formula.gate:
-        kind += f", {'then' if formula.norm_before_gate else 'of x'} times silu({formula.gate})"
-    kind += f", groups of {formula.group}" * bool(formula.group) + ", 1 + weight" * bool(formula.offset)
-    parts = [kind + f", {formula.rounded}" * bool(formula.rounded)]
-    for case in ("with", "without") if formula.gate else ("",):
-        taken = {x for (x, *_, gate), _ in formula.dtypes or () if (gate is not None) == (case == "with")}
-        left = (
-            [str(dtype)[6:] for dtype in (torch.bfloat16, torch.float16) if dtype not in taken] if taken else ["calls"]
-        )
-        if left:
-            parts.append(f"{', '.join(left)}{f' {case} {formula.gate}' * bool(case)} by its own forward")
-    return "; ".join(filter(None, parts))
+    parts = [kind + ", 1 + weight" * bool(formula.offset) + f", {formula.rounded}" * bool(formula.rounded)]
+    taken = {x for (x, *_), _ in formula.dtypes or ()}
+    left = [str(dtype)[6:] for dtype in (torch.bfloat16, torch.float16) if dtype not in taken and taken]
+    return "; ".join(filter(None, [*parts, f"{', '.join(left)} by its own forward" * bool(left)]))
 
 
 def _table(rows: list[_Found]) -> str:
@@ -247,8 +228,7 @@ def _ratios(module: Any, theirs: Any, leaves: list[Any]) -> str:
     shape, lead = _sample(module)
     found = []
     for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
-        number = 2 if isinstance(module, Turned) and module.norm_formula.gate else 1
-        inputs = [torch.randn(lead(rows)).to(leaves[0]).requires_grad_() for _ in range(number)]
+        inputs = [torch.randn(lead(rows)).to(leaves[0]).requires_grad_()]
         try:
             ratio = _ratio(module, theirs, inputs, leaves)
         except Exception as error:  # of a forward that does not take such a call

@@ -13,7 +13,6 @@ import math
 import operator
 import sys
 import types
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -41,26 +40,23 @@ _KEYWORDS = """dim axis keepdim keepdims dtype unbiased correction eps weight bi
     size shape start_dim end_dim sizes dims source destination device non_blocking copy memory_format""".split()  # noqa: SIM905
 _OF_SIZES = len, tuple, list, range
 _PURE = *_OF_SIZES, int, float, bool, min, max, abs, math.sqrt
-_OPERATORS: dict[str, Any] = {
-    name: getattr(operator, function)
-    for name, function in zip(
-        "Add Sub Mult Div Pow FloorDiv Mod USub UAdd Eq NotEq Lt LtE Gt GtE Is IsNot".split(),  # noqa: SIM905
-        "add sub mul truediv pow floordiv mod neg pos eq ne lt le gt ge is_ is_not".split(),  # noqa: SIM905
-        strict=True,
-    )
-} | {"In": lambda item, among: item in among, "NotIn": lambda item, among: item not in among}
-_WORDS = {
-    "For": "a loop",
-    "While": "a loop",
-    "GeneratorExp": "a loop",
+_PAIRS = """Add add Sub sub Mult mul Div truediv Pow pow FloorDiv floordiv Mod mod USub neg UAdd pos Eq eq NotEq ne Lt lt LtE le
+    Gt gt GtE ge Is is_ IsNot is_not""".split()  # noqa: SIM905
+_OPERATORS: dict[str, Any] = dict(zip(_PAIRS[::2], (getattr(operator, name) for name in _PAIRS[1::2]), strict=True))
+_OPERATORS |= {"In": lambda item, among: item in among, "NotIn": lambda item, among: item not in among}
+_WORDS = dict.fromkeys(("For", "While", "GeneratorExp"), "a loop") | {
     "AugAssign": "a change in place",
     "Raise": "an error",
 }
-OTHER = "other arguments are needed"
 
 
 class Refused(Exception):
     """A construct that is not read."""
+
+
+def _refuse(condition: Any, text: str) -> None:
+    if condition:
+        raise Refused(text)
 
 
 class Size(int):
@@ -104,19 +100,12 @@ def _definition(code: types.CodeType) -> Any:
         and code.co_name == getattr(node, "name", "<lambda>")
         and [*code.co_varnames[: code.co_argcount]] == [part.arg for part in (*node.args.posonlyargs, *node.args.args)]
     ]
-    if len(found) != 1 or code not in codes:
-        raise Refused("its source is not what runs")
+    _refuse(len(found) != 1 or code not in codes, "its source is not what runs")
     return found[0]
 
 
 class Reader(ast.NodeVisitor):
-    """Reads a module's forward.
-
-    Attributes:
-        watched: What was seen on the way, by path.
-        numbers: The floats that were met: one may be eps.
-        asks_rank: Whether anything may depend on how many axes a tensor has.
-    """
+    """Reads a module's forward; notes what was seen, by path, the floats, one of which may be eps, and whether ranks were."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.asks_rank = _Object(("",), module), False
@@ -126,28 +115,14 @@ class Reader(ast.NodeVisitor):
         self.function: Any = None
         self.depth = self.line = 0
 
-    def value(
-        self, inputs: list[Tensor], tensors: dict[str, Tensor], bound: frozenset[int], *, exact: bool
-    ) -> Any:  # fmt: skip
-        """What the forward gives for inputs, and tensors in the place of the module's.
-
-        Args:
-            inputs: x and what comes after it.
-            tensors: Parameters and buffers, by name.
-            bound: The axes of x whose sizes are those of a parameter.
-            exact: Casts are left out, so that float64 inputs give an exact result.
-
-        Raises:
-            Refused: The forward, or what it calls, does something that is not read.
-        """
-        self.tensors, self.exact, self.x, self.bound = tensors, exact, inputs[0], bound
-        self.depth = 0
-        return self.inlined(type(self.module.value).forward, [self.module, *inputs], {})
+    def value(self, x: Tensor, tensors: dict[str, Tensor], bound: frozenset[int], *, exact: bool) -> Any:
+        """The forward with other tensors, exact: without casts. The sizes of bound axes are those of a parameter."""
+        self.tensors, self.exact, self.x, self.bound, self.depth = tensors, exact, x, bound, 0
+        return self.inlined(type(self.module.value).forward, [self.module, x], {})
 
     def found(self, value: Any, path: Path) -> Any:
         """A value that was reached by a path, and is watched where it may change."""
-        if isinstance(value, torch.Tensor):
-            raise Refused(f"{_written(path)} is a tensor, and no parameter or buffer")
+        _refuse(isinstance(value, torch.Tensor), f"{_written(path)} is a tensor, and no parameter or buffer")
         is_plain = all(isinstance(item, _PLAIN) for item in (value if isinstance(value, tuple) else [value]))
         if isinstance(value, float):
             self.numbers[value] = None
@@ -163,8 +138,7 @@ class Reader(ast.NodeVisitor):
             return self.of_tensor(base, name)
         if isinstance(base, types.ModuleType):
             return self.found(getattr(base, name), (base.__name__, name))
-        if not isinstance(base, _Object):
-            raise Refused(f"reads .{name}")
+        _refuse(not isinstance(base, _Object), f"reads .{name}")
         value: Any = base.value
         path = *base.path, name
         if base is self.module:
@@ -202,8 +176,7 @@ class Reader(ast.NodeVisitor):
 
     def of_module(self, name: str, path: Path) -> Any:
         module = self.module.value
-        if name == "training":
-            raise Refused("self.training")
+        _refuse(name == "training", "self.training")
         if name in self.tensors:
             return self.tensors[name]
         if name in module._parameters or name in module._buffers:
@@ -217,13 +190,11 @@ class Reader(ast.NodeVisitor):
             return partial(self.found(static, path), self.module)
         raise Refused(f"{_written(path)} is no plain attribute")
 
-    # Calls
-
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(function, partial):
             function, args = function.func, [*function.args, *args]
         if isinstance(function, _Object):
-            return self.of_an_object(function, args, kwargs)
+            raise Refused(f"calls {_written(function.path)}")
         if function in _FUNCTIONS:
             return self.operation(function, _FUNCTIONS[function], args, kwargs)
         if isinstance(function, types.FunctionType) and function.__module__ != "torch.nn.functional":
@@ -232,21 +203,9 @@ class Reader(ast.NodeVisitor):
             raise Refused(f"calls {function.__name__}")
         self.asks_rank |= function is len
         if function not in _OF_SIZES and any(isinstance(part, Size) for part in _parts(args)):
-            if function is not int:
-                raise Refused(f"calls {function.__name__} of a size")
+            _refuse(function is not int, f"calls {function.__name__} of a size")
             return Size(*args)
         return function(*args, **kwargs)
-
-    def of_an_object(self, part: _Object, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a module of a table of activations, or of a class from which the table makes one."""
-        kind: Any = part.value if isinstance(part.value, type) else type(part.value)
-        if kind is torch.nn.SiLU or kind is torch.nn.Sigmoid:
-            name = kind.__name__.lower()
-            return self.operation(getattr(torch.nn.functional, name), name, args, kwargs)
-        if not issubclass(kind, torch.nn.Module) or not isinstance(part.path[-1], tuple):
-            raise Refused(f"calls {_written(part.path)}")
-        self.watched[(*part.path, "forward")] = kind.forward
-        return self.inlined(kind.forward, [part, *args], kwargs)
 
     def operation(self, function: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """One of the lists, of tensors and plain values."""
@@ -264,8 +223,7 @@ class Reader(ast.NodeVisitor):
             raise Refused("a cast to integers")
         if name in ("norm", "vector_norm") and {*args[1:2], kwargs.get("p"), kwargs.get("ord")} - {None, 2}:
             raise Refused("a norm of another order")
-        if name == "squeeze" and (len(others) != 1 or args[0].shape[others[0]] != 1):
-            raise Refused("squeeze")
+        _refuse(name == "squeeze" and (len(others) != 1 or args[0].shape[others[0]] != 1), "squeeze")
         if name == "layer_norm":
             self.numbers[1e-5] = None  # its default
         if self.exact:
@@ -279,8 +237,7 @@ class Reader(ast.NodeVisitor):
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         x, p, dim, eps, _ = bound.arguments.values()
-        if p != 2 or not isinstance(dim, int):
-            raise Refused("a norm of another order")
+        _refuse(p != 2 or not isinstance(dim, int), "a norm of another order")
         self.numbers[eps * eps / x.shape[dim]] = None
         return x * (x.square().sum(dim, keepdim=True) + eps * eps).rsqrt() if self.exact else function(*args, **kwargs)
 
@@ -294,7 +251,7 @@ class Reader(ast.NodeVisitor):
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError:
-            raise Refused(f"{OTHER} by {function.__name__}" if self.depth else OTHER) from None
+            raise Refused(f"{function.__name__} needs other arguments") from None
         bound.apply_defaults()
         self.numbers |= {value: None for value in bound.arguments.values() if isinstance(value, float)}
         saved = self.names, self.function, self.line
@@ -311,21 +268,16 @@ class Reader(ast.NodeVisitor):
             self.names, self.function, self.line = saved
         return None if result is _NOTHING else result
 
-    # Statements
-
     def visit(self, node: Any) -> Any:
         self.line = getattr(node, "lineno", self.line)
-        return super().visit(node)
+        simple = _SIMPLE.get(type(node))
+        return simple(self, node) if simple else super().visit(node)
 
     def generic_visit(self, node: Any) -> Any:
         raise Refused(_WORDS.get(type(node).__name__, type(node).__name__))
 
     def block(self, body: list[ast.stmt]) -> Any:
         return next((result for result in map(self.visit, body) if result is not _NOTHING), _NOTHING)
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        self.visit(node.value)
-        return _NOTHING
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         value = self.visit(node.value)
@@ -347,32 +299,6 @@ class Reader(ast.NodeVisitor):
         else:
             raise Refused(f"{ast.unparse(target)} is written")
 
-    def visit_If(self, node: ast.If) -> Any:
-        return self.block(node.body if self.truth(node.test) else node.orelse)
-
-    def visit_Return(self, node: ast.Return) -> Any:
-        return None if node.value is None else self.visit(node.value)
-
-    def visit_Assert(self, node: ast.Assert) -> Any:
-        if not self.truth(node.test):
-            raise Refused("an error")
-        return _NOTHING
-
-    def visit_With(self, node: ast.With) -> Any:
-        """Read what is done without autocast, of the CPU if it is its, or that of x's device."""
-        call: Any = node.items[0].context_expr
-        kind = self.visit(call.func) if isinstance(call, ast.Call) else call
-        settings = {key.arg: self.visit(key.value) for key in getattr(call, "keywords", ())}
-        if getattr(kind, "value", kind) is not torch.autocast or settings.pop("enabled", None) is not False:
-            raise Refused("with")
-        device, *others = *map(self.visit, call.args), *settings.values()
-        if others or len(node.items) > 1:
-            raise Refused("with")
-        with nullcontext() if device == "cuda" else torch.autocast("cpu", enabled=False):
-            return self.block(node.body)
-
-    # Expressions
-
     def truth(self, node: ast.expr) -> bool:
         """What a branch is on: settings, dtypes and ranks alone."""
         return bool(_plain(self.visit(node)))
@@ -388,18 +314,13 @@ class Reader(ast.NodeVisitor):
         space, name = self.function.__globals__, str(self.function.__module__)
         if node.id not in space and hasattr(builtins, node.id):
             return getattr(builtins, node.id)
-        if node.id not in space or vars(sys.modules.get(name, builtins)) is not space:
-            raise Refused(f"no name {node.id}")
+        _refuse(node.id not in space or vars(sys.modules.get(name, builtins)) is not space, f"no name {node.id}")
         return self.found(space[node.id], (name, node.id))
-
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        return self.attribute(self.visit(node.value), node.attr)
 
     def visit_Call(self, node: ast.Call) -> Any:
         function, args = self.visit(node.func), self.items(node.args)
         kwargs = {key.arg: self.visit(key.value) for key in node.keywords}
-        if None in kwargs:
-            raise Refused("a call with **")
+        _refuse(None in kwargs, "a call with **")
         if function is super:
             cells = dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
             kind = args[0].value if args else cells["__class__"].cell_contents
@@ -411,15 +332,6 @@ class Reader(ast.NodeVisitor):
         for node in nodes:
             found += self.visit(node.value) if isinstance(node, ast.Starred) else [self.visit(node)]
         return found
-
-    def visit_Tuple(self, node: ast.Tuple) -> Any:
-        return tuple(self.items(node.elts))
-
-    def visit_List(self, node: ast.List) -> Any:
-        return self.items(node.elts)
-
-    def visit_Slice(self, node: ast.Slice) -> Any:
-        return slice(*(part and _plain(self.visit(part)) for part in (node.lower, node.upper, node.step)))
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         base, key = self.visit(node.value), self.visit(node.slice)
@@ -436,14 +348,13 @@ class Reader(ast.NodeVisitor):
         left, right, name = self.visit(node.left), self.visit(node.right), type(node.op).__name__
         both = left, right
         is_of_tensors = any(isinstance(part, torch.Tensor) for part in both)
-        if name not in _OPERATORS or any(isinstance(part, _Object | partial) for part in both):
-            raise Refused(f"the operator {name}")
-        if is_of_tensors and name in ("FloorDiv", "Mod"):
-            raise Refused("a rest, or a division without it")
+        _refuse(
+            name not in _OPERATORS or any(isinstance(part, _Object | partial) for part in both), f"the operator {name}"
+        )
+        _refuse(is_of_tensors and name in ("FloorDiv", "Mod"), "a rest, or a division without it")
         value = _OPERATORS[name](left, right)
         if any(isinstance(part, Size) for part in both) and not isinstance(value, tuple | list):
-            if type(value) is not int or name == "Pow":
-                raise Refused("arithmetic of a size")
+            _refuse(type(value) is not int or name == "Pow", "arithmetic of a size")
             return Size(value)
         return value
 
@@ -461,9 +372,6 @@ class Reader(ast.NodeVisitor):
                 break
         return value
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        return self.visit(node.body if self.truth(node.test) else node.orelse)
-
     def visit_Compare(self, node: ast.Compare) -> Any:
         left = self.visit(node.left)
         for kind, part in zip(node.ops, node.comparators, strict=True):
@@ -474,6 +382,19 @@ class Reader(ast.NodeVisitor):
                 return False
             left = right
         return True
+
+
+_SIMPLE: dict[type, Any] = {
+    ast.Expr: lambda self, node: (self.visit(node.value), _NOTHING)[1],
+    ast.If: lambda self, node: self.block(node.body if self.truth(node.test) else node.orelse),
+    ast.Return: lambda self, node: node.value and self.visit(node.value),
+    ast.Assert: lambda self, node: _NOTHING if self.truth(node.test) else self.generic_visit(node),
+    ast.Attribute: lambda self, node: self.attribute(self.visit(node.value), node.attr),
+    ast.Tuple: lambda self, node: tuple(self.items(node.elts)),
+    ast.List: lambda self, node: self.items(node.elts),
+    ast.Slice: lambda self, node: slice(*(part and self.visit(part) for part in (node.lower, node.upper, node.step))),
+    ast.IfExp: lambda self, node: self.visit(node.body if self.truth(node.test) else node.orelse),
+}
 
 
 def _parts(values: Any) -> Any:
@@ -508,8 +429,8 @@ def _written(path: Path) -> str:
 
 
 def now(module: Any, path: Path) -> Any:
-    """What a path leads to now."""
+    """What a path leads to now; the path itself where it leads nowhere."""
     value: Any = sys.modules.get(path[0]) if path[0] else module
     for step in path[1:]:
-        value = dict.__getitem__(value, step[0]) if isinstance(step, tuple) else getattr(value, step)
+        value = dict.get(value, step[0], path) if isinstance(step, tuple) else getattr(value, step, path)
     return getattr(value, "__func__", value)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from lngrad.core import fallbacks
-from lngrad.torch import derivatives
-from lngrad.torch.functions import _norm, gated_rms_norm, layer_norm, left_to_inductor, left_to_torch, rms_norm
+from lngrad.torch.functions import _norm, layer_norm, left_to_inductor, rms_norm
 from lngrad.torch.reading import now
 from lngrad.torch.trial import CHANNELS_FIRST, LAST, Formula
 
@@ -87,12 +86,9 @@ def _as_theirs(module: Any, function: Callable[[], Any]) -> Any:
 @cache
 def turned_class(turned_from: Any, formula: Formula, compiled: str | None = None) -> Any:
     """A class for modules whose forward is this formula."""
-    body = {
-        "turned_from": turned_from,
-        "norm_formula": formula,
-        "lngrad_compiled": compiled,
+    body = {"turned_from": turned_from, "norm_formula": formula, "lngrad_compiled": compiled, "__module__": __name__}
+    body |= {
         "forward": _forward(turned_from, formula),
-        "__module__": __name__,
         "__qualname__": turned_from.__qualname__,
         "__doc__": turned_from.__doc__,
     }
@@ -106,18 +102,17 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
     """
     theirs, ours, watched = turned_from.forward, _ours(formula, turned_from.__name__), _watched(turned_from, formula)
     _, *parameters = inspect.signature(theirs).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
+    names = [parameter.name for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD] or [""]
     defaults = {parameter.name: parameter.default for parameter in parameters[1:]}
-    taken = names[: 1 + bool(formula.gate)]
 
     def call(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs: tuple[Any, ...] = args
-        if kwargs or not 0 < len(args) <= len(taken):
+        if kwargs or len(args) != 1:
             passed = dict(zip(names, args)) | kwargs  # noqa: B905  # too many are refused below
-            inputs = tuple(passed.pop(name) for name in taken if name in passed)
-            is_other = any(defaults.get(name, passed) is not value for name, value in passed.items())
-            is_missing = len(args) == 0 and taken[0] not in kwargs
-            if is_other or is_missing or len(inputs) + len(passed) != len(args) + len(kwargs):
+            if len(passed) == len(args) + len(kwargs) and names[0] in passed:
+                inputs = (passed.pop(names[0]),)
+                inputs *= all(defaults.get(name, inputs) is value for name, value in passed.items())
+            else:
                 inputs = ()
         changed = watched(self) if inputs else "another argument"
         y = ours(self, *inputs) if changed is None else None
@@ -141,23 +136,19 @@ def _forward(turned_from: Any, formula: Formula) -> Any:
 def _watched(turned_from: Any, formula: Formula) -> Callable[[Any], str | None]:
     """A function of a module: what was changed since the forward was read, None if nothing was."""
     theirs = turned_from.forward
-    settings = [
-        (path[1], value) for path, value in formula.watched if path[0] == "" and len(path) == 2 and path[1] != "forward"
-    ]
-    others = [(path, value) for path, value in formula.watched if path[0] or len(path) > 2]
+    settings = [(path, value) for path, value in formula.watched if path != ("", "forward")]
+    own = [(path[1], value) for path, value in settings if path[0] == "" and len(path) == 2]  # most of them
+    others = [(path, value) for path, value in settings if path[0] or len(path) > 2]
 
     def watched(module: Any) -> str | None:
         if module.turned_from.forward is not theirs:
             return "forward was changed after patch"
-        for name, value in settings:
+        for name, value in own:
             got = getattr(module, name, settings)
             if got is not value and not _equal(got, value):
                 return f"{name} was changed after patch"
         for path, value in others:
-            try:
-                got = now(module, path)
-            except (AttributeError, LookupError):
-                got = settings  # there is none
+            got = now(module, path)
             if got is not value and not _equal(got, value):
                 return f"{path[-1]} was changed after patch"
         return None
@@ -172,34 +163,27 @@ def _equal(got: Any, value: Any) -> bool:
 
 
 def _ours(formula: Formula, name: str) -> Callable[..., Any]:
-    """A function of a module, x and a gate: the formula, or None for a call that the trial has not seen."""
+    """A function of a module and x: the formula, or None for a call that the trial has not seen."""
     shape = formula.shape
     axes = dict.fromkeys(range(1, 9), LAST) if formula.axes is None else dict(formula.axes)
     dtypes = None if formula.dtypes is None else dict(formula.dtypes)
     only = set(axes.values())
 
-    def ours(module: Any, x: Any, gate: Any = None) -> Any:
+    def ours(module: Any, x: Any) -> Any:
         eps: Any
         if left_to_inductor(module, x):
             return None
-        weight, bias = (
-            None if parameter is None else getattr(module, parameter) for parameter in (formula.weight, formula.bias)
-        )
+        weight, bias = (None if role is None else getattr(module, role) for role in (formula.weight, formula.bias))
         eps = getattr(module, formula.eps) if isinstance(formula.eps, str) else formula.eps
         is_traced = isinstance(x, torch.fx.Proxy)  # its rank and dtype are unknown: those of the samples are assumed
         layout = result = None
         if is_traced:
-            layout = next(iter(only)) if len(only) == 1 and not formula.gate else None
+            layout = next(iter(only)) if len(only) == 1 else None
         else:
             device = x.device.type
             autocast = device if device != "meta" and torch.is_autocast_enabled(device) else ""
-            of_weight, of_bias, of_gate = (
-                tensor if tensor is None else getattr(tensor, "dtype", "") for tensor in (weight, bias, gate)
-            )
-            seen = x.dtype, of_weight, of_bias, autocast, of_gate
+            seen = x.dtype, *(None if role is None else getattr(role, "dtype", "") for role in (weight, bias)), autocast
             result, layout = x.dtype if dtypes is None else dtypes.get(seen), axes.get(x.ndim)
-            if gate is not None and (result is None or not _takes_gate(x, gate, weight)):
-                layout = None
         if layout is None or not (is_traced or (result is not None and _fits(x, layout, shape, weight))):
             if not torch.compiler.is_compiling():
                 fallbacks.count(f"{name}.forward", "a call that the trial of patch has not seen")
@@ -212,14 +196,7 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
             tensor if tensor is None or not (is_traced or tensor.ndim != len(sizes)) else tensor.reshape(sizes)
             for tensor in (weight, bias)
         )
-        if gate is not None:
-            ways: Any = {
-                "norm_before_gate": formula.norm_before_gate,
-                "group_size": formula.group,
-                "offset": formula.offset,
-            }
-            y = gated_rms_norm(x, gate.to(x.dtype), weight, eps, **ways)
-        elif formula.centred and not formula.offset:
+        if formula.centred and not formula.offset:
             y = layer_norm(rows, sizes, weight, bias, eps)
         elif formula.centred:
             y = _norm(rows, sizes, weight, bias, eps, None, True, formula.offset)
@@ -240,15 +217,3 @@ def _fits(x: Any, layout: str | None, shape: tuple[int, ...] | None, weight: Any
         return layout is not None
     sizes = x.shape[1:2] if layout == CHANNELS_FIRST else x.shape[x.ndim - len(shape) :]
     return bool(sizes == shape and (weight is None or weight.shape == shape or weight.shape.numel() == sizes.numel()))
-
-
-def _takes_gate(x: Any, gate: Any, weight: Any) -> bool:
-    """Whether a gated call is for our operator: plain tensors on a CPU, and no graph whose format lacks it."""
-    is_plain = torch.compiler.is_compiling() or {type(x), type(gate), type(weight)} <= derivatives.PLAIN
-    is_recorded = torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
-    is_here = x.device.type in ("cpu", "meta") and is_plain and not is_recorded
-    return (
-        is_here
-        and not any(left_to_torch("gated_rms_norm", tensor) for tensor in (x, gate))
-        and bool(gate.shape == x.shape)
-    )

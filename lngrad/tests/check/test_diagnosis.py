@@ -220,3 +220,32 @@ def test_nan_where_finite_inputs_overflow_fails_by_every_standard(make_case, tmp
     result = check_case(case, Options(impl=f"{tmp_path / 'nans.py'}:nan", **options))
     assert result.status == "failed", result
     assert "got nan" in result.reason
+
+
+def test_one_result_that_was_never_written_has_a_name(diagnosed):
+    for which in ("dgamma", "dbeta"):
+        found = diagnosed(lambda t, which=which: {which: np.zeros(t.N)})
+        assert found.mistake == f"{which} never written"
+    assert (
+        diagnosed(lambda t: {"dgamma": np.zeros(t.N), "dbeta": np.zeros(t.N)}).mistake
+        == "dgamma and dbeta never written"
+    )
+    assert (
+        diagnosed(lambda t: {"dx": 0 * t.dy, "dgamma": np.zeros(t.N), "dbeta": np.zeros(t.N)}).mistake
+        == "never written"
+    )
+
+
+def test_a_division_by_rows_stays_open_where_there_are_as_many_columns(diagnosed):
+    found = diagnosed(lambda t: {"dgamma": (t.dy * t.xhat).sum(0) / t.M}, lead=(24,), normalized=(24,))
+    assert {found.mistake, *dict(found.alternatives)} == {"dgamma 1/N times", "dgamma 1/M times"}
+
+
+def test_rstd_squared_and_the_variance_are_told_from_another_rstd(diagnosed):
+    facts = {"ranges": {"mean": None, "statistic": None}, "eps": 1e-3, "third": "variance"}
+    for name, new in (
+        ("rstd squared", lambda t: t.rstd**2),
+        ("variance in rstd's place", lambda t: t.rstd**-2.0 - 1e-3),
+    ):
+        found = diagnosed(lambda t, new=new: t.with_xhat((t.x - t.mean) * new(t), new(t)), **facts)
+        assert found.mistake == name

@@ -15,6 +15,7 @@ from lngrad.check.inputs import draw
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.explain import explained, kernels, right_lines
 from lngrad.check.mistakes.terms import wide
+from lngrad.check.result import SEEN
 
 PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
 WITHOUT_EXAMPLE = {
@@ -110,6 +111,21 @@ def test_a_misspelt_name_gets_the_nearest_three(run):
         mutant.output.split()
     )
     assert run("check", "--explain", "LN-G04").output.startswith("LN-G04  sums added twice\n")
+
+
+@pytest.mark.parametrize("name", [
+    *(name for name in SEEN if name not in MISTAKES), "last part of … rows lost", "dgamma 1/M times; dbeta 1/M times",
+    "dx never written", "silu' forgotten in dgate", "dtotal forgotten in the residual's gradient alone",
+    "computed in float32", "part of the rows in the column sums", "dy·x for dy·xhat in dgamma", "no known mistake",
+    "part of the columns in the mean of dxhat", "mean of dxhat N times",
+])  # fmt: skip
+def test_names_that_are_in_no_catalogue_are_explained(name):
+    assert "\nWhat: " in explained(name)
+
+
+def test_a_name_of_nothing_gets_no_suggestion():
+    with pytest.raises(ValueError, match="of a known mistake, got 'foo bar baz'"):
+        explained("foo bar baz")
 
 
 @pytest.mark.slow

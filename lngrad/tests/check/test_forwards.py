@@ -136,12 +136,27 @@ def test_every_form_is_called_as_a_trial_shows(files, right, norm, text, wrong):
 
 @pytest.mark.parametrize(("forward", "name"), [
     ("deep_norm_without_alpha_in_dx", "alpha forgotten in the gradient of x"),
-    ("deep_norm_with_alpha_in_both", "dx times alpha"),
+    ("deep_norm_with_alpha_in_both", "dx times alpha in the gradient of the residual alone"),
     ("a_total_that_is_detached", "dtotal forgotten"),
+    ("dtotal_for_x_alone", "dtotal forgotten in the gradient of the residual alone"),
 ])  # fmt: skip
 def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wrong(forward, name):
     found = run_at_hand(f"forwards:{forward}", filter="=tail", fuzz=0)
     assert [mistake.name for mistake in found.mistakes] == [name], found.results
+
+
+def test_a_class_that_fixes_its_size_has_cases_of_it():
+    found = run_at_hand("forwards:OfItsSize", filter="t*", fuzz=0)
+    assert found.signature.endswith("; of 80 columns alone, which all cases have")
+    assert (found.counts["passed"], found.restrictions[0].text) == (2, "more than one normalized axis")
+    assert found.results[0].outputs[0].shape == (33, 80)
+
+
+def test_float64_in_float32_and_no_columns_are_restrictions():
+    found = run_at_hand("forwards:in_float32", filter="=float64", fuzz=0)
+    assert [(item.text, item.cases) for item in found.restrictions] == [("computed in float32", 1)]
+    found = run_at_hand("forwards:in_float32", filter="=no columns", fuzz=0)
+    assert found.restrictions[0].reason.startswith("it takes no rows without columns: the forward took these inputs")
 
 
 def test_what_a_backward_raises_is_said_with_its_place():
@@ -252,6 +267,17 @@ def test_a_wrong_forward_with_an_epsilon_in_the_code_has_its_name(name, mistake)
     found = run_at_hand(f"forwards:{name}", filter="=small")
     assert len(found.mistakes) == 1
     assert mistake in found.mistakes[0].name
+
+
+def test_a_class_at_hand_chooses_the_norm_of_cases_in_files_and_has_a_command_that_runs(tmp_path):
+    import forwards
+
+    (file := tmp_path / "my cases.yaml").write_text("lngrad: 1\ncases:\n  - {name: few, shape: [6, 8]}\n")
+    found = lngrad.check.run(forwards.WrongNorm, [file], seed=0, fuzz=1)
+    assert (found.verdict, found.counts["failed"]) == ("FAIL", 2)
+    command = "lngrad check --impl forwards:WrongNorm --norm rms_norm"
+    assert found.command == f"{command} '{file}' --fuzz 1"
+    assert found.results[0].command == f"{command} '{file}' --seed 0 --filter '=few'"
 
 
 def test_layouts_are_handed_to_a_forward_in_this_process_too():

@@ -17,12 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 import cheats
 import right
 
+from lngrad.check import trial
 from lngrad.check.calls.kernel import here
 from lngrad.check.calls.process import KernelProcesses
 from lngrad.check.case import CheckCase, fuzzed
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.formats.reading import shipped
-from lngrad.check.judge import Options, check_case
+from lngrad.check.formats.reading import select, shipped
+from lngrad.check.judge import LIKELY, Options, Patience, check_case
 from lngrad.check.result import CaseResult
 from lngrad.core.problem import Normalization
 from lngrad.testing import Case, gradient_scales, make_inputs
@@ -72,6 +73,7 @@ SEEN = {
     "stack_walk": ("tail", "never written"), "patched_judge": ("tail", "never written"),
     "patched_numpy": ("tail", "never written"), "freed_memory": ("tail", ""),
     "cached_by_shape": ("tail", "an earlier call's results"), "cached_by_x": ("one element", "an earlier call's results"),
+    "every_second": ("tail", "an earlier call's results"),
     "right_when_small": ("3 by 20000", ""), "right_ten_times": ("small", "not repeatable"),
     "mutate_and_restore": ("tail", "it writes to its inputs, and puts back what was there"),
     "in_place": ("tail", "it changed its input dy"), "alias": ("one row", "results that change"), "late": ("tail", ""),
@@ -88,6 +90,14 @@ def test_kernels_that_only_look_right_are_caught(results_of, function):
     assert result.status == "failed"
     assert text in f"{result.mistake} {result.reason} {result.sentence}"
     assert "not repeatable" not in str(result.mistake) or not result.formulas  # nothing else is concluded
+
+
+def test_the_second_call_of_a_slow_kernel_has_other_inputs(results_of, monkeypatch):
+    monkeypatch.setattr(trial, "QUICK_SECONDS", 0.0)
+    (result,) = results_of("cheats:every_second", named("tail"))
+    assert (result.status, result.mistake, result.calls) == ("failed", "an earlier call's results", 3)
+    (result,) = results_of("right:plain", named("tail"))
+    assert (result.status, result.calls) == ("passed", 2)
 
 
 NORM_ROUNDED = """
@@ -163,12 +173,12 @@ def test_sums_in_any_order_are_no_race_unless_the_standard_compares_bits(results
     for standard in ("close", "mixed", "stable"):
         (result,) = results_of("atomics:shuffled", case, standard=standard)
         assert result.status == "passed", result.reason
-        assert "its bits differ from call to call" in result.notes[0]
+        assert "its bits differ from call to call" in result.notes[-1]
     (result,) = results_of("atomics:shuffled", case, standard="binary")
     assert (result.status, result.mistake) == ("failed", "not repeatable")
     (result,) = results_of("atomics:wrong", case)
     assert (result.status, result.mistake) == ("failed", "a constant subtracted from dx")
-    assert "by no more than sums in another order do" in result.notes[0]
+    assert "by no more than sums in another order do" in result.notes[-1]
 
 
 def test_results_of_timed_calls_are_judged_again(results_of):
@@ -178,6 +188,28 @@ def test_results_of_timed_calls_are_judged_again(results_of):
     assert result.of_memory > 0
     (result,) = results_of("cheats:right_until_timed", named("tail"), timed=True)
     assert (result.status, result.mistake) == ("failed", "an earlier call's results")
+
+
+def test_a_mistake_that_explained_three_failures_is_tried_first(results_of):
+    patience, found = Patience(Options()), CaseResult("", "", "failed", "", "", "", mistake="gamma forgotten")
+    patience.add(replace(found, alternatives=(("dy ignored", ""), ("another rstd", ""))))
+    for _ in range(LIKELY):
+        assert patience.options.likely == ()
+        patience.add(found)
+    assert patience.options.likely == ("gamma forgotten",)
+    for likely in (("dy ignored", "gamma forgotten"), ("dy ignored",)):  # or found as if there were none
+        (result,) = results_of("mutant:gamma forgotten", named("tail"), likely=likely)
+        assert result.mistake == "gamma forgotten"
+
+
+def test_the_first_eight_cases_are_of_every_kind():
+    few = select(DEFAULT, None, 8)
+    assert {case.dtype for case in few} == {"float32", "bfloat16", "float16"}
+    assert any(case.layouts for case in few)
+    assert any(case.N % 32 and case.M % 32 for case in few)
+    assert any(len(case.lead) > 1 for case in few)
+    assert max(case.M * case.N for case in few) > 1_000_000
+    assert any(len(case.normalized) > 1 and case.M > 65536 for case in DEFAULT)
 
 
 def test_too_many_skipped_cases_are_no_pass(run, monkeypatch):
@@ -196,7 +228,7 @@ def test_who_computes_statistics_is_told_that_this_is_a_choice(results_of):
         "right:ignoring", named("tail", "far from zero", "given statistics"), standard="exact"
     )
     assert (ours.status, others.status, far.status) == ("passed", "passed", "skipped")
-    assert others.notes == ("it computes mean and rstd from x itself; that is a choice",)
+    assert others.notes[-1:] == ("it computes mean and rstd from x itself; that is a choice",)
     assert far.reason.startswith(
         "it computes mean and rstd from x itself, and this case gives others. That is a choice"
     )

@@ -102,3 +102,23 @@ def test_a_journal_has_the_names_that_are_settled(tmp_path, make_case):
     finish(path, summary(settled(failures), cases, Options(), None, 1.0))
     assert {item.mistake for item in read_journal(path).values()} == {"parts of 16"}
     assert list(read_journal(path).values()) == settled(failures)
+
+
+def test_a_run_that_was_stopped_is_no_pass(make_case):
+    cases = [make_case(name=name) for name in ("one", "other")]
+    passed = [result(None, status="passed", name=case.name) for case in cases]
+    assert summary(passed, cases, Options(), None, 1.0).verdict == "PASS"
+    stopped = summary(passed[:1], cases, Options(), None, 1.0)
+    assert (stopped.verdict, stopped.not_run) == ("INCONCLUSIVE", 1)
+    assert summary([result("a", name="one")], cases, Options(), None, 1.0).verdict == "FAIL"
+
+
+def test_what_parts_failures_without_a_name_from_cases_that_pass_is_their_name(make_case):
+    cases = [make_case(name=f"{number}", lead=(2, 3) if number < 3 else (6,)) for number in range(8)]
+    nameless = replace(result(None), sentence="no known mistake explains it.")
+    results = [
+        replace(nameless if number < 3 else result(None, status="passed"), name=f"{number}") for number in range(8)
+    ]
+    found = summary(results, cases, Options(), None, 1.0)
+    assert [(item.name, item.cases) for item in found.mistakes] == [("wrong only for several leading dimensions", 3)]
+    assert summary(results, [replace(case, lead=(6,)) for case in cases], Options(), None, 1.0).mistakes[0].name is None

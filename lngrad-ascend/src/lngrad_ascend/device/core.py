@@ -137,6 +137,7 @@ class Core:
         atomic_site: Where it was set.
         atomic: The element type of SetAtomicAdd, SetAtomicMax or SetAtomicMin, or None.
         combine: What such a copy makes of two elements.
+        control: Where bits of CTRL were set, as long as any is.
         loops: By whether copies go inward, what SetLoopModePara has set (``loops.LoopMode``).
         refreshed: What other cores had finished at NdDmaDci, as far as this one knew; None: it was not called.
         quiet: Whether NumPy's warnings are silenced, once for a kernel.
@@ -176,6 +177,7 @@ class Core:
         self.atomic_site: Site | None = None
         self.combine: Callable[..., object] = np.add
         self.loops: dict[bool, Any] = {}
+        self.control: Site | None = None
         self.refreshed: list[Snapshot] | None = None
         self.quiet = False
         self.regions, self.schedule, self.tiling_key = regions, schedule, tiling_key
@@ -220,6 +222,11 @@ class Core:
         for mode in self.loops.values():
             self.tolerate(
                 SyncFault(f"end of kernel: {mode.describe()} and was never reset: ResetLoopModePara is missing")
+            )
+        if self.control is not None:
+            self.site = self.control
+            self.warn(
+                "SetCtrlSpr: bits are still set at the kernel's end, for the next kernel too: ResetCtrlSpr is missing"
             )
         if self.atomic is not None:
             self.site = self.atomic_site

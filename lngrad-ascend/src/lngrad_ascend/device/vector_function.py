@@ -42,6 +42,8 @@ class Rule(enum.IntEnum):
     PACKED_WIDTH = 9
     INDEX = 10
     SAME_INDEX = 11
+    ENDLESS = 12
+    CONTROL = 13
 
 
 class Use(NamedTuple):
@@ -159,7 +161,7 @@ class VectorFunctions:
             return piece
         verb, code = ("writes", "ErrorWrite1") if bit == WRITE_V else ("reads", "ErrorRead1")
         whose = "that no tensor has" if piece is None else f"behind the end of {piece.name}"
-        text = f"{site_text(site)}: {name}: {verb} {stop - end} bytes at byte {end}, {whose}"
+        text = f"{name}: {site_text(site)} {verb} {stop - end} bytes at byte {end}, {whose}"
         if piece is None or bit == WRITE_V:
             core.tolerate(BoundsFault(f"{text} [{code}]"))
         else:
@@ -182,6 +184,9 @@ class VectorFunctions:
         core = self.core
         if rule in _BLANK:
             return core.ub.origin_number(f"was computed with a {_BLANK[rule]} that nothing had written, declared", site)
+        if rule == Rule.CONTROL:
+            core.control = site if numbers[0] else None
+            return 0
         how, text = _TEXTS[rule]
         text = text.format(*numbers, api=api, others=[site_text(other) for other in others], size=core.ub.size)
         if how is None:
@@ -225,5 +230,10 @@ _TEXTS: dict[int, tuple[type[DeviceFault] | None, str]] = {
         "{api}: dst has elements of {1} bytes; this StoreDist stores {0} of each: expected DIST_PACK_B + twice their bits",
     ),
     Rule.INDEX: (PoisonFault, "{api}: the index of lane {0} has no value"),
+    Rule.ENDLESS: (
+        DeviceFault,
+        "{api}: the vector function has accessed memory {0} times and goes on; a loop counter of uint16_t begins again at "
+        "65536",
+    ),
     Rule.SAME_INDEX: (OverlapFault, "{api}: index {0} comes twice, and which lane is stored there is open"),
 }  # fmt: skip

@@ -67,6 +67,7 @@ class CheckCase:
         zeros: Inputs whose every fifth column is 0.
         layouts: How inputs lie in memory, by name, where that is not contiguous.
         recomputed: What becomes of a result that is right for mean and rstd of x, where the case gives others.
+        of_total: Whose gradient a forward's dx is, where it has two of one total: x's, the residual's, or "" for the worse one.
         calls: How often it is called with the same inputs, at least.
         enabled: False for a case that its file has switched off.
         others: Columns and keys that were read and not used.
@@ -95,6 +96,7 @@ class CheckCase:
     zeros: tuple[str, ...] = ()
     layouts: dict[str, str] = field(default_factory=dict)
     recomputed: Literal["failed", "skipped"] = "failed"
+    of_total: Literal["", "x", "residual"] = ""
     calls: int = 2
     enabled: bool = True
     others: dict[str, str] = field(default_factory=dict)
@@ -253,11 +255,13 @@ class Options:
         block_bytes: Results are judged in blocks of rows that take about this much.
         timed: Whether right ones are timed.
         explained: How much is said of a failure: "whole"; "brief", what it looks like; or "not".
+        likely: Known mistakes that explained failures before: where one explains this too, no other is looked for.
         repeatable: Whether equal calls must give equal bits.
         fail_fast: Whether a run ends with its first failure.
         allowed: Inputs that an implementation may change.
         repeated: Whether the seed was given, so that an earlier run may have had the same inputs.
         invoked: The command up to the cases, for the line that reproduces a failure.
+        selected: The rest of the command: which cases.
     """
 
     impl: str = "numba_cpu"
@@ -270,11 +274,13 @@ class Options:
     block_bytes: int = 512 << 20
     timed: bool = False
     explained: Literal["whole", "brief", "not"] = "whole"
+    likely: tuple[str, ...] = ()
     repeatable: bool = False
     fail_fast: bool = False
     allowed: tuple[str, ...] = ()
     repeated: bool = False
     invoked: str = ""
+    selected: str = ""
 
 
 FUZZ = "--fuzz"  # where a random case was "written": the option that draws it

@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -24,6 +24,7 @@ from lngrad.check.case import FUZZ, SHIPPED, CheckCase, Options
 from lngrad.check.case_calls import CaseCalls, Kernels
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.implementations.implementation import first_line
+from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.result import CaseResult, is_unexplained
 from lngrad.check.standards import AUTO, LLAMA, STANDARDS, usual
 from lngrad.check.trial import result_of
@@ -34,7 +35,7 @@ from lngrad.support.children import Child, end_children, guarded
 __all__ = ["Options", "case_facts", "check_case", "command_of", "default_jobs", "run_cases"]
 
 REFUSED, DONE = "refused", "done"
-MANY_UNNAMED = 5
+MANY_UNNAMED, LIKELY = 5, 3
 END_SECONDS = 5.0  # for a process to end its kernel
 
 
@@ -108,9 +109,9 @@ class _Worker(Child):
         self.case: CheckCase | None = None
         self.begin = 0.0
 
-    def give(self, case: CheckCase, explained: str) -> None:
+    def give(self, case: CheckCase, options: Options) -> None:
         self.case, self.begin = case, monotonic()
-        self.connection.send((case, explained))
+        self.connection.send((case, options))
 
     def end(self) -> None:
         """End the process; it ends its kernel first."""
@@ -120,20 +121,28 @@ class _Worker(Child):
 
 
 class Patience:
-    """How much is said of a failure: once MANY_UNNAMED have no name, and so many more for each that has one, in brief."""
+    """How much is said of a failure: once MANY_UNNAMED have no name, and so many more for each that has one, in brief.
+
+    A known mistake that explained LIKELY failures is tried before all others.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options, self._named, self._unnamed = options, 0, 0
+        self._known = Counter[tuple[str, ...]]()
 
     def add(self, result: CaseResult) -> None:
         self._named += result.mistake is not None
         self._unnamed += is_unexplained(result)
+        if result.mistake in MISTAKES:
+            alike = (name for name, _ in result.alternatives if name in MISTAKES)
+            self._known[(result.mistake, *alike)] += 1
 
     @property
     def options(self) -> Options:
         """For the next case."""
         if self._options.explained != "whole" or self._unnamed < MANY_UNNAMED * (1 + self._named):
-            return self._options
+            names, number = next(iter(self._known.most_common(1)), ((), 0))
+            return replace(self._options, likely=names) if number >= LIKELY else self._options
         return replace(self._options, explained="brief")
 
 
@@ -159,7 +168,7 @@ def run_cases(
     patience, is_enough = Patience(options), False
 
     def give(worker: _Worker) -> None:
-        worker.give(waiting.popleft(), patience.options.explained)
+        worker.give(waiting.popleft(), patience.options)
 
     def tell(result: CaseResult) -> None:
         nonlocal is_enough
@@ -214,11 +223,11 @@ def _work(connection: Connection, options: Options, threads: int, time_limit: fl
     try:
         while True:
             try:
-                case, explained = connection.recv()
+                case, options = connection.recv()
             except EOFError:  # the parent is gone, or has no more
                 return
             try:
-                connection.send((DONE, check_case(case, replace(options, explained=explained), kernels)))
+                connection.send((DONE, check_case(case, options, kernels)))
             except LngradError as error:
                 connection.send((REFUSED, str(error)))
     finally:

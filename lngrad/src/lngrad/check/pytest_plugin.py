@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     kernels = KernelProcesses(get_num_threads(), limit)
     try:
         valid_max_skipped(config.getoption("--lngrad-max-skipped"))
-        norm = norm or (None if files else norm_of(kernels.signature(impl)))
+        norm = norm or norm_of(kernels.signature(impl), bool(files))
         paths = [Path(path) for path in files or ()]
         cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES)
     except LngradError as error:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from lngrad.check.calls.kernel import OTHER_POISON, KernelError, Request, arrays_of
+from lngrad.check.calls.kernel import OTHER_POISON, KernelError, Request, arrays_of, with_arrays
 from lngrad.check.case import OF_ROWS, CheckCase, Results
 from lngrad.check.case_calls import CaseCalls
-from lngrad.check.comparison import Comparison, different
+from lngrad.check.comparison import Comparison, Piece, different
 from lngrad.check.implementations import NotApplicable
 from lngrad.check.implementations.libraries import xla_flushes
 from lngrad.check.inputs import DrawnInputs, draw, with_other_values
@@ -32,7 +32,9 @@ from lngrad.typing import Array
 DIAGNOSED = 1 << 23  # elements of a case whose failure is explained as a whole
 TIMED_SECONDS = 0.05  # of calls in a row, three times; the fastest counts
 OWN = "it computes mean and rstd from x itself"
-QUICK_SECONDS = 1.0  # a call that takes longer is not made with other inputs, layouts and threads
+WHOSE = {"x": "the gradient of x", "residual": "the gradient of the residual"}  # of one total
+IN_FLOAT32 = "computed in float32"  # what float64 is by many kernels: a limit
+QUICK_SECONDS = 1.0  # a call that takes longer is made once more, with other inputs if it is right
 SLOW_SECONDS = 20.0  # and one that takes longer than this is made once
 THREADS = (1, 2, 3)
 REPEATED = 12  # calls more, where bits must be equal
@@ -56,7 +58,7 @@ def result_of(calls: CaseCalls, bare: CaseResult) -> CaseResult:
     failed = finding is not None or not found.passed
     result = replace(bare, outputs=tuple(found.outputs), reason=found.reason)
     if failed and finding is None:
-        finding = diagnosis = _diagnosed(calls, found, first)
+        finding = diagnosis = _of_one_gradient(calls, found, _diagnosed(calls, found, first))
         is_open = diagnosis.sentence.startswith(UNEXPLAINED) or not calls.case.M
         if first is not None and not found.broken and calls.options.explained == "whole":
             finding = _refilled(calls, diagnosis, first) or (alone(calls) if is_open else None) or diagnosis
@@ -73,10 +75,28 @@ def _in_one_call(calls: CaseCalls) -> tuple[Results, Comparison, Diagnosis | Non
     found = calls.compared(first)
     if not found.passed and not found.broken and _ignores_statistics(calls, first):
         found = _with_own_statistics(calls, first, found)
+    if not found.passed and not found.broken and _is_in_float32(calls, first):
+        raise NotApplicable(IN_FLOAT32)
     if not found.passed and not found.broken and _is_flushed(calls, first):
         calls.call(replace(calls.placed(), is_flushed=True))  # which refuses it, where it is XLA that flushes
     finding = without_layout(calls) if not found.passed and calls.case.layouts else None
     return first, found, finding or further(calls, found, first)
+
+
+def _is_in_float32(calls: CaseCalls, got: Results) -> bool:
+    """Whether results of float64 are right as those of float32, of inputs in float32."""
+    case = calls.case
+    if case.dtype != "float64" or len(calls.blocks) > 1:
+        return False
+    drawn, narrow = calls.drawn(*calls.blocks[0]), np.dtype("float32")
+    inputs = with_arrays(drawn, {name: array.astype(narrow) for name, array in arrays_of(drawn).items()})
+    results = got._replace(**{name: array.astype(narrow) for name, array in _there(got).items()})
+    gamma_dtype = None if case.gamma_dtype is None else narrow.name
+    as_float32 = replace(
+        case, dtype=narrow.name, gamma_dtype=gamma_dtype, statistics_dtype=narrow.name, output_dtypes={}
+    )
+    pieces = [Piece(0, case.M, results, None, [inputs])]
+    return Comparison(as_float32, "stable", calls.options.level, pieces, own_statistics=calls.own_eps).passed
 
 
 def _is_flushed(calls: CaseCalls, got: Results) -> bool:
@@ -155,9 +175,24 @@ def _diagnosed(calls: CaseCalls, found: Comparison, first: Results | None) -> Di
     if hidden := _hidden(calls.case, found.kept[1], found.kept[0], shares):
         return hidden
     try:
-        return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief")
+        return diagnose(calls.case, *found.kept, shares, calls.options.explained == "brief", calls.options.likely)
     except Exception as error:  # of a search that meets numbers it does not expect: the verdict stands without it
         return Diagnosis(None, f"no diagnosis: it failed with {type(error).__name__}: {error}")
+
+
+def _of_one_gradient(calls: CaseCalls, found: Comparison, diagnosis: Diagnosis) -> Diagnosis:
+    """With its place, where a forward has a gradient of x and one of the residual, and one of the two is right."""
+    signature = calls.kernel and calls.kernel.signature
+    if not signature or signature.library == "numpy" or not calls.case.residual or {*found.shares} != {"dx"}:
+        return diagnosis
+    cases = {name: replace(calls.case, of_total=name) for name in ("x", "residual")}
+    wrong = [name for name, case in cases.items() if not _is_right(calls, calls.placed(case=case))]
+    if len(wrong) != 1 or diagnosis.mistake is None or WHOSE[wrong[0]] in diagnosis.mistake:
+        return diagnosis
+    where = f"{WHOSE[wrong[0]]} alone"
+    others = tuple((f"{name} in {where}", f"In {where}: {text}") for name, text in diagnosis.alternatives)
+    name, text = f"{diagnosis.mistake} in {where}", f"In {where}: {diagnosis.sentence}"
+    return diagnosis._replace(mistake=name, sentence=text, alternatives=others)
 
 
 def _timed(calls: CaseCalls, result: CaseResult) -> tuple[CaseResult, bool]:
@@ -233,13 +268,15 @@ def further(calls: CaseCalls, found: Comparison, first: Results) -> Diagnosis | 
         calls.notes.append("called once: memory does not suffice for the results of two calls")
         return None
     is_quick, other = kernel.seconds <= QUICK_SECONDS, None
-    if is_quick and len(calls.blocks) == 1:
+    if len(calls.blocks) == 1 and (is_quick or found.passed):
         drawn = with_other_values(calls.case, calls.drawn(*calls.blocks[0]))
         request = calls.placed(drawn)  # where the first inputs were
         if found.passed and (difference := different(kernel.again(), first)):
             text = f"Its results changed after it had returned, when the inputs did: {difference}."
             return Diagnosis("results that change", text)
-        other = drawn, calls.later(request)
+        other, is_quick = (drawn, calls.later(request)), kernel.seconds <= QUICK_SECONDS  # the first may compile
+    if other is not None and not is_quick:
+        return _of_an_earlier_call(calls, *other, first)
     request = calls.placed()
     if finding := _the_same_again(calls, request, found, first):
         return finding
@@ -280,7 +317,7 @@ def _of_an_earlier_call(calls: CaseCalls, drawn: DrawnInputs, other: Results, fi
     if second.passed or not calls.is_far_off(other, drawn, first):
         return None
     same = "It gave the first call's results once more" if not different(other, first) else second.reason
-    if raced := _raced(calls, calls.placed(drawn), other):
+    if same == second.reason and (raced := _raced(calls, calls.placed(drawn), other)):
         return raced
     if is_fresh := calls.called.restart():
         other = calls.later(calls.placed(drawn))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -26,9 +29,9 @@ from lngrad.check.implementations import Signature, implementation_of
 from lngrad.check.judge import Patience, check_case
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.reproduction import SEARCH_SECONDS, SHOWN_BY_CALLS, script, smallest
-from lngrad.check.result import BELIEVED, CaseResult, settled
+from lngrad.check.result import BELIEVED, CaseResult, is_unexplained, settled
 from lngrad.check.standards import AUTO
-from lngrad.check.trial import OWN
+from lngrad.check.trial import IN_FLOAT32, OWN
 from lngrad.core.threads import get_num_threads
 from lngrad.errors import LngradError
 from lngrad.support.dtypes import DTYPES
@@ -59,6 +62,7 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
         not all(isfinite(number) for values in case.ranges.values() for number in values or ())
     ),
     "no rows or no columns": lambda case: case.M * case.N == 0,
+    "no columns": lambda case: case.N == 0,
     "more than one normalized axis": lambda case: len(case.normalized) > 1,
     "x without rows": lambda case: not case.lead,
     "x of more than 2 dimensions": lambda case: len(case.shape) > 2,
@@ -69,6 +73,15 @@ RESTRICTIONS: dict[str, Callable[[CheckCase], bool]] = {
     **{f"N not a multiple of {n}": partial(lambda n, case: case.N % n > 0, n) for n in _POWERS[:10]},
     **{f"N over {n}": partial(lambda n, case: n < case.N, n) for n in _POWERS},
 }
+
+
+FACTS: dict[str, Callable[[CheckCase], bool]] = {
+    **RESTRICTIONS, "several leading dimensions": lambda case: len(case.lead) > 1,
+    "other than one leading dimension": lambda case: len(case.lead) != 1,
+    **{f"M not a multiple of {n}": partial(lambda n, case: case.M % n > 0, n) for n in _POWERS[:10]},
+    **{f"M over {n}": partial(lambda n, case: n < case.M, n) for n in (*_POWERS, 65535)},
+}  # fmt: skip
+PARTED = 3, 5  # cases that fail without a name, and cases that pass, at least, for a fact that parts them
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,8 @@ class Run:
     """A run of `lngrad check`.
 
     Attributes:
-        verdict: FAIL if a case failed; INCONCLUSIVE if none passed, or more were skipped than is allowed; PASS WITH LIMITS if
-            some were skipped that another kernel takes, or were not judged.
+        verdict: FAIL if a case failed; INCONCLUSIVE if none passed, the run was stopped, or more were skipped than is allowed;
+            PASS WITH LIMITS if some were skipped that another kernel takes, or were not judged.
         command, seed, versions, started, machine: What ran, with which inputs, when and on what.
         signature: How a forward was called.
         counts, not_run: Of cases: passed, failed, skipped; and of those that did not run.
@@ -151,19 +164,44 @@ def code_of(mistake: str | None) -> str | None:
     return None if known is None else known.family.code
 
 
-def norm_of(signature: Signature | None) -> str:
-    """What a kernel of the user's computes unless it is said."""
-    return signature.norms[0] if signature is not None and signature.norms else "layer_norm"
+def norm_of(signature: Signature | None, has_files: bool) -> str | None:
+    """What a kernel of the user's computes unless it is said: None where case files say it, and no trial does."""
+    if signature is not None and signature.norms:
+        return signature.norms[0]
+    return None if has_files else "layer_norm"
+
+
+def selection(cases: Sequence[Path] | None, **options: Any) -> str:
+    """The words that choose these cases, as the command line has them, with a space before them."""
+    words = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return "".join(f" {shlex.quote(word)}" for word in (*map(str, cases or ()), *chain(*words)))
+
+
+def _name_of(target: Any) -> str:
+    """What --impl calls a function or a class, where a new process finds it; else its own name."""
+    name, file = (
+        getattr(target, "__qualname__", type(target).__name__),
+        sys.modules.get(getattr(target, "__module__", "")),
+    )
+    if file is None or getattr(file, name, None) is not target:
+        return name
+    return f"{getattr(file, '__file__', '') if file.__name__ == '__main__' else file.__name__}:{name}"
 
 
 def chosen_cases(
     cases: Sequence[Path] | None, norm: str | None, selected: tuple[str | None, int | None], seeds: range,
-    fuzz: int | None, max_bytes: int,
+    fuzz: int | None, max_bytes: int, signature: Signature | None = None,
 ) -> list[CheckCase]:  # fmt: skip
-    """The cases of the files, or the package's own, and random ones, DRAWN unless it is said; again for each further seed."""
+    """The cases of the files, or the package's own, and random ones, DRAWN unless it is said; again for each further seed.
+
+    Of a kernel that takes one number of columns alone, all have that.
+    """
     read = read_cases(cases, max_bytes) if cases else shipped()
     fuzz = fuzz if fuzz is not None else 0 if cases else DRAWN
     chosen = [select(of_norm([*read, *fuzzed(fuzz, seed)], norm), *selected) for seed in seeds]
+    if signature is not None and (size := signature.size):
+        chosen = [[replace(case, normalized=(size,)) if len(case.normalized) == 1 and case.N and not case.files else case
+                   for case in cases_of_seed] for cases_of_seed in chosen]  # fmt: skip
     return chosen[0] + [
         replace(case, seed=seed) for seed, again in zip(seeds[1:], chosen[1:], strict=True) for case in again
     ]
@@ -204,7 +242,9 @@ def restrictions(results: Iterable[CaseResult], cases: Mapping[str, CheckCase]) 
         while left:
             reason = left[0].reason
             covered = {
-                text: [result for result in left if holds(cases[result.name])] for text, holds in possible.items()
+                text: [result for result in left if holds(cases[result.name])]
+                for text, holds in possible.items()
+                if reason != IN_FLOAT32
             }
             text, most = max(covered.items(), key=lambda item: len(item[1]), default=("", []))
             text, most = (text, most) if most else (reason, left)
@@ -221,21 +261,41 @@ def summary(
     """The run of these results; mistakes have scripts if these are wanted."""
     counts = {status: sum(result.status == status for result in results) for status in ("passed", "failed", "skipped")}
     by_name = {case.label: case for case in cases}
+    results = parted(results, by_name)
     limits = [result for result in results if is_refusal(result) or BELIEVED in result.notes]
     is_small = all(case.M * case.N < INT32 for case in cases)
-    is_open = not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
+    not_run = len(cases) - len(results)
+    is_open = not_run or not counts["passed"] or too_many(counts["skipped"], len(results), max_skipped)
     versions, started = {"python": platform.python_version()}, datetime.now(timezone.utc) - timedelta(seconds=seconds)
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return Run(
         "FAIL" if counts["failed"] else "INCONCLUSIVE" if is_open else "PASS WITH LIMITS" if limits else "PASS",
-        options.invoked, options.seed, versions, started.isoformat("T", "seconds"),
+        options.invoked + options.selected, options.seed, versions, started.isoformat("T", "seconds"),
         f"{platform.system()} {platform.machine()}", signature.text if signature else "", counts,
-        len(cases) - len(results), "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
+        not_run, "; ".join(filter(None, (WRAPS * is_small, REPEATED * options.repeated))),
         tuple(restrictions(results, by_name)),
         tuple(_mistakes(results, by_name, options, signature if scripts else None)), tuple(results), seconds,
     )  # fmt: skip
+
+
+def parted(results: Sequence[CaseResult], cases: Mapping[str, CheckCase]) -> list[CaseResult]:
+    """The same, where failures without a name have one by a fact that all of them have, and no case that passed."""
+    nameless = [result.name for result in results if is_unexplained(result)]
+    passed = [result.name for result in results if result.status == "passed"]
+    if len(nameless) < PARTED[0] or len(passed) < PARTED[1]:
+        return [*results]
+    facts = (text for text, holds in FACTS.items() if all(holds(cases[name]) for name in nameless)
+             and not any(holds(cases[name]) for name in passed))  # fmt: skip
+    if (fact := next(facts, None)) is None:
+        return [*results]
+    name, text = (
+        f"wrong only for {fact}",
+        f"All {len(nameless)} failures that nothing explains have {fact}, and no case that passed.",
+    )
+    named = (replace(result, mistake=name, sentence=f"{text} {result.sentence}") for result in results)
+    return [new if new.name in nameless else result for new, result in zip(named, results, strict=True)]
 
 
 def _mistakes(
@@ -270,11 +330,13 @@ def run(
         norm, standard, seed, seeds, fuzz, filter, limit, time_limit, max_skipped, max_bytes: As the options; a seed of None is
             drawn.
 
+    A function, module or class is called in the process that judges it, and could change that: trust what a name gives.
+
     Raises:
         BackendUnavailable: There is no such implementation, or no call of it gives an array.
         FileFormatError: A file can't be used.
     """
-    start, name = monotonic(), impl if isinstance(impl, str) else getattr(impl, "__qualname__", type(impl).__name__)
+    start, name = monotonic(), impl if isinstance(impl, str) else _name_of(impl)
     own = None if isinstance(impl, str) else Here(implementation_of(impl, name))
     valid_max_skipped(max_skipped)
     processes = KernelProcesses(get_num_threads(), time_limit)
@@ -284,15 +346,17 @@ def run(
 
     try:
         signature = own.signature if own else processes.signature(name)
-        if norm is None and not cases and (own or ":" in name):
-            norm = norm_of(signature)
+        if norm is None and (own or ":" in name):
+            norm = norm_of(signature, bool(cases))
         paths, is_repeated = None if cases is None else [Path(cas) for cas in cases], seed is not None and cases is None
         seed = drawn_seed() if seed is None else seed
-        chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes)
-        invoked = f"lngrad check --impl {name}" + (f" --norm {norm}" if norm else "")
+        chosen = chosen_cases(paths, norm, (filter, limit), range(seed, seed + seeds), fuzz, max_bytes, signature)
+        invoked = f"lngrad check --impl {shlex.quote(name)}" + (f" --norm {norm}" if norm else "")
+        selected = selection(paths, fuzz=fuzz, filter=filter, limit=limit, seeds=seeds if seeds > 1 else None)
         options = Options(
-            impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked, repeated=is_repeated
-        )
+            impl=name, standard=standard, seed=seed, max_bytes=max_bytes, invoked=invoked, selected=selected,
+            repeated=is_repeated,
+        )  # fmt: skip
         patience, results = Patience(options), []
         for case in chosen:
             results.append(check_case(case, patience.options, kernels))

@@ -74,12 +74,9 @@ def settings_of(chosen: Bench, options: BenchOptions, peers: str = "") -> Settin
         return Settings(
             scopes=names_of("scopes", options.scopes, chosen.scopes, chosen.scopes),
             peers=names_of("peers", peers, chosen.known_peers, default),
-            dtypes=names_of("dtypes", options.dtypes, DTYPES, chosen.dtypes),
-            shapes=shapes_of(options.cases),
-            threads=threads_of(options.threads),
-            rounds=options.rounds,
-            quick=options.quick,
-        )
+            dtypes=names_of("dtypes", options.dtypes, DTYPES, chosen.dtypes), shapes=shapes_of(options.cases),
+            threads=threads_of(options.threads), rounds=options.rounds, quick=options.quick,
+        )  # fmt: skip
     except ValueError as error:
         fail(f"--{error}", REFUSED)
 
@@ -99,14 +96,9 @@ def time_all(chosen: Bench, settings: Settings, options: BenchOptions) -> list[R
 
 
 def run_and_print(
-    bench: Bench,
-    settings: Settings,
-    console: Console,
-    json: Path | None,
-    resume: bool,
-    deadline: float | None,
+    bench: Bench, settings: Settings, console: Console, json: Path | None, resume: bool, deadline: float | None,
     only_idle: bool,
-) -> tuple[list[Record], int]:
+) -> tuple[list[Record], int]:  # fmt: skip
     """Time everything in the settings and print it. Return the records, of this run and the file, and the number of jobs left.
 
     Records are appended to `json` as they come; with `resume`, what that file has is not timed again. No job begins after

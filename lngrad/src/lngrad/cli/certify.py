@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def certify(
     impl: Annotated[
-        str,
-        choice("As for lngrad check: a backend, torch, jax, module:function, ascendc:FILE.cpp:KERNEL.", impl_names),
+        str, choice("As for lngrad check: a backend, torch, jax, module:function, ascendc:FILE.cpp:KERNEL.", impl_names)
     ],
     report: Annotated[Path | None, file_option("HTML", "A page for people, with the trees drawn.")] = None,
     json: Annotated[Path | None, file_option("JSON", "All measurements, for programs.")] = None,

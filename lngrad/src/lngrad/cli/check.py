@@ -188,7 +188,7 @@ def check(options: CheckOptions) -> None:
     seed = seed_of(kept.values(), 0 if options.against else drawn_seed()) if options.seed is None else options.seed
     signature, norm = _signature_and_norm(options)
     seeds, selected = range(seed, seed + options.seeds), (options.filter, options.limit)
-    chosen = chosen_cases(options.cases, norm, selected, seeds, options.fuzz, options.max_bytes)
+    chosen = chosen_cases(options.cases, norm, selected, seeds, options.fuzz, options.max_bytes, signature)
     run_options = _run_options(options, seed, norm)
     start = monotonic()
     try:
@@ -221,15 +221,17 @@ def _signature_and_norm(options: CheckOptions) -> tuple[Signature | None, str | 
         signature = None if options.against else kernels.signature(options.impl)
     finally:
         kernels.end()
-    if options.norm is None and not options.cases and (":" in options.impl or options.against):
-        return signature, norm_of(signature)  # what dumps are of, too, unless --norm says
+    if options.norm is None and (":" in options.impl or options.against):
+        return signature, norm_of(signature, bool(options.cases))  # what dumps are of, too, unless --norm says
     return signature, options.norm
 
 
 def _run_options(options: CheckOptions, seed: int, norm: str | None) -> Options:
     """What a run is about, besides the cases."""
     from lngrad.check.case import Options
-    from lngrad.check.verdict import ALLOWED
+    from lngrad.check.verdict import ALLOWED, selection
+
+    seeds = options.seeds if options.seeds > 1 else None
 
     return Options(
         impl=options.impl, standard=options.standard, level=options.level, third=options.third,
@@ -238,6 +240,7 @@ def _run_options(options: CheckOptions, seed: int, norm: str | None) -> Options:
         repeatable=options.repeatable, allowed=ALLOWED.get(options.allow or "", ()), fail_fast=options.fail_fast,
         repeated=not (options.seed is None or options.cases or options.against),
         invoked=shlex.join(options.words(norm)),
+        selected=selection(options.cases, fuzz=options.fuzz, filter=options.filter, limit=options.limit, seeds=seeds),
     )  # fmt: skip
 
 
@@ -292,13 +295,9 @@ def _end(count: dict[str, int], max_skipped: str) -> None:
 def golden(
     cases: Cases,
     output: Annotated[Path, Option("--output", "-o", metavar="FOLDER", show_default=False, help="New, or empty.")],
-    norm: NormName = None,
-    format: Annotated[str, choice("bin, npy, npz or safetensors.", lambda: FORMATS)] = "bin",
-    seed: Seed = 0,
-    filter: Filter = None,
-    limit: Limit = None,
-    max_bytes: MaxBytes = 8 << 30,
-) -> None:
+    norm: NormName = None, format: Annotated[str, choice("bin, npy, npz or safetensors.", lambda: FORMATS)] = "bin",
+    seed: Seed = 0, filter: Filter = None, limit: Limit = None, max_bytes: MaxBytes = 8 << 30,
+) -> None:  # fmt: skip
     """Write inputs and float64-true results of cases, in the layout that device tests replay.
 
     Example: lngrad golden cases -o goldens --limit 5

@@ -17,14 +17,11 @@ from lngrad.errors import install_command
 # What an extra of the distribution is for, and the distributions that it installs.
 EXTRAS = {
     "numba": ("compiling kernels here (Numba)", "numba"),
-    "torch": ("torch tensors, modules, override(), DTensors", "torch"),
-    "jax": ("lngrad.jax", "jax"),
-    "gpu": ("GPU kernels", "triton"),
-    "demo": ("lngrad demo", "scikit-learn", "pyyaml"),
+    "torch": ("torch tensors, modules, override(), DTensors", "torch"), "jax": ("lngrad.jax", "jax"),
+    "gpu": ("GPU kernels", "triton"), "demo": ("lngrad demo", "scikit-learn", "pyyaml"),
     "check": ("YAML cases and HTML reports of lngrad check", "jinja2", "pyyaml", "threadpoolctl"),
-    "bench": ("lngrad bench against torch", "torch"),
-    "plots": ("pictures of benchmarks", "matplotlib"),
-}
+    "bench": ("lngrad bench against torch", "torch"), "plots": ("pictures of benchmarks", "matplotlib"),
+}  # fmt: skip
 
 
 def info(
@@ -47,15 +44,12 @@ def info(
         return
     facts = versions() | {f"backend {name}": state for name, state in backends().items()}
     facts |= {
-        "processor": processor(),
-        "caches": ", ".join(caches()) or "unknown",
+        "processor": processor(), "caches": ", ".join(caches()) or "unknown",
         "threads": f"{get_num_threads()} (granted to this process; OMP_NUM_THREADS and set_num_threads lower it)",
-        "huge pages": huge_pages(),
-        "kernels": _kernels(),
-        "kernel cache": _kernel_cache(),
+        "huge pages": huge_pages(), "kernels": _kernels(), "kernel cache": _kernel_cache(),
         "torch native code": _native(build=False),
         "left to torch": last_run() or "nothing yet (no program has used lngrad.torch.override())",
-    }
+    }  # fmt: skip
     _echo(facts)
     say("\nwhat needs more than lngrad itself:")
     extras = {what: _installed(extra, *names) for extra, (what, *names) in EXTRAS.items()}

@@ -16,16 +16,7 @@ from typing import Any, NamedTuple
 from numpy import ndarray
 
 from lngrad.core import problem as problems
-from lngrad.core.arrays import (
-    Output,
-    addresses_of_tensors,
-    empty,
-    have_history,
-    key_of_tensor,
-    maker,
-    scratch,
-    spanned,
-)
+from lngrad.core.arrays import Output, addresses_of_tensors, empty, have_history, key_of_tensor, maker, scratch, spanned
 from lngrad.core.plan import BACKENDS, Plan, RunOnAddresses
 from lngrad.core.problem import Operator, check_elements, check_memory
 from lngrad.core.threads import chosen, torch_parallel_for, use_parallel_for

@@ -109,16 +109,9 @@ def total(
 
 
 def forward(
-    xp: Namespace,
-    x: Tensor,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    *,
-    normalized: int,
-    eps: Any,
-    normalization: Normalization = LAYER_NORM,
-    dtype_y: Dtype = None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+    xp: Namespace, x: Tensor, gamma: Tensor | None, beta: Tensor | None, *, normalized: int, eps: Any,
+    normalization: Normalization = LAYER_NORM, dtype_y: Dtype = None,
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """y in x's dtype; mean and rstd (*A, 1, …, 1) in the accumulator's.
 
     Args:
@@ -144,15 +137,9 @@ def forward(
 
 
 def gated_forward(
-    xp: Namespace,
-    x: Tensor,
-    gamma: Tensor | None,
-    gate: Tensor,
-    *,
-    normalized: int,
-    eps: Any,
+    xp: Namespace, x: Tensor, gamma: Tensor | None, gate: Tensor, *, normalized: int, eps: Any,
     normalization: Normalization,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y in x's dtype, multiplied by silu(gate) before it is rounded, or of x·silu(gate); and rstd."""
     dtype = xp.accumulator(x, gamma)
     wide = xp.cast(gate, dtype)
@@ -163,19 +150,10 @@ def gated_forward(
 
 
 def backward(
-    xp: Namespace,
-    dy: Tensor,
-    x: Tensor,
-    mean: Tensor | None,
-    rstd: Tensor,
-    gamma: Tensor | None,
-    dtotal: Tensor | None = None,
-    *,
-    normalized: int,
-    wanted: Mask,
-    dtypes: tuple[Dtype, Dtype],
+    xp: Namespace, dy: Tensor, x: Tensor, mean: Tensor | None, rstd: Tensor, gamma: Tensor | None,
+    dtotal: Tensor | None = None, *, normalized: int, wanted: Mask, dtypes: tuple[Dtype, Dtype],
     normalization: Normalization = LAYER_NORM,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """dx in x's dtype; dgamma and dbeta (*R) in `dtypes`; None where not wanted. x is the total where there is a residual."""
     at = Rows(xp, x, mean, rstd, normalized, gamma, normalization=normalization)
     dy = at.wide(dy)
@@ -194,16 +172,9 @@ def backward(
 
 
 def statistics_gradient(
-    xp: Namespace,
-    x: Tensor,
-    mean: Tensor | None,
-    rstd: Tensor,
-    dmean: Tensor | None,
-    drstd: Tensor | None,
-    *,
-    normalized: int,
-    normalization: Normalization = LAYER_NORM,
-) -> Tensor:
+    xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, dmean: Tensor | None, drstd: Tensor | None, *,
+    normalized: int, normalization: Normalization = LAYER_NORM,
+) -> Tensor:  # fmt: skip
     """The share of dx that comes from gradients of mean and rstd, in x's dtype. None stands for a gradient of zero."""
     at = Rows(xp, x, mean, rstd, normalized, dmean, drstd, normalization=normalization)
     dx = xp.zeros_like(at.xhat)
@@ -215,19 +186,10 @@ def statistics_gradient(
 
 
 def forward_tangents(
-    xp: Namespace,
-    x: Tensor,
-    mean: Tensor | None,
-    rstd: Tensor,
-    gamma: Tensor | None,
-    of_x: Tensor | None,
-    of_gamma: Tensor | None,
-    of_beta: Tensor | None,
-    *,
-    normalized: int,
-    normalization: Normalization = LAYER_NORM,
+    xp: Namespace, x: Tensor, mean: Tensor | None, rstd: Tensor, gamma: Tensor | None, of_x: Tensor | None,
+    of_gamma: Tensor | None, of_beta: Tensor | None, *, normalized: int, normalization: Normalization = LAYER_NORM,
     dtype_y: Dtype = None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """Tangents of y, mean and rstd: linear in those of x, gamma and beta. None stands for a tangent of zero; dtype_y as in
     forward."""
     at = Rows(xp, x, mean, rstd, normalized, gamma, of_gamma, of_beta, normalization=normalization)

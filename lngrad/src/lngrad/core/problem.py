@@ -229,11 +229,8 @@ SLICE_BACKWARD = Operator("backward", ("dy", "x", "mean", "rstd", "lost", "gamma
 
 # Each with a residual, or with the gradient of its total.
 WITH_RESIDUAL = {
-    FORWARD: ADD_FORWARD,
-    BACKWARD: ADD_BACKWARD,
-    RMS_FORWARD: ADD_RMS_FORWARD,
-    RMS_BACKWARD: ADD_RMS_BACKWARD,
-}
+    FORWARD: ADD_FORWARD, BACKWARD: ADD_BACKWARD, RMS_FORWARD: ADD_RMS_FORWARD, RMS_BACKWARD: ADD_RMS_BACKWARD,
+}  # fmt: skip
 WITH_GATE = {RMS_FORWARD: GATED_FORWARD, RMS_BACKWARD: GATED_BACKWARD}
 
 
@@ -245,11 +242,9 @@ EXTENDED = {
 }
 # By direction and whether rows are centred: what a new switch of Normalization chooses an operator by stands here.
 _PLAIN = {
-    ("forward", True): FORWARD,
-    ("forward", False): RMS_FORWARD,
-    ("backward", True): BACKWARD,
+    ("forward", True): FORWARD, ("forward", False): RMS_FORWARD, ("backward", True): BACKWARD,
     ("backward", False): RMS_BACKWARD,
-}
+}  # fmt: skip
 
 
 def operator_of(
@@ -302,27 +297,18 @@ class Problem:
 
     @staticmethod
     def forward(
-        x: Described,
-        gamma: Described | None,
-        beta: Described | None,
-        normalized_shape: int | Sequence[int] | None = None,
-        out: Forward | None = None,
-    ) -> tuple[Problem, tuple[Any, ...]]:
+        x: Described, gamma: Described | None, beta: Described | None,
+        normalized_shape: int | Sequence[int] | None = None, out: Forward | None = None,
+    ) -> tuple[Problem, tuple[Any, ...]]:  # fmt: skip
         """Check a forward call. Returns the problem and the arguments as arrays, in the order x, gamma, beta."""
         return describe(FORWARD, (x, gamma, beta), normalized_shape, FORWARD.everything, out)
 
     @staticmethod
     def backward(
-        dy: Described,
-        x: Described,
-        mean: Described,
-        rstd: Described,
-        gamma: Described | None,
-        normalized_shape: int | Sequence[int] | None = None,
-        output_mask: Sequence[bool] = (True, True, True),
-        out: Grads | None = None,
-        completes_mean: bool = False,
-    ) -> tuple[Problem, tuple[Any, ...]]:
+        dy: Described, x: Described, mean: Described, rstd: Described, gamma: Described | None,
+        normalized_shape: int | Sequence[int] | None = None, output_mask: Sequence[bool] = (True, True, True),
+        out: Grads | None = None, completes_mean: bool = False,
+    ) -> tuple[Problem, tuple[Any, ...]]:  # fmt: skip
         """Check a backward call. Returns the problem and the arguments as arrays, in the order of the signature."""
         arrays = dy, x, mean, rstd, gamma
         return describe(BACKWARD, arrays, normalized_shape, output_mask, out, completes_mean=completes_mean)
@@ -369,14 +355,9 @@ def forget() -> None:
 
 
 def describe(
-    operator: Operator,
-    arguments: _OrNone,
-    normalized_shape: int | Sequence[int] | None,
-    output_mask: Sequence[bool],
-    out: tuple[Any, ...] | None,
-    normalization: Normalization = LAYER_NORM,
-    completes_mean: bool = False,
-) -> tuple[Problem, tuple[Any, ...]]:
+    operator: Operator, arguments: _OrNone, normalized_shape: int | Sequence[int] | None, output_mask: Sequence[bool],
+    out: tuple[Any, ...] | None, normalization: Normalization = LAYER_NORM, completes_mean: bool = False,
+) -> tuple[Problem, tuple[Any, ...]]:  # fmt: skip
     """Check a call. Returns the problem and the arguments as arrays.
 
     Rules are about facts, so a call is checked when its facts are first seen.
@@ -451,13 +432,9 @@ def _mask(operator: Operator, output_mask: Sequence[bool]) -> Mask:
 
 
 def _checked(
-    operator: Operator,
-    switches: tuple[Normalization, bool],
-    arrays: _OrNone,
-    normalized_shape: Shape | None,
-    wanted: Mask,
-    out: _OrNone | None,
-) -> Problem:
+    operator: Operator, switches: tuple[Normalization, bool], arrays: _OrNone, normalized_shape: Shape | None,
+    wanted: Mask, out: _OrNone | None,
+) -> Problem:  # fmt: skip
     """The problem of a call that breaks no rule."""
     normalization, completes_mean = switches
     if normalization.centred and "mean" not in (*operator.inputs, *operator.outputs):
@@ -477,23 +454,12 @@ def _checked(
             _check_input(name, spec, x, lead, R, own, operator)
     parameters = [spec.dtype for name, spec in inputs.items() if spec and ROLES[name] is Role.PARAMETER]
     problem = Problem(
-        operator=operator,
-        normalization=normalization,
-        lead=lead,
-        normalized_shape=R,
-        M=math.prod(lead),
-        N=math.prod(R),
-        parameters=(*own, *R),
-        samples=math.prod(own),
-        dtype=x.dtype,
-        accumulator=accumulator_for(x.dtype, *parameters),
-        inputs=inputs,
-        out=dict.fromkeys(operator.outputs),
-        wanted=frozenset(compress(operator.outputs, wanted)),
-        kind=x.kind,
-        device=x.device,
+        operator=operator, normalization=normalization, lead=lead, normalized_shape=R, M=math.prod(lead),
+        N=math.prod(R), parameters=(*own, *R), samples=math.prod(own), dtype=x.dtype,
+        accumulator=accumulator_for(x.dtype, *parameters), inputs=inputs, out=dict.fromkeys(operator.outputs),
+        wanted=frozenset(compress(operator.outputs, wanted)), kind=x.kind, device=x.device,
         completes_mean=completes_mean,
-    )
+    )  # fmt: skip
     for name, array in zip(operator.outputs, out or (), strict=out is not None):
         if array is not None and name in problem.wanted:
             problem.out[name] = _checked_out(problem, name, array)

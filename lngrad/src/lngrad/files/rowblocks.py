@@ -24,6 +24,7 @@ from lngrad.core.problem import (
     Normalization,
     Problem,
     RmsForward,
+    RmsGrads,
     Role,
     describe,
     operator_of,
@@ -45,15 +46,9 @@ class RowBlocks:
     """
 
     def __init__(
-        self,
-        arrays: dict[str, Array],
-        *,
-        normalized_dims: int | None = None,
-        output_mask: Mask = (True, True, True),
-        eps: float | None = None,
-        block_bytes: int = 256 << 20,
-        normalization: Normalization = LAYER_NORM,
-    ):
+        self, arrays: dict[str, Array], *, normalized_dims: int | None = None, output_mask: Mask = (True, True, True),
+        eps: float | None = None, block_bytes: int = 256 << 20, normalization: Normalization = LAYER_NORM,
+    ):  # fmt: skip
         """Check everything that can be known without data.
 
         Args:
@@ -85,12 +80,9 @@ class RowBlocks:
     # Infinities and NaNs are results like any other, as they are in the kernels, and no warning's business.
     @np.errstate(all="ignore")
     def run(
-        self,
-        write: Callable[[str, Array], None],
-        *,
-        backend: str | None = None,
+        self, write: Callable[[str, Array], None], *, backend: str | None = None,
         advance: Callable[[int], None] = lambda rows: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Compute, and hand over the rows of dx as they come and then dgamma and dbeta.
 
         Args:

@@ -36,16 +36,10 @@ from lngrad.jax.operators import AxisName
 
 
 def layer_norm(
-    x: ArrayLike,
-    gamma: ArrayLike | None = None,
-    beta: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array = 1e-5,
-    offset: float = 0.0,
-    normalized_shape: int | Sequence[int] | None = None,
-    axis: int | None = None,
+    x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *, eps: float | jax.Array = 1e-5,
+    offset: float = 0.0, normalized_shape: int | Sequence[int] | None = None, axis: int | None = None,
     axis_name: AxisName = None,
-) -> jax.Array:
+) -> jax.Array:  # fmt: skip
     """Layer normalization: y = (x - mean)·rstd·gamma + beta, with rstd = 1/sqrt(variance + eps).
 
     It can be jitted, batched, rematerialized, scanned over, sharded with jax.shard_map, and differentiated in forward and
@@ -78,15 +72,9 @@ def layer_norm(
 
 
 def rms_norm(
-    x: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array | None = None,
-    offset: float = 0.0,
-    normalized_shape: int | Sequence[int] | None = None,
-    axis: int | None = None,
-    axis_name: AxisName = None,
-) -> jax.Array:
+    x: ArrayLike, gamma: ArrayLike | None = None, *, eps: float | jax.Array | None = None, offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None, axis: int | None = None, axis_name: AxisName = None,
+) -> jax.Array:  # fmt: skip
     """RMS normalization: y = x·rstd·(offset + gamma), with rstd = 1/sqrt(mean of x² + eps).
 
     It can be transformed as layer_norm can.
@@ -120,17 +108,10 @@ def _with_axis_last(x: Any, axis: int | None, normalized_shape: Any) -> tuple[An
 
 
 def add_layer_norm(
-    x: ArrayLike,
-    residual: ArrayLike,
-    gamma: ArrayLike | None = None,
-    beta: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array = 1e-5,
-    offset: float = 0.0,
-    alpha: float = 1.0,
-    normalized_shape: int | Sequence[int] | None = None,
-    axis_name: AxisName = None,
-) -> tuple[jax.Array, jax.Array]:
+    x: ArrayLike, residual: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+    eps: float | jax.Array = 1e-5, offset: float = 0.0, alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None, axis_name: AxisName = None,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """Layer normalization of alpha·x + residual, and that total itself, for a residual stream.
 
     Args:
@@ -152,16 +133,10 @@ def add_layer_norm(
 
 
 def add_rms_norm(
-    x: ArrayLike,
-    residual: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array | None = None,
-    offset: float = 0.0,
-    alpha: float = 1.0,
-    normalized_shape: int | Sequence[int] | None = None,
+    x: ArrayLike, residual: ArrayLike, gamma: ArrayLike | None = None, *, eps: float | jax.Array | None = None,
+    offset: float = 0.0, alpha: float = 1.0, normalized_shape: int | Sequence[int] | None = None,
     axis_name: AxisName = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """RMS normalization of alpha·x + residual, and that total itself, for a residual stream: (y, total).
 
     x, gamma, eps, offset, normalized_shape and axis_name are as for rms_norm; residual, alpha, results and errors as for
@@ -174,14 +149,9 @@ def add_rms_norm(
 
 
 def gated_rms_norm(
-    x: ArrayLike,
-    gate: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    eps: float | None = None,
-    offset: float = 0.0,
+    x: ArrayLike, gate: ArrayLike, gamma: ArrayLike | None = None, *, eps: float | None = None, offset: float = 0.0,
     norm_before_gate: bool = True,
-) -> jax.Array:
+) -> jax.Array:  # fmt: skip
     """rms_norm times silu(gate), rounded once; or with norm_before_gate=False rms_norm of x·silu(gate), as in Mamba 2.
 
     x, gamma, eps (a number) and offset, the bits and errors are those of rms_norm; gate is as x. It can be jitted, batched
@@ -246,13 +216,9 @@ def _modulated(centred: bool, eps: Any, **arguments: Any) -> jax.Array:
 
 
 def _normalized(
-    normalization: Normalization,
-    eps: Any,
-    normalized_shape: int | Sequence[int] | None,
-    axis_name: AxisName,
-    statistics: bool = False,
-    **arguments: Any,
-) -> Any:
+    normalization: Normalization, eps: Any, normalized_shape: int | Sequence[int] | None, axis_name: AxisName,
+    statistics: bool = False, **arguments: Any,
+) -> Any:  # fmt: skip
     """y and total, None without a residual, or with statistics all results, of the operator's arguments in its order."""
     check_axis(axis_name)
     operator = operator_of("forward", normalization, residual="residual" in arguments)
@@ -288,17 +254,10 @@ def _normalized(
 
 
 def layer_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike | None = None,
-    beta: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array = 1e-5,
-    offset: float = 0.0,
-    residual: ArrayLike | None = None,
-    alpha: float = 1.0,
-    normalized_shape: int | Sequence[int] | None = None,
-    axis_name: AxisName = None,
-) -> Forward | ForwardWithTotal:
+    x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *, eps: float | jax.Array = 1e-5,
+    offset: float = 0.0, residual: ArrayLike | None = None, alpha: float = 1.0,
+    normalized_shape: int | Sequence[int] | None = None, axis_name: AxisName = None,
+) -> Forward | ForwardWithTotal:  # fmt: skip
     """y, mean and rstd of layer_norm, or with a residual of add_layer_norm and its total: what layer_norm_backward takes.
 
     The arguments and errors are those of the two. Arrays that are explicitly sharded are refused, as by layer_norm_backward.
@@ -313,16 +272,10 @@ def layer_norm_forward(
 
 
 def rms_norm_forward(
-    x: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    eps: float | jax.Array | None = None,
-    offset: float = 0.0,
-    residual: ArrayLike | None = None,
-    alpha: float = 1.0,
-    normalized_shape: int | Sequence[int] | None = None,
+    x: ArrayLike, gamma: ArrayLike | None = None, *, eps: float | jax.Array | None = None, offset: float = 0.0,
+    residual: ArrayLike | None = None, alpha: float = 1.0, normalized_shape: int | Sequence[int] | None = None,
     axis_name: AxisName = None,
-) -> RmsForward:
+) -> RmsForward:  # fmt: skip
     """y and rstd of rms_norm, or with a residual of add_rms_norm and its total; as layer_norm_forward."""
     added = {} if residual is None else {"residual": residual}
     normalization = Normalization.of(False, offset, alpha, has_residual=bool(added))
@@ -332,18 +285,10 @@ def rms_norm_forward(
 
 
 def layer_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    mean: ArrayLike,
-    rstd: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    normalized_shape: int | Sequence[int] | None = None,
-    offset: float = 0.0,
-    dtotal: ArrayLike | None = None,
-    output_mask: Sequence[bool] = (True, True, True),
-    axis_name: AxisName = None,
-) -> Grads:
+    dy: ArrayLike, x: ArrayLike, mean: ArrayLike, rstd: ArrayLike, gamma: ArrayLike | None = None, *,
+    normalized_shape: int | Sequence[int] | None = None, offset: float = 0.0, dtotal: ArrayLike | None = None,
+    output_mask: Sequence[bool] = (True, True, True), axis_name: AxisName = None,
+) -> Grads:  # fmt: skip
     """lngrad.layer_norm_backward for JAX: whatever layer_norm can be, this can be too, but for explicitly sharded arrays.
 
     Go into jax.shard_map with those; gradients of layer_norm itself take them as they are.
@@ -366,17 +311,10 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    dy: ArrayLike,
-    x: ArrayLike,
-    rstd: ArrayLike,
-    gamma: ArrayLike | None = None,
-    *,
-    normalized_shape: int | Sequence[int] | None = None,
-    offset: float = 0.0,
-    dtotal: ArrayLike | None = None,
-    output_mask: Sequence[bool] = (True, True),
-    axis_name: AxisName = None,
-) -> RmsGrads:
+    dy: ArrayLike, x: ArrayLike, rstd: ArrayLike, gamma: ArrayLike | None = None, *,
+    normalized_shape: int | Sequence[int] | None = None, offset: float = 0.0, dtotal: ArrayLike | None = None,
+    output_mask: Sequence[bool] = (True, True), axis_name: AxisName = None,
+) -> RmsGrads:  # fmt: skip
     """lngrad.rms_norm_backward for JAX; the arguments, what it can be and the errors are those of layer_norm_backward.
 
     Args:
@@ -387,12 +325,9 @@ def rms_norm_backward(
 
 
 def _gradients(
-    normalization: Normalization,
-    normalized_shape: int | Sequence[int] | None,
-    output_mask: Sequence[bool],
-    axis_name: AxisName,
-    arguments: dict[str, Any],
-) -> Any:
+    normalization: Normalization, normalized_shape: int | Sequence[int] | None, output_mask: Sequence[bool],
+    axis_name: AxisName, arguments: dict[str, Any],
+) -> Any:  # fmt: skip
     """The operator's results, None where not wanted, of its arguments in its order, dtotal last."""
     check_axis(axis_name)
     if arguments["dtotal"] is None:

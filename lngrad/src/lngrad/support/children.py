@@ -88,12 +88,7 @@ class Child:
     """
 
     def __init__(
-        self,
-        target: Callable[..., None],
-        *arguments: object,
-        folder: Path,
-        threads: int = 1,
-        keep_stdout: bool = False,
+        self, target: Callable[..., None], *arguments: object, folder: Path, threads: int = 1, keep_stdout: bool = False
     ) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share the parent's thread pools
         self.log = folder / f"child-{id(self)}-{monotonic()}.log"

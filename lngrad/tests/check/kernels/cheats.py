@@ -74,6 +74,14 @@ def cached_by_x(dy, x, mean, rstd, gamma, normalized_shape):
     return _results[key]
 
 
+def every_second(dy, x, mean, rstd, gamma, normalized_shape):
+    """Every second call has the results of the one before it."""
+    grads = _results.pop("last", None)
+    if grads is None:
+        grads = _results["last"] = plain(dy, x, mean, rstd, gamma, normalized_shape)
+    return grads
+
+
 def right_when_small(dy, x, mean, rstd, gamma, normalized_shape):
     return (plain if x.size < 50_000 else lambda dy, x, mean, rstd, *others: nothing(dy, x, *others))(
         dy, x, mean, rstd, gamma, normalized_shape
@@ -204,8 +212,8 @@ def refuses_most(dy, x, mean, rstd, gamma, normalized_shape):
 
 
 KERNELS = (
-    stack_walk, patched_judge, patched_numpy, cached_by_shape, cached_by_x, right_when_small, right_ten_times, freed_memory,
-    mutate_and_restore, in_place, alias, late, accumulator, race, contiguous_alone,
+    stack_walk, patched_judge, patched_numpy, cached_by_shape, cached_by_x, every_second, right_when_small, right_ten_times,
+    freed_memory, mutate_and_restore, in_place, alias, late, accumulator, race, contiguous_alone,
     workspace_kept, one_row_stride, truncated,
 )  # fmt: skip
 

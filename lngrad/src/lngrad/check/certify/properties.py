@@ -182,10 +182,9 @@ def _odd_calls(M: int, N: int) -> dict[str, tuple[Any, ...]]:
         "dy with one row less": (dy[:-1], *others, gamma),
         "dy in float16, x in float32": (dy.astype(np.float16), *others, gamma),
         "gamma that is too short": (dy, *others, gamma[:-1]),
-        "no rows": (dy[:0], *(other[:0] for other in others), gamma),
-        "a read-only dy": (read_only, *others, gamma),
+        "no rows": (dy[:0], *(other[:0] for other in others), gamma), "a read-only dy": (read_only, *others, gamma),
         "a dy with gaps between its rows": (np.pad(dy, ((0, 0), (0, 7)))[:, :N], *others, gamma),
-    }
+    }  # fmt: skip
 
 
 def _refused(subject: Implementation, name: str, arrays: tuple[Any, ...]) -> Measured:

@@ -59,6 +59,7 @@ TRIED = ("rms_norm", "layer_norm", "gemma_rms_norm", "zero_centred_layer_norm", 
 _EPS = 0.37  # so large that a forward which does not take it gives itself away
 _CLOSE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}  # of a sample, by the largest element of a row
 _LEAST = {"float32": 1e-6, "bfloat16": 1e-3, "float16": 1e-3}  # of a row, where a written eps shows
+_SIZES = 64, 48, 128  # of samples: a kernel that takes one of them alone has a size of its own
 _LEADS = ((2, 3), (4,))  # rows of a sample: some forwards take two dimensions alone
 
 
@@ -93,6 +94,7 @@ class _Way:
     call: Callable[[dict[str, Any], Shape, float], Any]
     text: str
     written: str = ""
+    own: int | None = None  # the size of its parameters, whatever is asked for
 
 
 def forward(name: str) -> Implementation:
@@ -117,6 +119,8 @@ def implementation_of(target: Any, name: str, has_backward: bool = True) -> Impl
                 refused = refused or "no norm has both a residual and a gate"
                 continue
             found = _tried(library, way, lead)
+            if isinstance(found, Exception) and way.own:
+                found = _tried(library, way, lead, (way.own,))
             if isinstance(found, Exception):
                 refused = refused or f"a call gave {first_line(found)}"  # of the likeliest way
             elif best is None or found[0] < best[0]:
@@ -160,7 +164,7 @@ def _implementation(
 ) -> Implementation:  # fmt: skip
     names = [way.text, *(f"{role} is {label}" for role, label in way.roles.items())]
     names += [f"eps is {eps:g}"] if eps is not None else []
-    gives = [result for result in returned if result]
+    gives, size = [result for result in returned if result], None
     text = f"taken as {norms[0]}: {', '.join(names)}"
     if gives[1:]:
         others = ["the total" if result == "total" else result for result in gives[1:]]
@@ -172,6 +176,10 @@ def _implementation(
         text += f"; in a trial its forward was off by {share * _CLOSE['float32']:.2g} of the largest element of a row"
         text, computes = text + ", and its eps is not clear" * (eps is None and "eps" not in way.roles), NORMS
     else:
+        tried = {number: _tried(library, way, (3,), (number,)) for number in {*_SIZES, way.own or 64}}
+        taken = [number for number, found in tried.items() if not isinstance(found, Exception)]
+        size = taken[0] if len(taken) == 1 else None
+        text += f"; of {size} columns alone, which all cases have" if size else ""
         if isinstance(two_axes := _tried(library, way, (3,), (4, 16)), Exception) or two_axes[0] > 1:
             takes = (*takes, lambda case, _: "it normalizes one axis" if len(case.normalized) > 1 else None)
         if "weight" in way.roles and not isinstance(_tried(library, way, (2, 3), own=(2, 1)), Exception):
@@ -187,7 +195,7 @@ def _implementation(
     return Implementation(
         name, unprepared(partial(_results, library, way, returned, has_backward)), norms=computes, takes=takes, where=where,
         set_threads=set_torch_threads if library.name == "torch" else None, own_statistics=NORMS,
-        signature=Signature(norms, text, *has, eps, way.written, library.name, tuple(gives), has_backward),
+        signature=Signature(norms, text, *has, eps, way.written, library.name, tuple(gives), has_backward, size),
     )  # fmt: skip
 
 
@@ -251,6 +259,8 @@ def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
     """The total's gradient: the residual's, and x's over alpha; where these differ, the one that is further from the truth."""
     if of_residual is None:
         raise Fault("no gradient", "backward returns nothing for the residual")
+    if a.case is not None and a.case.of_total == "residual":
+        return of_residual
     own, total = (np.array(on_host(array)).astype(np.float64) for array in (of_x, of_residual))
     with np.errstate(all="ignore"):
         apart = np.abs(own - a.alpha * total) > 4 * a.alpha * UNIT_ROUNDOFF[a.x.dtype.name] * np.abs(total).max(
@@ -260,7 +270,8 @@ def _of_the_total(a: Arguments, of_x: Any, of_residual: Any) -> Any:
             return of_residual
         of_total, true = own / a.alpha, true_grads(a.exact).dx
         errors = [np.nan_to_num(np.abs(array - true), nan=np.inf).max() for array in (total, of_total)]
-    return of_residual if errors[0] > errors[1] else of_total.astype(a.x.dtype)
+    is_own = errors[0] <= errors[1] or (a.case is not None and a.case.of_total == "x")
+    return of_total.astype(a.x.dtype) if is_own else of_residual
 
 
 def _outputs(results: Any) -> tuple[Any, ...]:
@@ -444,12 +455,13 @@ def _of_modules(make: Callable[[Shape, float], Any], written: str) -> Iterator[_
         results = torch.func.functional_call(module(shape, eps), parameters, returned)
         return results.movedim(1, -1) if turned else results
 
+    own = next((parameter.numel() for parameter in first.parameters()), None)
     parameters = list(inspect.signature(first.forward).parameters.values())
     for way, turned in product(_assigned(lambda *arguments_: arguments_, parameters, ""), (False, True)):
         text = way.text + " with the normalized axis as axis 1" * turned
         call = f"torch.func.functional_call({written}, {{{written_parts}}}, ({way.written[1:-1]},))"
         script = "" if turned or not written else call
-        yield _Way({**parts, **others, **way.roles}, partial(run, way=way, turned=turned), text, script)
+        yield _Way({**parts, **others, **way.roles}, partial(run, way=way, turned=turned), text, script, own)
 
 
 def _maker(target: Any) -> tuple[Callable[[Shape, float], Any], str]:

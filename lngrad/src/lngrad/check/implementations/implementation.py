@@ -63,6 +63,7 @@ class Signature(NamedTuple):
         library: torch or jax, which differentiate it; numpy.
         gives: Results of the forward that it returns; none of a backward. Of a total that is not returned, dtotal is 0.
         backward: Whether it gives gradients.
+        size: The only number of columns that it takes, as its parameters have it; None: it takes others.
     """
 
     norms: tuple[str, ...] = ()
@@ -74,6 +75,7 @@ class Signature(NamedTuple):
     library: str = "numpy"
     gives: tuple[str, ...] = ()
     backward: bool = True
+    size: int | None = None
 
     def fitted(self, case: CheckCase) -> CheckCase:
         """A case with what a forward and its derivative give, of what there is, in the dtypes of x and gamma."""

@@ -212,7 +212,7 @@ def mutant(name: str) -> Implementation:
     from lngrad.check.mistakes.explain import nearest
 
     if name not in MISTAKES:
-        known = f"{len(MISTAKES)} known mistakes, such as {nearest(name)}"
+        known = f"{len(MISTAKES)} known mistakes{nearest(name)}"
         raise BackendUnavailable(f"--impl: mutant: expected one of {known}, got {name!r}")
 
     def forward(a: Arguments) -> Any:

@@ -64,7 +64,7 @@ FAMILIES = (
            (indices.by_rows, "dy", 1), example="dy = np.roll(dy, -1, axis=0)"),
     Family("LN-S01", "variance in rstd's place", "the variance was given where rstd is expected, or read as if it were: check "
            "which of the two the third output of the forward is.",
-           (changes.rstd_as, lambda variance, eps, N: variance + eps), example="rstd = variance + eps"),
+           (changes.rstd_as, lambda variance, eps, N: variance), example="rstd = variance"),
     Family("LN-S02", "rstd taken for a variance",
            "1/√(· + eps) is applied to rstd, which has it already: the interface gives rstd, not the variance.",
            (changes.rstd_as, lambda variance, eps, N: 1 / np.sqrt(1 / np.sqrt(variance + eps) + eps)),
@@ -81,6 +81,8 @@ FAMILIES = (
            example="rstd = 1 / (np.sqrt(variance) + eps)"),
     Family("LN-S07", "root forgotten", "rstd is 1/(variance + eps)²: the power is -1/2.",
            (changes.rstd_as, lambda variance, eps, N: (variance + eps) ** -2.0), example="rstd = (variance + eps) ** -2.0"),
+    Family("LN-S31", "rstd squared", "rstd is 1/(variance + eps), the square of the right one: a reciprocal for its root.",
+           (changes.rstd_as, lambda variance, eps, N: 1 / (variance + eps)), example="rstd = 1 / (variance + eps)"),
     Family("LN-S08", "eps {text} for {right}", ANOTHER_EPS, _other_eps, values=(
         {"text": "1e-5", "right": "1e-12", "eps": 1e-5, "whose":
          "the default of torch's LayerNorm and the graph op's value for 16-bit x"},
@@ -250,6 +252,14 @@ FAMILIES = (
            "the row means go over the last axis only: normalized_shape has more, flatten it.",
            results=(changes.means_over, "last axis"), example="last = normalized_shape[-1]\nfirst, second = (np.repeat("
            "one.reshape(len(x), -1, last).mean(2), last, axis=1) for one in (dxhat, dxhat * xhat))"),
+    *(Family(code, f"{which} of the column's index", f"column j of a tile takes {which} of the tile's row j: a number for each "
+             "row is spread over the columns, as without [:, None] or keepdims.", dx_only=True,
+             results=(changes.means_by_column, first, second), example="tile = 1 << (x.shape[1] - 1).bit_length()\n"
+             "rows = np.arange(len(x))[:, None] // tile * tile + np.arange(x.shape[1])\n"
+             + "\n".join(f"{name} = np.append({name}, np.zeros(tile))[rows]" for name in names.split()))
+      for code, which, first, second, names in (
+          ("LN-I38", "both row means", True, True, "first second"), ("LN-I39", "the mean of dxhat", True, False, "first"),
+          ("LN-I40", "the mean of dxhat·xhat", False, True, "second"))),
     *(Family(code, f"row means divided by the {which} size alone",
              f"the two row sums are divided by the {which} of the normalized sizes: divide by the product of all.",
              results=(changes.means_divided, axis), example="first, second = (one.sum(1, keepdims=True) / "

@@ -445,6 +445,17 @@ def means_divided(call: ExactCase, axis: int | None = None) -> Changes:
     return None if size in (0, t.N) else {"dx": t.dx(*(mean * t.N / size for mean in t.means))}
 
 
+def means_by_column(call: ExactCase, *which: bool) -> Changes:
+    """The row means, or one of them, of the row of the column's index in a square tile; 0 beyond the last row."""
+    t = call.terms
+    if not t.M or t.N < 2 or (which[0] and not call.centred):
+        return None
+    tile = 1 << (t.N - 1).bit_length()
+    rows = np.arange(t.M)[:, None] // tile * tile + np.arange(t.N)
+    spread = (np.append(mean, np.zeros(tile))[rows] for mean in t.means)
+    return {"dx": t.dx(*(other if wrong else mean for other, mean, wrong in zip(spread, t.means, which, strict=True)))}
+
+
 def means_over(call: ExactCase, which: str) -> Changes:
     """Both means over something else than the row."""
     t, over = call.terms, OVER[which]

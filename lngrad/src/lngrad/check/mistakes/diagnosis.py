@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 
 from lngrad.check.case import FORWARD, OF_ROWS, CheckCase
 from lngrad.check.inputs import DrawnInputs, true_grads
-from lngrad.check.mistakes import column_sums, misplaced, row_means
+from lngrad.check.mistakes import column_sums, gates, misplaced, row_means
 from lngrad.check.mistakes.catalogue import MISTAKES
 from lngrad.check.mistakes.changes import ExactCase, Mistake
 from lngrad.check.mistakes.dx_search import explain_dx
@@ -53,8 +54,10 @@ VAGUE = ("another rstd", "another mean", "dx times a factor a row", "dx times a 
 TAKES_NOTHING = {
     "mean and rstd detached": ["columns in the means"], "mean of dxhat missing": ["columns in the mean of dxhat"],
     "mean of dxhat·xhat missing": ["columns in the mean of dxhat·xhat"],
-    "dgamma 0 times; dbeta 0 times": ["rows in the column sums"], "dgamma 0 times": ["rows in the column sums"],
+    "dgamma and dbeta never written": ["rows in the column sums"], "dgamma never written": ["rows in the column sums"],
+    "dbeta never written": ["rows in the column sums"],
 }  # fmt: skip
+OF_SIZE = re.compile(r"(?<=\b1/)N\b|\bN(?= times)")
 # What may explain one wrong output, in this order.
 EXPLAINERS: dict[str, tuple[Callable[[Fit], Explanation | None], ...]] = {
     "dx": (misplaced.unwritten, misplaced.narrow_store, misplaced.overflow, misplaced.clipped, explain_dx),
@@ -107,11 +110,13 @@ class Failure:
         call: The inputs, their terms and the right gradients.
         got: The results by name, in their own dtypes; None where there is none.
         shares: For each output that failed, how much of the standard's tolerance each element used.
+        likely: Known mistakes that are tried first.
     """
 
     call: ExactCase
     got: Mapping[str, Any]
     shares: Mapping[str, Array]
+    likely: Sequence[str] = ()
 
     @cached_property
     def outputs(self) -> list[WrongOutput]:
@@ -153,8 +158,9 @@ class Failure:
 
 
 def diagnose(
-    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False
-) -> Diagnosis:
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool = False,
+    likely: Sequence[str] = (),
+) -> Diagnosis:  # fmt: skip
     """Explain a failed result of a case: the first stage that has something to say.
 
     Args:
@@ -162,15 +168,16 @@ def diagnose(
         got: The result, in its own dtypes.
         shares: For each output that failed, how much of the standard's tolerance each element used.
         in_brief: Search no mistake.
+        likely: Known mistakes, of which one that explains the result is named at once.
     """
     gradients = {name: share for name, share in shares.items() if name not in FORWARD}
     if len(gradients) == len(shares):
-        return _of_gradients(case, drawn, got, shares, in_brief)
+        return _of_gradients(case, drawn, got, shares, in_brief, likely)
     with np.errstate(all="ignore"), one_blas_thread():
         ahead = _of_forward(case, drawn, got, shares)
     if not gradients or ahead.mistake:
         return ahead
-    behind = _of_gradients(case, drawn, got, gradients, in_brief)
+    behind = _of_gradients(case, drawn, got, gradients, in_brief, likely)
     return behind._replace(sentence=f"{behind.sentence} And y is wrong: {ahead.sentence}")
 
 
@@ -182,20 +189,26 @@ def _of_forward(case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[s
 
 
 def _of_gradients(
-    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool
+    case: CheckCase, drawn: DrawnInputs, got: Any, shares: Mapping[str, Array], in_brief: bool, likely: Sequence[str]
 ) -> Diagnosis:
     results = {name: array for name, array in got._asdict().items() if name not in FORWARD}
-    if shares.keys() == {"dgate"}:
-        text = OF_GATE if np.any(got.dgate) else "dgate is 0 everywhere: it was never written, or added up."
-        return Diagnosis(None, f"{UNEXPLAINED} {text}")
+    if drawn.exact.gate is not None:
+        with np.errstate(all="ignore"):
+            of_gate = gates.of_gates(drawn.exact, results, shares)
+        if of_gate:
+            return _diagnosis((), of_gate)
+        if shares.keys() == {"dgate"}:
+            return Diagnosis(None, f"{UNEXPLAINED} {OF_GATE}")
     with np.errstate(all="ignore"), one_blas_thread():
         make = _plain if case.norm not in PLAIN else lambda case, exact, *found: Failure(ExactCase(case, exact), *found)
-        failure = make(case, drawn.exact, results, shares)
+        failure = replace(make(case, drawn.exact, results, shares), likely=likely)
         stages = IN_BRIEF if in_brief else STAGES
         found = next(found for stage in stages if (found := stage(failure)) is not None)
     sums = TAKES_NOTHING.get(str(found.mistake), ())
-    lost = ((f"part of the {sum_}", f"there are none of the {sum_}.") for sum_ in sums)
-    return found._replace(alternatives=(*found.alternatives, *lost))
+    others = [(f"part of the {sum_}", f"there are none of the {sum_}.") for sum_ in sums]
+    if case.M == case.N and found.mistake and OF_SIZE.search(found.mistake):  # other cases tell M from N
+        others.append((OF_SIZE.sub("M", found.mistake), OF_SIZE.sub("M", found.sentence)))
+    return found._replace(alternatives=(*found.alternatives, *others))
 
 
 def _plain(case: CheckCase, exact: Inputs, got: Mapping[str, Any], shares: Mapping[str, Array]) -> Failure:
@@ -229,26 +242,36 @@ def _no_rows(failure: Failure) -> Diagnosis | None:
 
 
 def _never_written(failure: Failure) -> Diagnosis | None:
-    """Zeros, or what filled memory, in the first output and in all else that is wrong; what is right is more than subnormal."""
-    first, value = failure.outputs[0], float((failure.wrong or failure.outputs)[0].result.flat[0])
+    """Zeros, or what filled memory, in all that is wrong; what is right is more than subnormal."""
+    value = float((failure.wrong or failure.outputs)[0].result.flat[0])
     filled = [
         output.name for output in failure.outputs if FILL < abs(value) < np.inf and (wide(output.result) == value).all()
     ]
     zeros = filled or [output.name for output in failure.outputs if not output.result.any()]
-    if not (filled or first.name in zeros) or any(difference.name not in zeros for difference in failure.wrong):
+    t, wrong = failure.call.terms, [output.name for output in failure.wrong]
+    if not zeros or not {*wrong} <= {*zeros} or (t.N == 1 and isinstance(t.dtotal, np.ndarray)):
         return None
     least = [float(ml_dtypes.finfo(output.result.dtype).smallest_normal) for output in failure.wrong]
     normal = any((np.abs(output.true) >= size).any() for output, size in zip(failure.wrong, least, strict=True))
     if not normal or (zeros == ["dx"] and failure.call.inputs.gamma is None):
         return None
-    which = " and ".join([", ".join(zeros[:-1]), zeros[-1]]) if zeros[1:] else zeros[0]
-    name = "never written" if len(zeros) == len(failure.outputs) else f"{which} never written"
-    what = format(value, ".3g") if filled else "zeros"
-    return Diagnosis(name, f"all {what} in {which}: never written, or the kernel was never launched.")
+    what, found = format(value, ".3g") if filled else "zeros", []
+    for names in (
+        (zeros,) if len(zeros) == len(failure.outputs) else dict.fromkeys((tuple(wrong or zeros), tuple(zeros)))
+    ):
+        which = " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+        label = "never written" if len(names) == len(failure.outputs) else f"{which} never written"
+        found.append((label, f"all {what} in {which}: never written, or the kernel was never launched."))
+    return Diagnosis(*found[0], alternatives=tuple(found[1:]))
 
 
 def _one_known_mistake(failure: Failure) -> Diagnosis | None:
     """The known mistake that explains all outputs; unless one at some places alone is nearer."""
+    tried = ((name, MISTAKES[name].gradients(failure.call)) for name in failure.likely)
+    found = nearest_of(failure.outputs, ((name, wrong) for name, wrong in tried if wrong is not None))
+    if found is not None and found.is_clean:
+        alike = tuple((name, MISTAKES[name].sentence) for name in found.others)
+        return _diagnosis((), (_named(found.name),))._replace(alternatives=alike)
     found = nearest_of(failure.outputs, failure.known.items())
     if found is None:
         return None

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 
 from lngrad.check.mistakes.catalogue import FAMILIES, MISTAKES
 from lngrad.check.mistakes.changes import Family
-from lngrad.check.result import AT_A_PLACE
+from lngrad.check.mistakes.described import DESCRIBED, described
+from lngrad.check.result import AT_A_PLACE, kind_of
 from lngrad.core.norms import NORMS
 
 # By the letter of the code.
@@ -31,9 +32,10 @@ NAMED = 3  # of a misspelt name
 
 
 def nearest(name: str) -> str:
-    """The known names that are spelt most alike."""
-    known = dict.fromkeys([*MISTAKES, *(difference.name for difference in FAMILIES)])
-    return ", ".join(get_close_matches(name, known, NAMED, cutoff=0))
+    """The known names that are spelt alike, behind ", such as"; "" where none is."""
+    known = dict.fromkeys([*MISTAKES, *(family.name for family in FAMILIES), *DESCRIBED])
+    found = ", ".join(get_close_matches(name, known, NAMED))
+    return f", such as {found}" * bool(found)
 
 
 def explained(text: str) -> str:
@@ -51,7 +53,12 @@ def _explained(text: str) -> str:
         (candidate for candidate in FAMILIES if name.upper() == candidate.code or name == candidate.name), None
     )
     if found is None and name not in MISTAKES:
-        raise ValueError(f"expected the name or code of a known mistake, such as {nearest(name)}, got {text!r}")
+        alike = (known for known in MISTAKES if "…" in name and kind_of(known) == name)
+        if (known := next(alike, None)) is None and (text_of_name := described(name)) is not None:
+            return f"{name}\nWhat: {text_of_name}"
+        if known is None:
+            raise ValueError(f"expected the name or code of a known mistake{nearest(name)}, got {text!r}")
+        name = known
     name, mistake = next(found.mistakes()) if found else (name, MISTAKES[name])
     family = found or mistake.family
     sentence = [f"{family.code}  {name}", f"What: {mistake.sentence}", f"Why it matters: {WHY[family.code[3]]}"]
@@ -85,11 +92,10 @@ def right_forward(norm: str) -> list[str]:
         *[f"total = {'x' if row.normalization.alpha == 1 else 'alpha * x'} + residual"] * row.residual,
         *[f"mean = {x}.mean(1, keepdims=True)"] * centred,
         f"variance = {f'(({x} - mean) ** 2)' if centred else f'({x}**2)'}.mean(1, keepdims=True)",
-        "rstd = 1 / np.sqrt(variance + eps)",
-        f"xhat = ({x} - mean) * rstd" if centred else f"xhat = {x} * rstd",
+        "rstd = 1 / np.sqrt(variance + eps)", f"xhat = ({x} - mean) * rstd" if centred else f"xhat = {x} * rstd",
         *["factor = gate / (1 + np.exp(-gate))"] * row.gated,
         f"y = xhat * {'(1 + gamma)' if row.normalization.offset else 'gamma'}{' + beta' * centred}{' * factor' * row.gated}",
-    ]
+    ]  # fmt: skip
 
 
 def kernels(family: Family, name: str) -> tuple[str, str]:
@@ -145,19 +151,8 @@ def _example(family: Family, name: str) -> str:
 def _statements(example: str) -> Iterator[tuple[list[str], set[str], set[str]]]:
     """(lines, what they assign of a kernel's names, what they read) of each part; helpers belong to what uses them."""
     known = {
-        "total",
-        "xhat",
-        "dxhat",
-        "first",
-        "second",
-        "dx",
-        "dgamma",
-        "dbeta",
-        "y",
-        "factor",
-        *ARGUMENTS,
-        *OF_FORWARD,
-    }
+        "total", "xhat", "dxhat", "first", "second", "dx", "dgamma", "dbeta", "y", "factor", *ARGUMENTS, *OF_FORWARD,
+    }  # fmt: skip
     lines: list[str] = []
     read: set[str] = set()
     text = example.split("\n")

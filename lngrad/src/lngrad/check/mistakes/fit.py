@@ -18,11 +18,8 @@ from lngrad.typing import Array
 
 SUMS = {"dgamma": "Σ_rows dy·xhat", "dbeta": "Σ_rows dy"}
 OF_FORWARD = {
-    "y": "(x − mean)·rstd·gamma + beta",
-    "mean": "Σx/N",
-    "rstd": "1/√(variance + eps)",
-    "total": "alpha·x + residual",
-}
+    "y": "(x − mean)·rstd·gamma + beta", "mean": "Σx/N", "rstd": "1/√(variance + eps)", "total": "alpha·x + residual",
+}  # fmt: skip
 MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # that kernels fill a row up to
 
 SLACK = 4.0  # tolerances: a formula in float32 is rounded at other places than ours in float64

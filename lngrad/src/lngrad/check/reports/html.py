@@ -36,13 +36,10 @@ def write_report(
     from markupsafe import Markup
 
     environment = Environment(
-        loader=PackageLoader("lngrad.check.reports"),
-        autoescape=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("lngrad.check.reports"), autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"figure": figure, "percent": _percent}
     counts = Counter(result.status for result in results)
     failed = [result for result in results if result.status == "failed"]
@@ -109,11 +106,9 @@ def _heat(output: OutputResult) -> dict[str, Any]:
             paths[level] += f"M{x} {y}h{number}v1h-{number}z"
             x += number
     return {
-        "width": len(output.map[0]),
-        "height": len(output.map),
-        "paths": list(enumerate(paths))[1:],
+        "width": len(output.map[0]), "height": len(output.map), "paths": list(enumerate(paths))[1:],
         "full": output.name == "dx",
-    }
+    }  # fmt: skip
 
 
 _LABELS = ("0", "½", "1", "2", "4", "8", "16", "64", "256", "4k", "64k", "∞")

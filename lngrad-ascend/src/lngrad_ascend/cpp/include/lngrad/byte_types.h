@@ -1,7 +1,6 @@
 // Element types of a byte: floats of 8 and 4 bits, and pairs of 4. To tensors they are bytes; Cast knows what they stand for.
 #ifndef LNGRAD_BYTE_TYPES_H
 #define LNGRAD_BYTE_TYPES_H
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,7 +8,7 @@
 #include <type_traits>
 namespace lngrad {
 enum class Rounding : uint8_t { NEAREST, FLOOR, CEIL, AWAY, TRUNC, ODD };
-// A binary format: bits of the fraction, the exponent of the smallest normal number, the largest number, what it has beyond that.
+// A binary format: bits of the fraction, the exponent of the least normal number, the largest number, what there is beyond it.
 struct Format {
     int fraction, least;
     double largest;

@@ -1,7 +1,7 @@
 // The one entry between C++ and the simulated NPU: a record of a call, and a function that runs it.
 //
-// Nothing here knows a rule or computes a number. A template of these headers fills a record and
-// calls `run`; the simulator writes its result into the same record. A rule that a kernel breaks comes
+// Nothing here knows a rule or computes a number, but for lanes of registers (registers.h). A template of these headers fills a
+// record and calls `run`; the simulator writes its result into the same record. A rule that a kernel breaks comes
 // back as a fault, which unwinds the kernel's stack as the C++ exception `Fault`.
 #ifndef LNGRAD_CALL_H
 #define LNGRAD_CALL_H
@@ -66,6 +66,11 @@ struct MaskRegister {
     bool counts = false;
 };
 inline thread_local MaskRegister mask_register;
+// The control register: its bits, and those that were set. Only Cast of registers looks at them.
+struct ControlRegister {
+    uint64_t bits = 0, chosen = 0;
+};
+inline thread_local ControlRegister control;
 
 inline Where last_place() { return {record.file, record.line}; }
 

@@ -1,7 +1,6 @@
 // Casts between the element types of registers.
 #ifndef LNGRAD_REGISTER_CAST_H
 #define LNGRAD_REGISTER_CAST_H
-
 #include "lngrad/byte_types.h"
 #include "lngrad/register_memory.h"
 #include "lngrad/system.h"
@@ -21,17 +20,15 @@ constexpr Rounding rounding(RoundMode mode)
         default: return Rounding::NEAREST;
     }
 }
-// Whether what is too large becomes the largest number. CTRL[60], once it was set, decides between the instruction's own mode and
-// those of CTRL[48] (floats) and CTRL[59]. Where it never was, the pages contradict each other: floats keep infinity.
+// Whether what is too large becomes the largest number. CTRL[60] decides between the instruction's own mode and those of CTRL[48],
+// of floats, and CTRL[59]. Where it was never set, the pages contradict each other: floats keep infinity.
 inline bool saturates(SatMode mode, bool floats)
 {
-    using AscendC::control, AscendC::control_chosen;
-    if (control_chosen >> 60 & control >> 60 & 1) return !(control >> (floats ? 48 : 59) & 1);
-    if (control_chosen >> 60 & 1) return floats ? mode == SatMode::SAT : mode != SatMode::NO_SAT;
+    if (control.bits >> 60 & 1) return !(control.bits >> (floats ? 48 : 59) & 1);
+    if (control.chosen >> 60 & 1) return floats ? mode == SatMode::SAT : mode != SatMode::NO_SAT;
     return floats ? mode == SatMode::SAT : true;
 }
-template <typename T>
-constexpr Format format_of()
+template <typename T> constexpr Format format_of()
 {
     if constexpr (std::is_same_v<T, half>) return HALF;
     else if constexpr (std::is_same_v<T, bfloat16_t>) return BFLOAT16;
@@ -41,12 +38,10 @@ constexpr Format format_of()
     else if constexpr (std::is_same_v<T, fp4x2_e1m2_t>) return E1M2;
     else return FLOAT;
 }
-template <typename T>
-constexpr bool is_whole = std::is_integral_v<T> || std::is_same_v<T, int4x2_t>;
+template <typename T> constexpr bool is_whole = std::is_integral_v<T> || std::is_same_v<T, int4x2_t>;
 
 // A number, exactly; `bits` of a pair are four.
-template <typename T>
-inline auto value_of(T x)
+template <typename T> inline auto value_of(T x)
 {
     if constexpr (std::is_integral_v<T>) return x;
     else if constexpr (std::is_same_v<T, hifloat8_t>) return hifloat8_value(x.bits);
@@ -61,8 +56,7 @@ inline auto value_of(T x)
         return float(x.bits & sign ? -size : size);
     } else return static_cast<float>(x);
 }
-template <typename T>
-inline T whole_of(double x, bool clamps) // low bits of what does not fit, or the nearest that does
+template <typename T> inline T whole_of(double x, bool clamps) // low bits of what does not fit, or the nearest that does
 {
     using Limits = std::numeric_limits<T>;
     if (x != x) return T(0);
@@ -71,8 +65,7 @@ inline T whole_of(double x, bool clamps) // low bits of what does not fit, or th
     if (clamps || std::isinf(x) || std::fabs(x) >= 0x1p63) return x < 0 ? Limits::lowest() : Limits::max();
     return T(int64_t(x));
 }
-template <typename To, typename From>
-inline To converted(From from, RoundMode mode, SatMode limit)
+template <typename To, typename From> inline To converted(From from, RoundMode mode, SatMode limit)
 {
     const auto x = value_of(from);
     constexpr bool from_whole = std::is_integral_v<decltype(x)> || is_whole<From>;
@@ -115,9 +108,10 @@ inline To converted(From from, RoundMode mode, SatMode limit)
 } // namespace lngrad
 namespace AscendC {
 namespace Reg {
-// The wider type has one element in each of its places, the narrower one in part `layoutMode` of it. Two numbers of four bits are one
-// element of a byte, beside two of 16 bits.
-template <LNGRAD_TYPES(T, U), const CastTrait& trait = castTrait, typename S, typename V, typename = if_register<V>>
+using lngrad::merging, lngrad::round_whole, lngrad::rounding;
+// The wider type has one element in each of its places, the narrower one in part `layoutMode` of it. Two numbers of four bits are
+// one element of a byte, beside two of 16 bits.
+template <LNGRAD_TYPES(T, U), const CastTrait& trait = castTrait, typename S, typename V, LNGRAD_IF(V)>
 inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
 {
     using To = typename S::ActualT;
@@ -146,9 +140,9 @@ inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
             From value;
             std::memcpy(&value, source + place(i, from) + (is_pair<From> ? 0 : twin * int(sizeof(From))), sizeof value);
             if constexpr (is_pair<From>) value = From(uint8_t(twin ? value.bits >> 4 : value.bits & 15));
-            const To made = converted<To>(value, trait.roundMode, trait.satMode);
-            if constexpr (is_pair<To>) result[0] |= twin ? made.bits << 4 : made.bits;
-            else std::memcpy(result + twin * int(sizeof(To)), &made, sizeof made);
+            const To number = converted<To>(value, trait.roundMode, trait.satMode);
+            if constexpr (is_pair<To>) result[0] |= twin ? number.bits << 4 : number.bits;
+            else std::memcpy(result + twin * int(sizeof(To)), &number, sizeof number);
         }
         std::memcpy(lanes + place(i, to), result, to);
     }
@@ -174,13 +168,14 @@ inline void Cast(S& dstReg, V& srcReg, MaskReg& mask, LNGRAD_AT)
     set_lanes(dstReg, lanes);
 }
 // To a whole number, in the type that it has.
-template <typename T = DefaultType, RoundMode roundMode = RoundMode::CAST_NONE, MaskMergeMode mode = ZEROING, typename S, typename = if_register<S>>
+template <LNGRAD_T, RoundMode roundMode = RoundMode::CAST_NONE, MaskMergeMode mode = zeroing, typename S, LNGRAD_IF(S)>
 inline void Truncate(S& dstReg, S& srcReg, MaskReg& mask, LNGRAD_AT)
 {
     using A = typename S::ActualT;
-    each_lane<lngrad::merging<mode>()>(dstReg, mask, where, "Truncate", [](A a) { return A(float(lngrad::round_whole(float(a), lngrad::rounding(roundMode)))); }, srcReg);
+    each_lane<merging<mode>()>(dstReg, mask, where, "Truncate", [](A a) { return A(float(round_whole(float(a), rounding(roundMode)))); }, srcReg);
 }
-template <typename T0 = DefaultType, typename T1 = DefaultType, typename T2, RegLayout layout = RegLayout::ZERO, typename T3, typename T4, typename = if_register<T4>>
+// A product that is rounded as it is narrowed; exp(srcReg0 - srcReg1), for which half is widened to float first.
+template <LNGRAD_TYPES(T0, T1), typename T2, RegLayout layout = first_layout, typename T3, typename T4, LNGRAD_IF(T4)>
 inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
 {
     static constexpr CastTrait trait{layout, SatMode::NO_SAT, MaskMergeMode::ZEROING, RoundMode::CAST_ROUND};
@@ -188,8 +183,7 @@ inline void MulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGR
     Muls(product, srcReg, scalarValue, mask, where);
     Cast<DefaultType, DefaultType, trait>(dstReg, product, mask, where);
 }
-// exp(srcReg0 - srcReg1); half is widened to float first.
-template <LNGRAD_TYPES(T, U), RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), RegLayout layout = first_layout, MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)>
 inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
 {
     static constexpr CastTrait trait{layout, SatMode::UNKNOWN, MaskMergeMode::ZEROING, RoundMode::UNKNOWN};
@@ -200,19 +194,11 @@ inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
     MaskReg& floats = std::is_same_v<S, V> ? mask : every;
     Sub(difference, first, second, floats, where);
     Exp<DefaultType, mode>(dstReg, difference, floats, where);
-    dstReg.loads = difference.loads;
 }
-template <typename T0 = DefaultType, typename T1 = DefaultType, typename T2, RegLayout layout = RegLayout::ZERO, typename T3, typename T4, typename = if_register<T4>>
-inline void FusedMulsCast(T3& dstReg, T4& srcReg, T2 scalarValue, MaskReg& mask, LNGRAD_AT)
-{ MulsCast<T0, T1, T2, layout>(dstReg, srcReg, scalarValue, mask, where); }
-template <LNGRAD_TYPES(T, U), RegLayout layout = RegLayout::ZERO, MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>>
-inline void FusedExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
-{ ExpSub<T, U, layout, mode>(dstReg, srcReg0, srcReg1, mask, where); }
 } // namespace Reg
 
 // Limits of the element types, as scalars.
-template <typename T>
-struct NumericLimits {
+template <typename T> struct NumericLimits {
     static T Infinity() { return T(std::numeric_limits<float>::infinity()); }
     static T NegativeInfinity() { return T(-std::numeric_limits<float>::infinity()); }
     static T QuietNaN() { return T(std::numeric_limits<float>::quiet_NaN()); }

@@ -1,12 +1,12 @@
 // Loads and stores of registers: aligned, unaligned, strided by blocks, by indices; and those of masks.
 #ifndef LNGRAD_REGISTER_MEMORY_H
 #define LNGRAD_REGISTER_MEMORY_H
-
 #include "lngrad/register_order.h"
 namespace lngrad {
 using AscendC::Reg::AddrReg;
 using AscendC::Reg::LoadDist;
 using AscendC::Reg::MaskDist;
+using AscendC::Reg::RegTensor;
 using AscendC::Reg::StoreDist;
 using AscendC::Reg::UnalignReg;
 
@@ -14,36 +14,25 @@ using AscendC::Reg::UnalignReg;
 struct Distribution {
     int element, bytes, multiple, up, down; // up / down: bytes of memory for one of the register; up is 0 where any takes all
 };
-template <LoadDist dist, typename T>
-constexpr Distribution loading()
+template <LoadDist dist, typename T> constexpr Distribution loading()
 {
     switch (dist) {
-        case LoadDist::DIST_NORM: return {sizeof(T), VL, 32, 1, 1};
-        case LoadDist::DIST_BRC_B8: return {1, 1, 1, 0, 1};
-        case LoadDist::DIST_BRC_B16: return {2, 2, 2, 0, 1};
-        case LoadDist::DIST_BRC_B32: return {4, 4, 4, 0, 1};
-        case LoadDist::DIST_US_B8: return {1, 128, 32, 1, 2};
-        case LoadDist::DIST_US_B16: return {2, 128, 32, 1, 2};
-        case LoadDist::DIST_DS_B8: return {1, 512, 32, 2, 1};
-        case LoadDist::DIST_DS_B16: return {2, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B8: return {1, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B16: return {2, 512, 32, 2, 1};
-        case LoadDist::DIST_DINTLV_B32: return {4, 512, 32, 2, 1};
-        case LoadDist::DIST_UNPACK_B8: return {1, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK_B16: return {2, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK_B32: return {4, 128, 32, 1, 2};
-        case LoadDist::DIST_UNPACK4_B8: return {1, 64, 32, 1, 4};
-        case LoadDist::DIST_BLK: return {1, 32, 32, 0, 1};
-        case LoadDist::DIST_E2B_B16: return {2, 16, 16, 0, 1};
-        case LoadDist::DIST_E2B_B32: return {4, 32, 32, 0, 1};
+        case LoadDist::DIST_NORM: return {sizeof(T), VL, 32, 1, 1}; case LoadDist::DIST_BRC_B8: return {1, 1, 1, 0, 1};
+        case LoadDist::DIST_BRC_B16: return {2, 2, 2, 0, 1}; case LoadDist::DIST_BRC_B32: return {4, 4, 4, 0, 1};
+        case LoadDist::DIST_US_B8: return {1, 128, 32, 1, 2}; case LoadDist::DIST_US_B16: return {2, 128, 32, 1, 2};
+        case LoadDist::DIST_DS_B8: return {1, 512, 32, 2, 1}; case LoadDist::DIST_DS_B16: return {2, 512, 32, 2, 1};
+        case LoadDist::DIST_DINTLV_B8: return {1, 512, 32, 2, 1}; case LoadDist::DIST_DINTLV_B16: return {2, 512, 32, 2, 1};
+        case LoadDist::DIST_DINTLV_B32: return {4, 512, 32, 2, 1}; case LoadDist::DIST_UNPACK_B8: return {1, 128, 32, 1, 2};
+        case LoadDist::DIST_UNPACK_B16: return {2, 128, 32, 1, 2}; case LoadDist::DIST_UNPACK_B32: return {4, 128, 32, 1, 2};
+        case LoadDist::DIST_UNPACK4_B8: return {1, 64, 32, 1, 4}; case LoadDist::DIST_BLK: return {1, 32, 32, 0, 1};
+        case LoadDist::DIST_E2B_B16: return {2, 16, 16, 0, 1}; case LoadDist::DIST_E2B_B32: return {4, 32, 32, 0, 1};
         default: return {0, 0, 0, 0, 0};
     }
 }
 constexpr bool is_dual(LoadDist dist)
 { return dist == LoadDist::DIST_DINTLV_B8 || dist == LoadDist::DIST_DINTLV_B16 || dist == LoadDist::DIST_DINTLV_B32; }
 // Which byte of memory becomes byte b of the register (of the second one: `second`); -1: it is 0.
-template <LoadDist dist, typename T>
-constexpr int source_of(int b, bool second)
+template <LoadDist dist, typename T> constexpr int source_of(int b, bool second)
 {
     constexpr Distribution d = loading<dist, T>();
     const int within = b % d.element, lane = b / d.element;
@@ -113,13 +102,11 @@ struct Storing {
     int element, packed, bytes, multiple;
     bool masked;
 };
-template <StoreDist dist, typename T>
-constexpr Storing storing()
+template <StoreDist dist, typename T> constexpr Storing storing()
 {
     switch (dist) {
         case StoreDist::DIST_NORM: return {sizeof(T), sizeof(T), VL, 32, true};
-        case StoreDist::DIST_NORM_B8: return {1, 1, VL, 32, true};
-        case StoreDist::DIST_NORM_B16: return {2, 2, VL, 32, true};
+        case StoreDist::DIST_NORM_B8: return {1, 1, VL, 32, true}; case StoreDist::DIST_NORM_B16: return {2, 2, VL, 32, true};
         case StoreDist::DIST_NORM_B32: return {4, 4, VL, 32, true};
         case StoreDist::DIST_FIRST_ELEMENT_B8: return {1, 1, 1, 1, false};
         case StoreDist::DIST_FIRST_ELEMENT_B16: return {2, 2, 2, 2, false};
@@ -136,131 +123,111 @@ constexpr Storing storing()
 }
 constexpr bool is_dual(StoreDist dist)
 { return dist == StoreDist::DIST_INTLV_B8 || dist == StoreDist::DIST_INTLV_B16 || dist == StoreDist::DIST_INTLV_B32; }
-// Writes bytes [at, at + bytes) and why they have no value. `numbers` is null where all have one.
-inline void put_bytes(VectorFunction& function, int64_t at, const void* values, const uint16_t* numbers, int bytes, Where where, const char* api)
+// Writes `count` bytes of a register or of what it holds, from `byte` on, to `at`, with the reasons why they have no value; one
+// reason more, `masked`, is the mask's.
+template <typename R>
+inline void put_bytes(VectorFunction& function, int64_t at, const R& src, int byte, int count, uint16_t masked, Where where, const char* api)
 {
-    std::memcpy(function.buffer.bytes + at, values, bytes);
-    function.mark(at, bytes);
-    if (numbers == nullptr) {
-        std::memset(function.buffer.poison + at, 0, sizeof(uint16_t) * bytes);
+    std::memcpy(function.buffer.bytes + at, reinterpret_cast<const uint8_t*>(src.lane) + byte, count);
+    function.mark(at, count);
+    if (src.origins.held == Held::VALUES && masked == 0) {
+        std::memset(function.buffer.poison + at, 0, sizeof(uint16_t) * count);
         return;
     }
-    for (int b = 0; b < bytes; ++b) function.buffer.poison[at + b] = function.poison(numbers[b], where, api);
+    for (int b = 0; b < count; ++b) {
+        const uint16_t number = std::max(masked, src.origins.of(byte + b, Rule::BLANK_REGISTER));
+        function.buffer.poison[at + b] = function.poison(number, where, api);
+    }
 }
-template <StoreDist dist, typename T, typename R>
-inline void store_lanes(T* dst, const R& src, const MaskReg& mask, Where where, const char* api = "StoreAlign")
+template <StoreDist dist, typename T, typename R> inline void store_lanes(T* dst, R& src, const MaskReg& mask, Where where)
 {
     constexpr Storing s = storing<dist, T>();
     static_assert(s.element != 0, "StoreAlign: this StoreDist is not simulated");
     static_assert(R::REG_NUM == 1 || dist == StoreDist::DIST_NORM, "StoreAlign: RegTraitNumTwo takes DIST_NORM only");
-    constexpr int step = s.element / R::REG_NUM, elements = s.masked ? R::bytes / s.element : 1;
-    VectorFunction& function = function_of(api, where);
-    if (s.packed != int(sizeof(T)) && s.masked) broken(Rule::PACKED_WIDTH, where, api, s.packed, sizeof(T));
+    constexpr int step = s.element / R::REG_NUM;
+    VectorFunction& function = function_of("StoreAlign", where);
+    if (s.packed != int(sizeof(T)) && s.masked) broken(Rule::PACKED_WIDTH, where, "StoreAlign", s.packed, sizeof(T));
     const int first = s.masked ? mask.first(step) : 1, upto = s.masked ? (mask.upto + step - 1) / step : 1;
-    const int64_t at = function.place(dst, upto * s.packed, s.multiple, api, where);
-    const uint8_t* lanes = reinterpret_cast<const uint8_t*>(src.lane);
-    const_cast<R&>(src).loads.read(upto * s.element);
-    const bool values = src.origins.held == Held::VALUES && (!s.masked || mask.origins.held == Held::VALUES);
+    const int64_t at = function.place(dst, upto * s.packed, s.multiple, "StoreAlign", where);
+    src.loads.read(upto * s.element);
     function.write(at, at + upto * s.packed, where, &src);
-    if (s.element == s.packed && first >= 0 && values) {
-        put_bytes(function, at, lanes, nullptr, first * s.packed, where, api);
+    if (s.element == s.packed && first >= 0 && (!s.masked || mask.origins.held == Held::VALUES)) {
+        put_bytes(function, at, src, 0, first * s.packed, 0, where, "StoreAlign");
         return;
     }
-    for (int i = 0; i < upto && i < elements; ++i) {
-        if (s.masked && !mask.on(i * step) && mask.origins.held == Held::VALUES) continue;
-        uint16_t numbers[s.packed];
-        for (int b = 0; !values && b < s.packed; ++b) {
-            numbers[b] = src.origins.of(i * s.element + b, Rule::BLANK_REGISTER);
-            if (s.masked) numbers[b] = std::max(numbers[b], mask.origins.of(i * step, Rule::BLANK_MASK));
-        }
-        put_bytes(function, at + i * s.packed, lanes + i * s.element, values ? nullptr : numbers, s.packed, where, api);
+    if (first >= 0 && src.origins.held == Held::VALUES && mask.origins.held == Held::VALUES) {
+        RegTensor<uint8_t, R::trait> packed;
+        for (int i = 0; i < first; ++i) std::memcpy(packed.lane + i * s.packed, reinterpret_cast<uint8_t*>(src.lane) + i * s.element, s.packed);
+        set_all(packed);
+        put_bytes(function, at, packed, 0, first * s.packed, 0, where, "StoreAlign");
+        return;
     }
-    if (s.masked && mask.width > step && mask.width > s.element) narrow(mask, where, api, R::step, src);
+    for (int i = 0; i < upto; ++i) {
+        const uint16_t masked = s.masked ? mask.origins.of(i * step, Rule::BLANK_MASK) : 0;
+        if (s.masked && !mask.on(i * step) && masked == 0) continue;
+        put_bytes(function, at + i * s.packed, src, i * s.element, s.packed, masked, where, "StoreAlign");
+    }
+    if (s.masked && mask.width > step && mask.width > s.element) narrow(mask, where, "StoreAlign", R::step, src);
 }
-template <StoreDist dist, typename T, typename R>
-inline void store_dual(T* dst, const R& src0, const R& src1, Where where)
+template <StoreDist dist, typename T, typename R> inline void store_dual(T* dst, R& src0, R& src1, Where where)
 {
     constexpr Storing s = storing<dist, T>();
     VectorFunction& function = function_of("StoreAlign", where);
     const int64_t at = function.place(dst, 2 * VL, s.multiple, "StoreAlign", where);
     function.write(at, at + 2 * VL, where, &src0);
-    for (const R* src : {&src0, &src1}) {
-        const_cast<R*>(src)->loads.read(VL);
-        const bool values = src->origins.held == Held::VALUES;
-        for (int i = 0; i < VL / s.element; ++i) {
-            uint16_t numbers[s.element];
-            for (int b = 0; !values && b < s.element; ++b) numbers[b] = src->origins.of(i * s.element + b, Rule::BLANK_REGISTER);
-            put_bytes(function, at + (2 * i + (src == &src1)) * s.element, reinterpret_cast<const uint8_t*>(src->lane) + i * s.element,
-                      values ? nullptr : numbers, s.element, where, "StoreAlign");
-        }
-    }
+    read_all(src0), read_all(src1);
+    for (int i = 0; i < 2 * VL / s.element; ++i)
+        put_bytes(function, at + i * s.element, i % 2 ? src1 : src0, i / 2 * s.element, s.element, 0, where, "StoreAlign");
 }
 // Blocks of 32 bytes, `stride` blocks apart; a block without any lane that is on is not touched.
-template <typename T, typename R>
-inline bool any_on(const MaskReg& mask, int block)
+template <typename R> inline bool any_on(const MaskReg& mask, int block)
 {
     for (int b = 0; b < 32; b += R::step)
         if (mask.on(block * 32 + b)) return true;
     return false;
 }
-template <typename T, typename R>
-inline void load_blocks(R& dst, T* src, uint32_t stride, const MaskReg& mask, Where where)
+template <typename T, typename R> inline void load_blocks(R& dst, T* src, uint32_t stride, const MaskReg& mask, Where where)
 {
     VectorFunction& function = function_of("LoadAlign", where);
-    uint8_t* lanes = reinterpret_cast<uint8_t*>(dst.lane);
-    uint16_t numbers[VL], any = 0;
-    for (int block = 0; block < VL / 32; ++block) {
-        std::memset(lanes + 32 * block, 0, 32);
-        std::memset(numbers + 32 * block, 0, 64);
-        if (!any_on<T, R>(mask, block)) continue;
-        const int64_t at = function.place(reinterpret_cast<const uint8_t*>(src) + int64_t(block) * stride * 32, 32, 32, "LoadAlign", where);
-        std::memcpy(lanes + 32 * block, function.buffer.bytes + at, 32);
-        function.read(at, at + 32, where);
-        for (int b = 0; b < 32; ++b) any |= numbers[32 * block + b] = function.origin(at + b, &dst, where);
-    }
+    std::memset(dst.lane, 0, VL);
     set_all(dst);
-    if (any) dst.origins.held = Held::SOME, std::memcpy(dst.origins.number, numbers, sizeof numbers);
-}
-template <typename T, typename R>
-inline void store_blocks(T* dst, const R& src, uint32_t stride, const MaskReg& mask, Where where)
-{
     for (int block = 0; block < VL / 32; ++block) {
-        if (!any_on<T, R>(mask, block)) continue;
-        VectorFunction& function = function_of("StoreAlign", where);
+        if (!any_on<R>(mask, block)) continue;
+        const int64_t at = function.place(reinterpret_cast<uint8_t*>(src) + int64_t(block) * stride * 32, 32, 32, "LoadAlign", where);
+        std::memcpy(reinterpret_cast<uint8_t*>(dst.lane) + 32 * block, function.buffer.bytes + at, 32);
+        function.read(at, at + 32, where);
+        for (int b = 0; b < 32; ++b) set_origin(dst, 1, 32 * block + b, function.origin(at + b, &dst, where));
+    }
+}
+template <typename T, typename R> inline void store_blocks(T* dst, R& src, uint32_t stride, const MaskReg& mask, Where where)
+{
+    constexpr int size = sizeof(typename R::ActualT);
+    VectorFunction& function = function_of("StoreAlign", where);
+    src.loads.read(mask.upto);
+    for (int block = 0; block < VL / 32; ++block) {
+        if (!any_on<R>(mask, block)) continue;
         const int64_t at = function.place(reinterpret_cast<uint8_t*>(dst) + int64_t(block) * stride * 32, 32, 32, "StoreAlign", where);
-        constexpr int size = sizeof(typename R::ActualT);
-        const_cast<R&>(src).loads.read(32 * (block + 1));
         function.write(at, at + 32, where, &src);
-        for (int i = 0; i < 32 / size; ++i) {
-            const int lane = block * 32 / size + i;
-            if (!mask.on(lane * R::step)) continue;
-            uint16_t numbers[size];
-            std::fill(numbers, numbers + size, src.origin(lane));
-            put_bytes(function, at + i * size, &src.lane[lane], numbers[0] ? numbers : nullptr, size, where, "StoreAlign");
-        }
+        for (int b = 0; b < 32; b += size)
+            if (mask.on((block * 32 + b) / size * R::step)) put_bytes(function, at + b, src, 32 * block + b, size, 0, where, "StoreAlign");
     }
 }
 // Unaligned: what is at the end of a chain stays in the unaligned register until Post.
-template <typename T, typename R>
-inline void load_unaligned(R& dst, UnalignReg& from, T* src, Where where)
+template <typename T, typename R> inline void load_unaligned(R& dst, UnalignReg& from, T* src, Where where)
 {
     if (!from.primed) broken(Rule::LOAD_PRE, where, "LoadUnAlign");
     load_lanes<LoadDist::DIST_NORM>(dst, src, where, false, 1, "LoadUnAlign");
 }
-template <typename T, typename R>
-inline void store_unaligned(T* dst, R& src, UnalignReg& to, uint32_t count, Where where)
+template <typename T, typename R> inline void store_unaligned(T* dst, R& src, UnalignReg& to, uint32_t count, Where where)
 {
-    MaskReg mask = AscendC::Reg::first_elements<T, R::trait>(std::min<uint32_t>(count, R::bytes / sizeof(T)));
     VectorFunction& function = function_of("StoreUnAlign", where);
     const uintptr_t address = reinterpret_cast<uintptr_t>(dst);
     if (to.held != 0 && to.next != address) broken(Rule::STORE_POST, where, "StoreUnAlign", to.held);
-    const int64_t bytes = int64_t(count) * sizeof(T), at = function.place(dst, bytes, 1, "StoreUnAlign", where);
-    src.loads.read(int(bytes));
+    const int bytes = std::min(int(count * sizeof(T)), R::bytes);
+    const int64_t at = function.place(dst, bytes, 1, "StoreUnAlign", where);
+    src.loads.read(bytes);
     function.write(at, at + bytes, where, &src);
-    const bool values = src.origins.held == Held::VALUES;
-    uint16_t numbers[R::bytes];
-    for (int b = 0; !values && b < bytes; ++b) numbers[b] = src.origins.of(b, Rule::BLANK_REGISTER);
-    put_bytes(function, at, src.lane, values ? nullptr : numbers, int(bytes), where, "StoreUnAlign");
+    put_bytes(function, at, src, 0, bytes, 0, where, "StoreUnAlign");
     to.next = address + bytes;
     to.held = std::min<int64_t>((at + bytes) % 32, to.held + bytes);
     function.keep(&to, to.held, where);
@@ -273,82 +240,83 @@ inline void post_unaligned(UnalignReg& to, Where where)
 } // namespace lngrad
 namespace AscendC {
 namespace Reg {
+using lngrad::bits_as, lngrad::Word, lngrad::origin_within, lngrad::set_origin, lngrad::broken, lngrad::Rule;
+using lngrad::function_of, lngrad::VectorFunction, lngrad::put_bytes, lngrad::set_all, lngrad::load_lanes, lngrad::store_lanes;
+using lngrad::load_unaligned, lngrad::store_unaligned, lngrad::post_unaligned, lngrad::clear_lanes, lngrad::Held;
+using lngrad::load_blocks, lngrad::store_blocks, lngrad::store_dual, lngrad::is_dual;
 #define LNGRAD_UPDATES(api) static_assert(postMode == PostLiteral::POST_MODE_UPDATE, #api ": expected POST_MODE_UPDATE; without it leave the stride out")
 // Old names beside the new ones.
 #define LNGRAD_LOAD(Name) \
-    template <typename T = DefaultType, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, LoadDist dist = plain_load, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg, __ubuf__ T* srcAddr, LNGRAD_AT) \
-    { lngrad::load_lanes<dist>(dstReg, srcAddr, where); } \
-    template <typename T = DefaultType, PostLiteral postMode, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
+    { load_lanes<dist>(dstReg, srcAddr, where); } \
+    template <LNGRAD_T, PostLiteral postMode, LoadDist dist = plain_load, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg, __ubuf__ T*& srcAddr, int32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
-        lngrad::load_lanes<dist>(dstReg, srcAddr, where); \
-        srcAddr += postUpdateStride; \
+        load_lanes<dist>(dstReg, srcAddr, where), srcAddr += postUpdateStride; \
     } \
-    template <typename T = DefaultType, LoadDist dist = LoadDist::DIST_NORM, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, LoadDist dist = plain_load, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg, __ubuf__ T* srcAddr, AddrReg offset, LNGRAD_AT) \
-    { lngrad::load_lanes<dist>(dstReg, srcAddr + offset.elements, where); } \
-    template <typename T = DefaultType, LoadDist dist, typename U, typename = if_register<U>> \
+    { load_lanes<dist>(dstReg, srcAddr + offset.elements, where); } \
+    template <LNGRAD_T, LoadDist dist, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, LNGRAD_AT) \
     { \
-        static_assert(lngrad::is_dual(dist), #Name ": two registers take DIST_DINTLV_B8, _B16 or _B32"); \
-        lngrad::load_lanes<dist>(dstReg0, srcAddr, where); \
-        lngrad::load_lanes<dist>(dstReg1, srcAddr, where, true); \
+        static_assert(is_dual(dist), #Name ": two registers take DIST_DINTLV_B8, _B16 or _B32"); \
+        load_lanes<dist>(dstReg0, srcAddr, where); \
+        load_lanes<dist>(dstReg1, srcAddr, where, true); \
     } \
-    template <typename T = DefaultType, PostLiteral postMode, LoadDist dist, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, PostLiteral postMode, LoadDist dist, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T*& srcAddr, int32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
-        Name<T, dist>(dstReg0, dstReg1, srcAddr, where); \
-        srcAddr += postUpdateStride; \
+        Name<T, dist>(dstReg0, dstReg1, srcAddr, where), srcAddr += postUpdateStride; \
     } \
-    template <typename T = DefaultType, LoadDist dist, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, LoadDist dist, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg0, U& dstReg1, __ubuf__ T* srcAddr, AddrReg offset, LNGRAD_AT) \
     { Name<T, dist>(dstReg0, dstReg1, srcAddr + offset.elements, where); } \
-    template <typename T = DefaultType, DataCopyMode dataMode, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, DataCopyMode dataMode, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg, __ubuf__ T* srcAddr, uint32_t dataBlockStride, MaskReg& mask, LNGRAD_AT) \
-    { lngrad::load_blocks(dstReg, srcAddr, dataBlockStride, mask, where); } \
-    template <typename T = DefaultType, DataCopyMode dataMode, PostLiteral postMode, typename U, typename = if_register<U>> \
+    { load_blocks(dstReg, srcAddr, dataBlockStride, mask, where); } \
+    template <LNGRAD_T, DataCopyMode dataMode, PostLiteral postMode, typename U, LNGRAD_IF(U)> \
     inline void Name(U& dstReg, __ubuf__ T*& srcAddr, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, LNGRAD_AT) \
     { \
         constexpr bool updates = postMode == PostLiteral::POST_MODE_UPDATE; \
         const int64_t further = int64_t(repeatStride) * 32 / int64_t(sizeof(T)); \
-        lngrad::load_blocks(dstReg, updates ? srcAddr : srcAddr + further, dataBlockStride, mask, where); \
+        load_blocks(dstReg, updates ? srcAddr : srcAddr + further, dataBlockStride, mask, where); \
         if (updates) srcAddr += further; \
     }
 #define LNGRAD_STORE(Name) \
-    template <typename T = DefaultType, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, StoreDist dist = plain_store, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T* dstAddr, U& srcReg, MaskReg& mask, LNGRAD_AT) \
-    { lngrad::store_lanes<dist>(dstAddr, srcReg, mask, where); } \
-    template <typename T = DefaultType, PostLiteral postMode, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
+    { store_lanes<dist>(dstAddr, srcReg, mask, where); } \
+    template <LNGRAD_T, PostLiteral postMode, StoreDist dist = plain_store, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T*& dstAddr, U& srcReg, int32_t postUpdateStride, MaskReg& mask, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(Name); \
-        lngrad::store_lanes<dist>(dstAddr, srcReg, mask, where); \
-        dstAddr += postUpdateStride; \
+        store_lanes<dist>(dstAddr, srcReg, mask, where), dstAddr += postUpdateStride; \
     } \
-    template <typename T = DefaultType, StoreDist dist = StoreDist::DIST_NORM, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, StoreDist dist = plain_store, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T* dstAddr, U& srcReg, AddrReg offset, MaskReg& mask, LNGRAD_AT) \
-    { lngrad::store_lanes<dist>(dstAddr + offset.elements, srcReg, mask, where); } \
-    template <typename T = DefaultType, StoreDist dist, typename U, typename = if_register<U>> \
+    { store_lanes<dist>(dstAddr + offset.elements, srcReg, mask, where); } \
+    template <LNGRAD_T, StoreDist dist, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT) \
     { \
-        static_assert(lngrad::is_dual(dist), #Name ": two registers take DIST_INTLV_B8, _B16 or _B32"); \
-        lngrad::store_dual<dist>(dstAddr, srcReg0, srcReg1, where); \
+        static_assert(is_dual(dist), #Name ": two registers take DIST_INTLV_B8, _B16 or _B32"); \
+        store_dual<dist>(dstAddr, srcReg0, srcReg1, where); \
     } \
-    template <typename T = DefaultType, StoreDist dist, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, StoreDist dist, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T* dstAddr, U& srcReg0, U& srcReg1, AddrReg offset, MaskReg& mask, LNGRAD_AT) \
     { Name<T, dist>(dstAddr + offset.elements, srcReg0, srcReg1, mask, where); } \
-    template <typename T = DefaultType, DataCopyMode dataMode, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, DataCopyMode dataMode, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T* dstAddr, U& srcReg, uint32_t dataBlockStride, MaskReg& mask, LNGRAD_AT) \
-    { lngrad::store_blocks(dstAddr, srcReg, dataBlockStride, mask, where); } \
-    template <typename T = DefaultType, DataCopyMode dataMode, PostLiteral postMode, typename U, typename = if_register<U>> \
+    { store_blocks(dstAddr, srcReg, dataBlockStride, mask, where); } \
+    template <LNGRAD_T, DataCopyMode dataMode, PostLiteral postMode, typename U, LNGRAD_IF(U)> \
     inline void Name(__ubuf__ T*& dstAddr, U& srcReg, uint32_t dataBlockStride, uint32_t repeatStride, MaskReg& mask, LNGRAD_AT) \
     { \
         constexpr bool updates = postMode == PostLiteral::POST_MODE_UPDATE; \
         const int64_t further = int64_t(repeatStride) * 32 / int64_t(sizeof(T)); \
-        lngrad::store_blocks(updates ? dstAddr : dstAddr + further, srcReg, dataBlockStride, mask, where); \
+        store_blocks(updates ? dstAddr : dstAddr + further, srcReg, dataBlockStride, mask, where); \
         if (updates) dstAddr += further; \
     }
 LNGRAD_LOAD(LoadAlign)
@@ -358,106 +326,87 @@ LNGRAD_STORE(DataCopy)
 #undef LNGRAD_LOAD
 #undef LNGRAD_STORE
 #define LNGRAD_UNALIGNED(Pre, LoadName, StoreName, Post) \
-    template <typename T> \
-    inline void Pre(UnalignReg& ureg, __ubuf__ T*, LNGRAD_AT) \
+    template <typename T> inline void Pre(UnalignReg& ureg, __ubuf__ T*, LNGRAD_AT) \
     { \
-        lngrad::function_of(#Pre, where); \
+        function_of(#Pre, where); \
         ureg.primed = true; \
     } \
-    template <typename T> \
-    inline void Pre(UnalignReg& ureg, __ubuf__ T* srcAddr, AddrReg& areg, LNGRAD_AT) { Pre(ureg, srcAddr + areg.elements, where); } \
-    template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
         LNGRAD_UPDATES(LoadName); \
-        lngrad::load_unaligned(dstReg, ureg, srcAddr, where); \
-        srcAddr += postUpdateStride; \
+        load_unaligned(dstReg, ureg, srcAddr, where), srcAddr += postUpdateStride; \
     } \
-    template <typename T = DefaultType, typename U, typename = if_register<U>> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T* srcAddr, LNGRAD_AT) { lngrad::load_unaligned(dstReg, ureg, srcAddr, where); } \
-    template <typename T = DefaultType, typename U, typename = if_register<U>> \
-    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T*& srcAddr, AddrReg& areg, uint32_t inc, LNGRAD_AT) \
-    { \
-        lngrad::load_unaligned(dstReg, ureg, srcAddr + areg.elements, where); \
-        areg.elements += inc; \
-    } \
-    template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, typename U, LNGRAD_IF(U)> \
+    inline void LoadName(U& dstReg, UnalignReg& ureg, __ubuf__ T* srcAddr, LNGRAD_AT) { load_unaligned(dstReg, ureg, srcAddr, where); } \
+    template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, uint32_t postUpdateStride, LNGRAD_AT) \
     { \
-        lngrad::store_unaligned(dstAddr, srcReg, ureg, postUpdateStride, where); \
+        store_unaligned(dstAddr, srcReg, ureg, postUpdateStride, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
-    template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
-    inline void StoreName(__ubuf__ T*& dstAddr, U& srcReg, UnalignReg& ureg, AddrReg& areg, LNGRAD_AT) \
-    { lngrad::store_unaligned(dstAddr + areg.elements, srcReg, ureg, U::bytes / sizeof(T), where); } \
-    template <typename T = DefaultType, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE, typename U, typename = if_register<U>> \
+    template <LNGRAD_T, PostLiteral postMode = updating, typename U, LNGRAD_IF(U)> \
     inline void StoreName(__ubuf__ T* dstAddr, U& srcReg, UnalignReg& ureg, LNGRAD_AT) \
     { \
         const uint32_t count = squeezed_bytes / int64_t(sizeof(T)); \
         if (ureg.held == 0 && ureg.next == 0) ureg.next = reinterpret_cast<uintptr_t>(dstAddr); \
-        lngrad::store_unaligned(reinterpret_cast<T*>(ureg.next), srcReg, ureg, count, where); \
+        store_unaligned(reinterpret_cast<T*>(ureg.next), srcReg, ureg, count, where); \
     } \
-    template <typename T, PostLiteral postMode = PostLiteral::POST_MODE_UPDATE> \
+    template <typename T, PostLiteral postMode = updating> \
     inline void Post(__ubuf__ T*& dstAddr, UnalignReg& ureg, int32_t postUpdateStride, LNGRAD_AT) \
     { \
-        lngrad::post_unaligned(ureg, where); \
+        post_unaligned(ureg, where); \
         if (postMode == PostLiteral::POST_MODE_UPDATE) dstAddr += postUpdateStride; \
     } \
-    template <typename T> \
-    inline void Post(__ubuf__ T*&, UnalignReg& ureg, AddrReg&, LNGRAD_AT) { lngrad::post_unaligned(ureg, where); } \
-    template <typename T> \
-    inline void Post(__ubuf__ T*, UnalignReg& ureg, LNGRAD_AT) { lngrad::post_unaligned(ureg, where); }
+    template <typename T> inline void Post(__ubuf__ T*, UnalignReg& ureg, LNGRAD_AT) { post_unaligned(ureg, where); }
 LNGRAD_UNALIGNED(LoadUnAlignPre, LoadUnAlign, StoreUnAlign, StoreUnAlignPost)
 LNGRAD_UNALIGNED(DataCopyUnAlignPre, DataCopyUnAlign, DataCopyUnAlign, DataCopyUnAlignPost)
 #undef LNGRAD_UNALIGNED
 #undef LNGRAD_UPDATES
 
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Load(U& dstReg, __ubuf__ T* srcAddr, LNGRAD_AT)
-{ lngrad::load_lanes<LoadDist::DIST_NORM>(dstReg, srcAddr, where, false, 1, "Load"); }
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Store(__ubuf__ T* dstAddr, U& srcReg, uint32_t count, LNGRAD_AT)
+template <LNGRAD_T, typename U, LNGRAD_IF(U)> inline void Load(U& dstReg, __ubuf__ T* srcAddr, LNGRAD_AT)
+{ load_lanes<LoadDist::DIST_NORM>(dstReg, srcAddr, where, false, 1, "Load"); }
+template <LNGRAD_T, typename U, LNGRAD_IF(U)> inline void Store(__ubuf__ T* dstAddr, U& srcReg, uint32_t count, LNGRAD_AT)
 {
     UnalignReg ureg;
-    lngrad::store_unaligned(dstAddr, srcReg, ureg, count, where);
-    lngrad::post_unaligned(ureg, where);
+    store_unaligned(dstAddr, srcReg, ureg, count, where);
+    post_unaligned(ureg, where);
 }
-template <typename T = DefaultType, typename U, typename = if_register<U>>
+template <LNGRAD_T, typename U, LNGRAD_IF(U)>
 inline void Store(__ubuf__ T* dstAddr, U& srcReg, LNGRAD_AT) { Store<T>(dstAddr, srcReg, U::bytes / sizeof(T), where); }
 // The element of memory that a lane's index names; lanes that are off are not looked at. 8 bits are widened to 16.
-template <typename V, typename F>
-inline void each_index(V& index, const MaskReg& mask, Where where, const char* api, F visit)
+template <typename V, typename F> inline void each_index(V& index, const MaskReg& mask, Where where, const char* api, F visit)
 {
     index.loads.read(mask.upto);
-    if (const uint16_t number = lngrad::origin_under(index, mask))
-        lngrad::broken(lngrad::Rule::INDEX, where, api, 0, lngrad::function_of(api, where).poison(number, where, api));
+    if (const uint16_t number = origin_within(index, mask, 0, V::lanes))
+        broken(Rule::INDEX, where, api, 0, function_of(api, where).poison(number, where, api));
     for (int i = 0; i < V::lanes; ++i)
         if (mask.on(i * V::step)) visit(i, int64_t(std::make_unsigned_t<typename V::ActualT>(index.lane[i])));
 }
 #define LNGRAD_GATHER(Name, ScatterName) \
-    template <typename T0 = DefaultType, typename T1, typename T2 = DefaultType, typename T3, typename T4, typename = if_register<T3>> \
+    template <typename T0 = DefaultType, typename T1, typename T2 = DefaultType, typename T3, typename T4, LNGRAD_IF(T3)> \
     inline void Name(T3& dstReg, __ubuf__ T1* baseAddr, T4& index, MaskReg& mask, LNGRAD_AT) \
     { \
         using A = typename T3::ActualT; \
-        lngrad::VectorFunction& function = lngrad::function_of(#Name, where); \
+        VectorFunction& function = function_of(#Name, where); \
         function.place(baseAddr, 0, 32, #Name, where); \
         T3 result; \
-        lngrad::clear_lanes(result), lngrad::set_all(result); \
+        clear_lanes(result), set_all(result); \
         each_index(index, mask, where, #Name, [&](int i, int64_t k) { \
             const int64_t at = function.place(baseAddr + k, sizeof(T1), 1, #Name, where); \
             function.read(at, at + sizeof(T1), where); \
             if constexpr (sizeof(A) == sizeof(T1)) std::memcpy(&result.lane[i], baseAddr + k, sizeof(A)); \
-            else result.lane[i] = lngrad::bits_as<A>(lngrad::Word<A>(lngrad::bits_as<lngrad::Word<T1>>(baseAddr[k]))); \
+            else result.lane[i] = bits_as<A>(Word<A>(bits_as<Word<T1>>(baseAddr[k]))); \
             uint16_t number = 0; \
             for (size_t b = 0; b < sizeof(T1); ++b) number = std::max(number, function.origin(at + b, &dstReg, where)); \
-            lngrad::set_origin(result, i, number); \
+            set_origin(result, sizeof result.lane[0], i, number); \
         }); \
         dstReg = result; \
     } \
-    template <LNGRAD_TYPES(T, U), typename S, typename V, typename = if_register<S>> \
+    template <LNGRAD_TYPES(T, U), typename S, typename V, LNGRAD_IF(S)> \
     inline void ScatterName(__ubuf__ T* baseAddr, S& srcReg, V& index, MaskReg& mask, LNGRAD_AT) \
     { \
-        lngrad::VectorFunction& function = lngrad::function_of(#ScatterName, where); \
+        VectorFunction& function = function_of(#ScatterName, where); \
         function.place(baseAddr, 0, 32, #ScatterName, where); \
         srcReg.loads.read(mask.upto); \
         std::vector<int64_t> places; \
@@ -465,25 +414,22 @@ inline void each_index(V& index, const MaskReg& mask, Where where, const char* a
             constexpr int lanes_apart = S::lanes / V::lanes; \
             const int64_t at = function.place(baseAddr + k, sizeof(T), 1, #ScatterName, where); \
             function.write(at, at + sizeof(T), where, &srcReg); \
-            uint16_t numbers[sizeof(T)]; \
-            std::fill(numbers, numbers + sizeof(T), srcReg.origin(i * lanes_apart)); \
-            lngrad::put_bytes(function, at, &srcReg.lane[i * lanes_apart], numbers[0] ? numbers : nullptr, sizeof(T), where, #ScatterName); \
+            put_bytes(function, at, srcReg, i * lanes_apart * int(sizeof srcReg.lane[0]), sizeof(T), 0, where, #ScatterName); \
             places.push_back(k); \
         }); \
         std::sort(places.begin(), places.end()); \
         const auto twice = std::adjacent_find(places.begin(), places.end()); \
-        if (twice != places.end()) lngrad::broken(lngrad::Rule::SAME_INDEX, where, #ScatterName, *twice); \
+        if (twice != places.end()) broken(Rule::SAME_INDEX, where, #ScatterName, *twice); \
     }
 LNGRAD_GATHER(Gather, Scatter)
 LNGRAD_GATHER(DataCopyGather, DataCopyScatter)
 #undef LNGRAD_GATHER
 
 // Masks in memory: a bit a byte of the register, 32 bytes; US and PACK: 16 bytes, each bit twice; DS: 64 bytes, every second bit.
-template <typename T, MaskDist dist>
-inline void load_mask(MaskReg& mask, T* src, Where where)
+template <typename T, MaskDist dist> inline void load_mask(MaskReg& mask, T* src, Where where)
 {
     constexpr int bytes = dist == MaskDist::DIST_US ? 16 : dist == MaskDist::DIST_DS ? 64 : 32;
-    lngrad::VectorFunction& function = lngrad::function_of("LoadAlign", where);
+    VectorFunction& function = function_of("LoadAlign", where);
     const int64_t at = function.place(src, bytes, bytes == 16 ? 16 : 32, "LoadAlign", where);
     function.read(at, at + bytes, where);
     for (int i = 0; i < VL; ++i) {
@@ -492,23 +438,24 @@ inline void load_mask(MaskReg& mask, T* src, Where where)
         mask.origins.number[i] = function.origin(at + bit / 8, &mask, where);
     }
     mask.describe(1);
-    if (function.doubtful(at, bytes)) mask.origins.held = lngrad::Held::SOME;
+    if (function.doubtful(at, bytes)) mask.origins.held = Held::SOME;
 }
-template <typename T, MaskDist dist>
-inline void store_mask(T* dst, MaskReg& mask, Where where)
+template <typename T, MaskDist dist> inline void store_mask(T* dst, MaskReg& mask, Where where)
 {
     constexpr int bytes = dist == MaskDist::DIST_PACK ? 16 : 32;
-    lngrad::VectorFunction& function = lngrad::function_of("StoreAlign", where);
+    VectorFunction& function = function_of("StoreAlign", where);
     const int64_t at = function.place(dst, bytes, bytes == 16 ? 16 : 32, "StoreAlign", where);
     uint8_t packed[bytes] = {};
     uint16_t numbers[bytes] = {};
     for (int i = 0; i < 8 * bytes; ++i) {
         const int bit = dist == MaskDist::DIST_PACK ? 2 * i : i;
         packed[i / 8] |= mask.bit[bit] << i % 8;
-        numbers[i / 8] = std::max(numbers[i / 8], mask.origins.of(bit, lngrad::Rule::BLANK_MASK));
+        numbers[i / 8] = std::max(numbers[i / 8], mask.origins.of(bit, Rule::BLANK_MASK));
     }
     function.write(at, at + bytes, where, &mask);
-    lngrad::put_bytes(function, at, packed, numbers, bytes, where, "StoreAlign");
+    std::memcpy(function.buffer.bytes + at, packed, bytes);
+    function.mark(at, bytes);
+    for (int b = 0; b < bytes; ++b) function.buffer.poison[at + b] = function.poison(numbers[b], where, "StoreAlign");
 }
 template <typename T, MaskDist dist = MaskDist::DIST_NORM>
 inline void LoadAlign(MaskReg& mask, __ubuf__ T* srcAddr, LNGRAD_AT) { load_mask<T, dist>(mask, srcAddr, where); }

@@ -1,19 +1,14 @@
 // What takes lanes of other places: reductions, the order of lanes, and the same of masks.
 #ifndef LNGRAD_REGISTER_ORDER_H
 #define LNGRAD_REGISTER_ORDER_H
-
 #include <limits>
-
 #include "lngrad/register_math.h"
 namespace lngrad {
-template <typename A, bool lowest>
-inline A extreme() // what lanes that are off count as
+template <typename A, bool lowest> inline A extreme() // what lanes that are off count as
 {
     if constexpr (std::is_integral_v<A>) return lowest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
     else return A(lowest ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
 }
-template <typename A>
-using Sum = std::conditional_t<std::is_same_v<A, int16_t>, int32_t, std::conditional_t<std::is_same_v<A, uint16_t>, uint32_t, A>>;
 
 // The result of lanes [first, first + count): of sums neighbours are added, and then neighbouring sums.
 template <AscendC::ReduceType type, typename B, typename R>
@@ -40,28 +35,7 @@ inline B reduced(const R& src, const MaskReg& mask, int first, int count, int& p
         return B(best);
     }
 }
-template <typename R>
-inline void clear_lanes(R& dst) { std::memset(dst.lane, 0, R::bytes); }
-template <typename R>
-inline void set_origin(R& dst, int i, uint16_t number)
-{
-    if (number == 0) return;
-    if (dst.origins.held != Held::SOME) std::memset(dst.origins.number, 0, sizeof dst.origins.number);
-    dst.origins.held = Held::SOME;
-    for (size_t b = 0; b < sizeof dst.lane[0]; ++b) dst.origins.number[i * sizeof dst.lane[0] + b] = number;
-}
-// A part of a mask, as the origin of what is computed of it.
-template <typename R>
-inline uint16_t origin_within(const R& src, const MaskReg& mask, int first, int count)
-{
-    if (src.origins.held == Held::VALUES && mask.origins.held == Held::VALUES) return 0;
-    uint16_t number = 0;
-    for (int i = first; i < first + count; ++i) {
-        if (mask.on(i * R::step)) number = std::max(number, src.origin(i));
-        number = std::max(number, mask.origins.of(i * R::step, Rule::BLANK_MASK));
-    }
-    return number;
-}
+template <typename R> inline void clear_lanes(R& dst) { std::memset(dst.lane, 0, R::bytes); }
 // One result for each `count` lanes, in the lowest lanes; `indices`: the place of an extreme in the lane behind.
 template <AscendC::ReduceType type, bool indices, typename S, typename R>
 inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
@@ -74,10 +48,10 @@ inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
     for (int part = 0; part * count < R::lanes; ++part) {
         int place = 0;
         result.lane[part] = reduced<type, B>(src, mask, part * count, count, place);
-        set_origin(result, part, origin_within(src, mask, part * count, count));
+        set_origin(result, sizeof result.lane[0], part, origin_within(src, mask, part * count, count));
         if constexpr (indices && type != AscendC::ReduceType::SUM) {
             result.lane[1] = bits_as<B>(Word<B>(place));
-            set_origin(result, 1, origin_within(src, mask, 0, count));
+            set_origin(result, sizeof result.lane[0], 1, origin_within(src, mask, 0, count));
         }
     }
     dst = result;
@@ -85,21 +59,23 @@ inline void reduce_lanes(S& dst, R& src, const MaskReg& mask, int count)
 } // namespace lngrad
 namespace AscendC {
 namespace Reg {
-template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING,
-          typename S, typename V, typename = if_register<V>>
-inline void Reduce(S& dstReg, V& srcReg, MaskReg mask) { lngrad::reduce_lanes<type, true>(dstReg, srcReg, mask, V::lanes); }
-template <ReduceType type = ReduceType::SUM, typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename = if_register<U>>
+using lngrad::origin_within, lngrad::set_origin, lngrad::broken, lngrad::Rule, lngrad::function_of, lngrad::read_all;
+using lngrad::move_lanes, lngrad::set_all, lngrad::reduce_lanes, lngrad::Held;
+template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = zeroing,
+          typename S, typename V, LNGRAD_IF(V)>
+inline void Reduce(S& dstReg, V& srcReg, MaskReg mask) { reduce_lanes<type, true>(dstReg, srcReg, mask, V::lanes); }
+template <ReduceType type = ReduceType::SUM, LNGRAD_T, MaskMergeMode mode = zeroing, typename U, LNGRAD_IF(U)>
 inline void ReduceDataBlock(U& dstReg, U& srcReg, MaskReg mask)
-{ lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename U::ActualT))); }
-template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING,
+{ reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename U::ActualT))); }
+template <ReduceType type = ReduceType::SUM, LNGRAD_TYPES(T, U), MaskMergeMode mode = zeroing,
           typename S, typename V, typename = std::enable_if_t<!std::is_same_v<S, V>>>
 inline void ReduceDataBlock(S& dstReg, V& srcReg, MaskReg mask)
-{ lngrad::reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename V::ActualT))); }
-template <PairReduce type = PairReduce::SUM, typename T = DefaultType, MaskMergeMode mode = ZEROING, typename U, typename = if_register<U>>
+{ reduce_lanes<type, false>(dstReg, srcReg, mask, 32 / int(sizeof(typename V::ActualT))); }
+template <PairReduce type = PairReduce::SUM, LNGRAD_T, MaskMergeMode mode = zeroing, typename U, LNGRAD_IF(U)>
 inline void PairReduceElem(U& dstReg, U& srcReg, MaskReg mask)
-{ lngrad::reduce_lanes<ReduceType::SUM, false>(dstReg, srcReg, mask, 2); }
+{ reduce_lanes<ReduceType::SUM, false>(dstReg, srcReg, mask, 2); }
 #define LNGRAD_OLD_REDUCE(Name, NewName, how) \
-    template <LNGRAD_TYPES(T, U), MaskMergeMode mode = ZEROING, typename S, typename V, typename = if_register<V>> \
+    template <LNGRAD_TYPES(T, U), MaskMergeMode mode = zeroing, typename S, typename V, LNGRAD_IF(V)> \
     inline void Name(S& dstReg, V& srcReg, MaskReg mask) { NewName<how>(dstReg, srcReg, mask); }
 LNGRAD_OLD_REDUCE(ReduceSum, Reduce, ReduceType::SUM)
 LNGRAD_OLD_REDUCE(ReduceMax, Reduce, ReduceType::MAX)
@@ -110,58 +86,55 @@ LNGRAD_OLD_REDUCE(ReduceMinWithDataBlock, ReduceDataBlock, ReduceType::MIN)
 LNGRAD_OLD_REDUCE(PairReduceSum, PairReduceElem, PairReduce::SUM)
 #undef LNGRAD_OLD_REDUCE
 
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Interleave(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1)
+template <LNGRAD_T, typename U, LNGRAD_IF(U)> inline void Interleave(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1)
 {
-    lngrad::read_all(srcReg0), lngrad::read_all(srcReg1);
+    read_all(srcReg0), read_all(srcReg1);
     const U first = srcReg0, second = srcReg1;
     const auto from = [](int i) { return i / 2 + (i % 2) * U::lanes; };
-    lngrad::move_lanes(dstReg0, first, second, from);
-    lngrad::move_lanes(dstReg1, first, second, [&](int i) { return from(i + U::lanes); });
+    move_lanes(dstReg0, first, second, from);
+    move_lanes(dstReg1, first, second, [&](int i) { return from(i + U::lanes); });
 }
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void DeInterleave(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1)
+template <LNGRAD_T, typename U, LNGRAD_IF(U)> inline void DeInterleave(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1)
 {
-    lngrad::read_all(srcReg0), lngrad::read_all(srcReg1);
+    read_all(srcReg0), read_all(srcReg1);
     const U first = srcReg0, second = srcReg1;
-    lngrad::move_lanes(dstReg0, first, second, [](int i) { return 2 * i; });
-    lngrad::move_lanes(dstReg1, first, second, [](int i) { return 2 * i + 1; });
+    move_lanes(dstReg0, first, second, [](int i) { return 2 * i; });
+    move_lanes(dstReg1, first, second, [](int i) { return 2 * i + 1; });
 }
 // The lower half of each element, into one half of dst; the other half is 0.
-template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, LNGRAD_IF(V)>
 inline void Pack(S& dstReg, V& srcReg)
 {
     using Half = RegTensor<typename S::ActualT, V::trait>;
     static_assert(2 * sizeof(typename S::ActualT) == sizeof(typename V::ActualT), "Pack: expected a dst of half the width of src");
-    lngrad::read_all(srcReg);
+    read_all(srcReg);
     const V source = srcReg;
-    lngrad::move_lanes(dstReg, reinterpret_cast<const Half&>(source), reinterpret_cast<const Half&>(source), [](int i) {
+    move_lanes(dstReg, reinterpret_cast<const Half&>(source), reinterpret_cast<const Half&>(source), [](int i) {
         const int place = part == HighLowPart::LOWEST ? i : i - V::lanes;
         return place < 0 || place >= V::lanes ? -1 : 2 * place;
     });
 }
 // One half of src, extended by its sign or by zeros.
-template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), HighLowPart part = HighLowPart::LOWEST, typename S, typename V, LNGRAD_IF(V)>
 inline void UnPack(S& dstReg, V& srcReg)
 {
-    lngrad::read_all(srcReg);
+    read_all(srcReg);
     const V source = srcReg;
-    lngrad::move_lanes(dstReg, source, source, [](int i) { return part == HighLowPart::LOWEST ? i : i + S::lanes; });
+    move_lanes(dstReg, source, source, [](int i) { return part == HighLowPart::LOWEST ? i : i + S::lanes; });
 }
-template <typename T = DefaultType, IndexOrder order = IndexOrder::INCREASE_ORDER, typename U, typename S, typename = if_register<S>>
+template <LNGRAD_T, IndexOrder order = IndexOrder::INCREASE_ORDER, typename U, typename S, LNGRAD_IF(S)>
 inline void Arange(S& dstReg, U scalarValue)
 {
     using A = typename S::ActualT;
     for (int i = 0; i < S::lanes; ++i) dstReg.lane[i] = A(number(A(scalarValue)) + number(A(order == IndexOrder::INCREASE_ORDER ? i : S::lanes - 1 - i)));
-    lngrad::set_all(dstReg);
+    set_all(dstReg);
 }
 // The special register that Squeeze counts in, in bytes.
 inline thread_local int64_t squeezed_bytes = 0;
 enum class SpecialPurposeReg { AR = 0 };
-template <SpecialPurposeReg spr>
-inline void ClearSpr() { squeezed_bytes = 0; }
+template <SpecialPurposeReg spr> inline void ClearSpr() { squeezed_bytes = 0; }
 // The lanes that are on, one behind the other; the rest is 0.
-template <typename T = DefaultType, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, typename = if_register<U>>
+template <LNGRAD_T, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, LNGRAD_IF(U)>
 inline void Squeeze(U& dstReg, U& srcReg, MaskReg& mask)
 {
     srcReg.loads.read(mask.upto * U::REG_NUM);
@@ -169,48 +142,37 @@ inline void Squeeze(U& dstReg, U& srcReg, MaskReg& mask)
     int chosen[U::lanes], count = 0;
     for (int i = 0; i < U::lanes; ++i)
         if (mask.on(i * U::step)) chosen[count++] = i;
-    lngrad::move_lanes(dstReg, source, source, [&](int i) { return i < count ? chosen[i] : -1; });
+    move_lanes(dstReg, source, source, [&](int i) { return i < count ? chosen[i] : -1; });
     if constexpr (store == GatherMaskMode::STORE_REG) squeezed_bytes = count * int64_t(sizeof(typename U::ActualT));
 }
-template <typename T = DefaultType, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, typename = if_register<U>>
+template <LNGRAD_T, GatherMaskMode store = GatherMaskMode::NO_STORE_REG, typename U, LNGRAD_IF(U)>
 inline void GatherMask(U& dstReg, U& srcReg, MaskReg& mask) { Squeeze<T, store>(dstReg, srcReg, mask); }
-// How many lanes below each are on.
-template <typename T = DefaultType, typename U, typename = if_register<U>>
-inline void Unsqueeze(U& dstReg, MaskReg& mask)
-{
-    int count = 0;
-    for (int i = 0; i < U::lanes; ++i) {
-        dstReg.lane[i] = typename U::ActualT(count);
-        count += mask.on(i * U::step);
-    }
-    lngrad::set_all(dstReg);
-}
-template <LNGRAD_TYPES(T, U), typename S, typename V, typename = if_register<V>>
+template <LNGRAD_TYPES(T, U), typename S, typename V, LNGRAD_IF(V)>
 inline void Gather(S& dstReg, S& srcReg, V& indexReg, LNGRAD_AT)
 {
-    lngrad::read_all(srcReg), lngrad::read_all(indexReg);
+    read_all(srcReg), read_all(indexReg);
     const S source = srcReg;
     for (int i = 0; i < V::lanes; ++i) {
         if (const uint16_t number = indexReg.origin(i)) {
-            lngrad::broken(lngrad::Rule::INDEX, where, "Gather", i, lngrad::function_of("Gather", where).poison(number, where, "Gather"));
+            broken(Rule::INDEX, where, "Gather", i, function_of("Gather", where).poison(number, where, "Gather"));
             break;
         }
     }
-    lngrad::move_lanes(dstReg, source, source, [&](int i) { return int(uint64_t(indexReg.lane[i]) % uint64_t(S::lanes)); });
+    move_lanes(dstReg, source, source, [&](int i) { return int(uint64_t(indexReg.lane[i]) % uint64_t(S::lanes)); });
 }
 // How often each of 256 bytes comes, from 128 * bin on; ACCUMULATE: or a smaller one. dst counts on.
 template <LNGRAD_TYPES(T, U), HistogramsBinType mode, HistogramsType type, typename S, typename V>
 inline void Histograms(V& dstReg, S& srcReg, MaskReg& mask)
 {
     srcReg.loads.read(mask.upto);
-    const uint16_t why = lngrad::origin_under(srcReg, mask);
+    const uint16_t why = origin_within(srcReg, mask, 0, S::lanes);
     for (int bin = 0; bin < V::lanes; ++bin) {
         const int value = bin + V::lanes * int(mode);
         for (int i = 0; i < S::lanes; ++i) {
             const bool counts = type == HistogramsType::FREQUENCY ? srcReg.lane[i] == value : srcReg.lane[i] <= value;
             if (counts && mask.on(i)) dstReg.lane[bin] = dstReg.lane[bin] + 1;
         }
-        lngrad::set_origin(dstReg, bin, why);
+        set_origin(dstReg, sizeof dstReg.lane[0], bin, why);
     }
 }
 // Of masks: bits of sources where the mask is on, else 0.
@@ -222,12 +184,12 @@ inline void combine_masks(MaskReg& dst, const MaskReg& mask, F compute, const So
     int width = std::max({int(mask.width), int(sources.width)...});
     result.describe(width);
     for (const MaskReg* source : {&mask, &sources...}) {
-        if (source->origins.held == lngrad::Held::VALUES) continue;
+        if (source->origins.held == Held::VALUES) continue;
         for (int i = 0; i < VL; ++i) {
-            const uint16_t number = source->origins.of(i, lngrad::Rule::BLANK_MASK);
+            const uint16_t number = source->origins.of(i, Rule::BLANK_MASK);
             if (number == 0) continue;
-            if (result.origins.held != lngrad::Held::SOME) std::memset(result.origins.number, 0, sizeof result.origins.number);
-            result.origins.held = lngrad::Held::SOME;
+            if (result.origins.held != Held::SOME) std::memset(result.origins.number, 0, sizeof result.origins.number);
+            result.origins.held = Held::SOME;
             result.origins.number[i] = number;
         }
     }
@@ -251,8 +213,7 @@ inline void MaskMov(MaskReg& dst, MaskReg& src, MaskReg& mask) { Move(dst, src, 
 inline void MaskMov(MaskReg& dst, MaskReg& src) { dst = src; }
 inline void MaskSel(MaskReg& dst, MaskReg& src0, MaskReg& src1, MaskReg& mask) { Select(dst, src0, src1, mask); }
 // dst's bit i is bit from(i) of both masks, one behind the other; -1: none.
-template <typename F>
-inline MaskReg moved_bits(const MaskReg& first, const MaskReg& second, int width, F from)
+template <typename F> inline MaskReg moved_bits(const MaskReg& first, const MaskReg& second, int width, F from)
 {
     MaskReg result;
     uint16_t numbers[VL], any = 0;
@@ -260,31 +221,28 @@ inline MaskReg moved_bits(const MaskReg& first, const MaskReg& second, int width
         const int place = from(i);
         const MaskReg& side = place < VL ? first : second;
         result.bit[i] = place < 0 ? 0 : side.bit[place % VL];
-        any |= numbers[i] = place < 0 ? 0 : side.origins.of(place % VL, lngrad::Rule::BLANK_MASK);
+        any |= numbers[i] = place < 0 ? 0 : side.origins.of(place % VL, Rule::BLANK_MASK);
     }
     result.describe(width);
     if (any) {
-        result.origins.held = lngrad::Held::SOME;
+        result.origins.held = Held::SOME;
         std::memcpy(result.origins.number, numbers, sizeof numbers);
     }
     return result;
 }
 // Every second bit, in one half; each bit of one half, with a 0 behind it.
-template <HighLowPart part = HighLowPart::LOWEST>
-inline void Pack(MaskReg& dst, MaskReg& src)
+template <HighLowPart part = HighLowPart::LOWEST> inline void Pack(MaskReg& dst, MaskReg& src)
 {
     dst = moved_bits(src, src, std::max(1, src.width / 2), [](int i) {
         const int place = part == HighLowPart::LOWEST ? i : i - VL / 2;
         return place < 0 || place >= VL / 2 ? -1 : 2 * place;
     });
 }
-template <HighLowPart part = HighLowPart::LOWEST>
-inline void UnPack(MaskReg& dst, MaskReg& src)
+template <HighLowPart part = HighLowPart::LOWEST> inline void UnPack(MaskReg& dst, MaskReg& src)
 {
     dst = moved_bits(src, src, std::min(8, 2 * src.width), [](int i) { return i % 2 ? -1 : i / 2 + (part == HighLowPart::LOWEST ? 0 : VL / 2); });
 }
-template <typename T>
-inline void Interleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1)
+template <typename T> inline void Interleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1)
 {
     constexpr int size = sizeof(T);
     const MaskReg first = src0, second = src1;
@@ -292,18 +250,15 @@ inline void Interleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src
     dst0 = moved_bits(first, second, size, from);
     dst1 = moved_bits(first, second, size, [&](int i) { return from(i + VL); });
 }
-template <typename T>
-inline void DeInterleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1)
+template <typename T> inline void DeInterleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1)
 {
     constexpr int size = sizeof(T);
     const MaskReg first = src0, second = src1;
     dst0 = moved_bits(first, second, size, [](int i) { return 2 * (i / size) * size + i % size; });
     dst1 = moved_bits(first, second, size, [](int i) { return (2 * (i / size) + 1) * size + i % size; });
 }
-template <HighLowPart part = HighLowPart::LOWEST>
-inline void MaskPack(MaskReg& dst, MaskReg& src) { Pack<part>(dst, src); }
-template <HighLowPart part = HighLowPart::LOWEST>
-inline void MaskUnPack(MaskReg& dst, MaskReg& src) { UnPack<part>(dst, src); }
+template <HighLowPart part = HighLowPart::LOWEST> inline void MaskPack(MaskReg& dst, MaskReg& src) { Pack<part>(dst, src); }
+template <HighLowPart part = HighLowPart::LOWEST> inline void MaskUnPack(MaskReg& dst, MaskReg& src) { UnPack<part>(dst, src); }
 template <typename T>
 inline void MaskInterleave(MaskReg& dst0, MaskReg& dst1, MaskReg& src0, MaskReg& src1) { Interleave<T>(dst0, dst1, src0, src1); }
 template <typename T>

@@ -4,10 +4,8 @@
 // vector function is one instruction. A load is no read: only the lanes that a mask lets through are, where they are used.
 #ifndef LNGRAD_REGISTERS_H
 #define LNGRAD_REGISTERS_H
-
 #include <exception>
 #include <vector>
-
 #include "lngrad/tensor.h"
 #define __simd_vf__
 #define __simd_callee__
@@ -15,6 +13,8 @@
 #define PRELOAD(n)
 #define __VEC_SCOPE__ if (lngrad::VectorScope lngrad_scope("__VEC_SCOPE__", lngrad::Where::here()); false) {} else
 #define LNGRAD_AT Where where = Where::here() // the place of a call: the last parameter
+#define LNGRAD_T typename T = DefaultType
+#define LNGRAD_IF(R) typename = if_register<R>
 #define LNGRAD_TYPES(T, U) typename T = DefaultType, typename U = DefaultType // as kernels may name them
 namespace lngrad {
 constexpr int VL = 256; // bytes of a register
@@ -33,8 +33,7 @@ struct Doubt {
 };
 constexpr int FIRST_DOUBT = 256;
 
-template <typename... Values>
-inline int64_t broken(Rule rule, Where where, const char* api, const Values&... values)
+template <typename... Values> inline int64_t broken(Rule rule, Where where, const char* api, const Values&... values)
 { return perform(Op::VECTOR_RULE, where, rule, reinterpret_cast<intptr_t>(api), values...).result; }
 // The vector function that runs on this thread.
 class VectorFunction {
@@ -68,7 +67,7 @@ public:
     {
         order();
         reads_.clear(), writes_.clear(), doubts.clear(), tails_.clear();
-        buffer_address = 0;
+        buffer_address = 0, accesses_ = 0;
     }
 
     // The first byte of an access in the Unified Buffer.
@@ -80,6 +79,7 @@ public:
             throw Fault{}; // also where a device would go on
         }
         if (at % multiple != 0) broken(Rule::ALIGNMENT, where, api, at, multiple);
+        if (++accesses_ == MOST_ACCESSES) broken(Rule::ENDLESS, where, api, MOST_ACCESSES);
         return at;
     }
     void read(int64_t start, int64_t stop, Where where)
@@ -208,6 +208,8 @@ private:
         ranges.resize(count);
     }
 
+    static constexpr int64_t MOST_ACCESSES = 1 << 24; // of 64 passes over the buffer; more make a loop that does not end
+    int64_t accesses_ = 0;
     const char* name_ = "";
     Where where_{"", 0};
     uint8_t epoch_ = 1;
@@ -272,14 +274,13 @@ struct Loaded {
 struct Loads {
     int count = 0;
     Loaded load[4];
-
     inline void add(const Loads& other, int upto) { for (int i = 0; i < other.count; ++i) push(other.load[i], upto); }
     void push(const Loaded& loaded, int upto)
     {
         upto = upto < loaded.upto ? upto : loaded.upto;
         if (upto <= loaded.done) return;
         for (int i = 0; i < count; ++i) {
-            if (load[i].at == loaded.at && load[i].bytes == loaded.bytes && load[i].up == loaded.up && load[i].down == loaded.down) {
+            if (load[i].at == loaded.at && load[i].bytes == loaded.bytes && load[i].down == loaded.down) {
                 load[i].upto = static_cast<int16_t>(std::max<int>(load[i].upto, upto));
                 load[i].done = std::min(load[i].done, loaded.done);
                 return;
@@ -305,12 +306,10 @@ struct Loads {
 enum class Held : uint8_t { VALUES, SOME, NOTHING }; // what lanes have a value: all, some, none
 
 // Beside the lanes of a register or a mask: for each byte why it has no value, where it is SOME.
-template <int bytes>
-struct Origins {
+template <int bytes> struct Origins {
     Held held = Held::NOTHING;
     uint16_t number[bytes];
     Where declared;
-
     explicit Origins(Where where) : declared(where) {}
     Origins(const Origins& other) : held(other.held), declared(other.declared) { copy(other); }
     void operator=(const Origins& other)
@@ -331,14 +330,12 @@ private:
         if (held == Held::NOTHING) declared = other.declared;
     }
 };
-template <int size>
-struct WordOf;
+template <int size> struct WordOf;
 template <> struct WordOf<1> { using type = uint8_t; };
 template <> struct WordOf<2> { using type = uint16_t; };
 template <> struct WordOf<4> { using type = uint32_t; };
 template <> struct WordOf<8> { using type = uint64_t; };
-template <typename T>
-using Word = typename WordOf<sizeof(T)>::type;
+template <typename T> using Word = typename WordOf<sizeof(T)>::type;
 } // namespace lngrad
 namespace AscendC {
 constexpr uint32_t VECTOR_REG_WIDTH = lngrad::VL;
@@ -351,7 +348,6 @@ enum class RegLayout { UNKNOWN = -1, ZERO, ONE, TWO, THREE };
 enum class SatMode { UNKNOWN = -1, NO_SAT, SAT };
 enum class IndexOrder { INCREASE_ORDER, DECREASE_ORDER };
 enum class MaskMergeMode { UNKNOWN, MERGING, ZEROING };
-inline constexpr MaskMergeMode ZEROING = MaskMergeMode::ZEROING; // shorter, for the defaults below
 enum class HistogramsBinType { BIN0 = 0, BIN1, BIN2, BIN3, BIN4, BIN5, BIN6, BIN7 };
 enum class HistogramsType { FREQUENCY = 0, ACCUMULATE };
 enum class HighLowPart { LOWEST, HIGHEST };
@@ -374,6 +370,12 @@ enum class GatherMaskMode { NO_STORE_REG, STORE_REG };
 enum class StoreMode { NOSTORED = 0, STORED };
 enum class PairReduce { SUM = 0 };
 struct DefaultType {};
+// The defaults of what is below, under shorter names.
+inline constexpr MaskMergeMode zeroing = MaskMergeMode::ZEROING;
+inline constexpr PostLiteral updating = PostLiteral::POST_MODE_UPDATE;
+inline constexpr LoadDist plain_load = LoadDist::DIST_NORM;
+inline constexpr StoreDist plain_store = StoreDist::DIST_NORM;
+inline constexpr RegLayout first_layout = RegLayout::ZERO;
 struct CastTrait {
     RegLayout layoutMode = RegLayout::UNKNOWN;
     SatMode satMode = SatMode::UNKNOWN;
@@ -386,8 +388,7 @@ struct RegTrait {
 };
 inline constexpr RegTrait RegTraitNumOne{1}, RegTraitNumTwo{2};
 // Every register of a trait has the same layout: kernels cast references of one to another.
-template <typename T, const RegTrait& regTrait = RegTraitNumOne>
-struct RegTensor {
+template <typename T, const RegTrait& regTrait = RegTraitNumOne> struct RegTensor {
     using ActualT = T;
     static constexpr RegTrait trait = regTrait;
     static constexpr int REG_NUM = regTrait.REG_NUM;
@@ -397,7 +398,6 @@ struct RegTensor {
     alignas(64) T lane[lanes];
     lngrad::Loads loads;
     lngrad::Origins<bytes> origins;
-
     RegTensor(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : origins(Where{file, line}) {}
     uint16_t origin(int i) const
     {
@@ -408,14 +408,10 @@ struct RegTensor {
         return number;
     }
 };
-template <typename R>
-struct is_register : std::false_type {};
-template <typename T, const RegTrait& trait>
-struct is_register<RegTensor<T, trait>> : std::true_type {};
-template <typename R>
-using if_register = std::enable_if_t<is_register<R>::value>;
-template <typename S>
-using if_scalar = std::enable_if_t<!is_register<S>::value>;
+template <typename R> struct is_register : std::false_type {};
+template <typename T, const RegTrait& trait> struct is_register<RegTensor<T, trait>> : std::true_type {};
+template <typename R> using if_register = std::enable_if_t<is_register<R>::value>;
+template <typename S> using if_scalar = std::enable_if_t<!is_register<S>::value>;
 
 // One byte a bit. `upto`: no bit from here on is set; `width`: of the elements that it was made for.
 struct MaskReg {
@@ -424,7 +420,6 @@ struct MaskReg {
     uint8_t width = 1;
     bool prefix = false; // the lowest elements and no others
     lngrad::Origins<VL> origins;
-
     MaskReg(const char* file = __builtin_FILE(), int line = __builtin_LINE()) : origins(Where{file, line}) {}
     inline bool on(int byte) const { return bit[byte] != 0; }
     // How many elements of `size` bits are on, where they are the lowest; -1 where they are not.
@@ -461,8 +456,7 @@ AddrReg CreateAddrReg(uint16_t index0, uint32_t stride0, uint16_t index1 = 0, ui
                       uint32_t stride2 = 0, uint16_t index3 = 0, uint32_t stride3 = 0)
 { return {int64_t(index0) * stride0 + int64_t(index1) * stride1 + int64_t(index2) * stride2 + int64_t(index3) * stride3}; }
 // The lowest `count` elements.
-template <typename T, const RegTrait& regTrait>
-inline MaskReg first_elements(uint32_t count)
+template <typename T, const RegTrait& regTrait> inline MaskReg first_elements(uint32_t count)
 {
     constexpr int size = int(sizeof(T)) / regTrait.REG_NUM, lanes = VL / size;
     MaskReg mask;
@@ -474,8 +468,7 @@ inline MaskReg first_elements(uint32_t count)
     mask.origins.held = lngrad::Held::VALUES;
     return mask;
 }
-template <typename T, const RegTrait& regTrait = RegTraitNumOne>
-inline MaskReg UpdateMask(uint32_t& scalarValue)
+template <typename T, const RegTrait& regTrait = RegTraitNumOne> inline MaskReg UpdateMask(uint32_t& scalarValue)
 {
     constexpr uint32_t lanes = VL * regTrait.REG_NUM / sizeof(T);
     const uint32_t count = scalarValue < lanes ? scalarValue : lanes;
@@ -499,8 +492,7 @@ inline MaskReg CreateMask()
     }
 }
 // Whether stores of one kind are ordered before accesses of another. Only stores before loads are followed here.
-template <MemType src, MemType dst>
-inline void LocalMemBar(LNGRAD_AT)
+template <MemType src, MemType dst> inline void LocalMemBar(LNGRAD_AT)
 {
     constexpr bool from = src == MemType::VEC_STORE || src == MemType::VEC_ALL;
     constexpr bool to = dst == MemType::VEC_LOAD || dst == MemType::VEC_ALL;
@@ -509,8 +501,7 @@ inline void LocalMemBar(LNGRAD_AT)
 } // namespace Reg
 namespace MicroAPI = Reg;
 
-template <auto function, typename... Arguments>
-inline void VF_CALL(Arguments&&... arguments)
+template <auto function, typename... Arguments> inline void VF_CALL(Arguments&&... arguments)
 {
     lngrad::VectorScope scope("VF_CALL", Where{"", 0});
     function(std::forward<Arguments>(arguments)...);
@@ -518,8 +509,7 @@ inline void VF_CALL(Arguments&&... arguments)
 } // namespace AscendC
 
 // Behind a pack of arguments there is no room for the place of the call: it is that of the function's first access.
-template <auto function, typename... Arguments>
-inline void asc_vf_call(Arguments&&... arguments)
+template <auto function, typename... Arguments> inline void asc_vf_call(Arguments&&... arguments)
 {
     lngrad::VectorScope scope("asc_vf_call", lngrad::Where{"", 0});
     function(std::forward<Arguments>(arguments)...);

@@ -76,26 +76,23 @@ inline uint64_t GetUBSizeInBytes(Where where = Where::here()) { return lngrad::p
 inline uint64_t GetRuntimeUBSize(Where where = Where::here()) { return lngrad::perform(Op::UB_BYTES, where).result; }
 constexpr uint32_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
 
-// Bits of the control register, and those that were set: only Cast of registers looks at them. Elsewhere what is too large is infinity.
-inline thread_local uint64_t control = 0, control_chosen = 0;
+// Bits of the control register. But for Cast of registers they change no result: what is too large is infinity here, in either mode.
 template <int8_t first, int8_t last>
 constexpr uint64_t control_bits = (~uint64_t(0) >> (63 - (last - first))) << first;
 template <int8_t first, int8_t last>
-void SetCtrlSpr(int64_t value)
+void SetCtrlSpr(int64_t value, Where where = Where::here())
 {
-    control_chosen |= control_bits<first, last>;
-    control = (control & ~control_bits<first, last>) | ((uint64_t(value) << first) & control_bits<first, last>);
+    lngrad::control.chosen |= control_bits<first, last>;
+    lngrad::control.bits &= ~control_bits<first, last>;
+    lngrad::control.bits |= (uint64_t(value) << first) & control_bits<first, last>;
+#if __NPU_ARCH__ == 3510
+    lngrad::perform(Op::VECTOR_RULE, where, lngrad::Rule::CONTROL, reinterpret_cast<intptr_t>("SetCtrlSpr"), lngrad::control.bits);
+#endif
 }
 template <int8_t first, int8_t last>
-int64_t GetCtrlSpr()
-{
-    return int64_t((control & control_bits<first, last>) >> first);
-}
+int64_t GetCtrlSpr() { return int64_t((lngrad::control.bits & control_bits<first, last>) >> first); }
 template <int8_t first, int8_t last>
-void ResetCtrlSpr()
-{
-    SetCtrlSpr<first, last>(0);
-}
+void ResetCtrlSpr(Where where = Where::here()) { SetCtrlSpr<first, last>(0, where); }
 
 // Tensors whose addresses the host has put one behind the other: first how far away they are, then a shape of each.
 template <class T>

@@ -106,7 +106,7 @@ public:
         other.ss_sp = stack;
         other.ss_size = sizeof stack;
         sigaltstack(&other, nullptr);
-        watched = kernel, mask_register = {};
+        watched = kernel, mask_register = {}, control = {};
         blocks_inside = blocks_inside + 1;
     }
     ~Watch() { blocks_inside = blocks_inside - 1; }

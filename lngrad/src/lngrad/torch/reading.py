@@ -42,8 +42,11 @@ _OF_SIZES = len, tuple, list, range
 _PURE = *_OF_SIZES, int, float, bool, min, max, abs, math.sqrt
 _PAIRS = """Add add Sub sub Mult mul Div truediv Pow pow FloorDiv floordiv Mod mod USub neg UAdd pos Eq eq NotEq ne Lt lt LtE le
     Gt gt GtE ge Is is_ IsNot is_not""".split()  # noqa: SIM905
-_OPERATORS: dict[str, Any] = dict(zip(_PAIRS[::2], (getattr(operator, name) for name in _PAIRS[1::2]), strict=True))
-_OPERATORS |= {"In": lambda item, among: item in among, "NotIn": lambda item, among: item not in among}
+_OPERATORS: dict[str, Any] = {
+    **dict(zip(_PAIRS[::2], (getattr(operator, name) for name in _PAIRS[1::2]), strict=True)),
+    "In": lambda item, among: item in among,
+    "NotIn": lambda item, among: item not in among,
+}
 _WORDS = dict.fromkeys(("For", "While", "GeneratorExp"), "a loop") | {
     "AugAssign": "a change in place",
     "Raise": "an error",

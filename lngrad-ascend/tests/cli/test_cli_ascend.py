@@ -69,7 +69,7 @@ def test_tiling_prints_the_struct_and_the_verdict():
 
 
 def test_tiling_ends_with_1_where_the_published_minimum_is_too_small():
-    result = lngrad("tiling", "--shape", "1,2,16", "--dtype", "half", "--json")
+    result = lngrad("tiling", "--shape", "1,2,16", "--dtype", "half", "--json", "-")
     assert result.returncode == 1
     report = json.loads(result.stdout)
     assert (report["stack_bytes"], report["touched_bytes"], report["verdict"]) == (576, 8320, "overrun")

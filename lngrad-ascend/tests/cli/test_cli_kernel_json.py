@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from kernel_command import kernel, needs_cxx
 
+import lngrad
 from lngrad_ascend.cpp import isolated
 from lngrad_ascend.faults import AscendWarning, DeviceFault
 
@@ -67,28 +68,31 @@ def verdict(result):
 
 
 def test_a_kernel_that_is_right(run):
-    result = run(4, "--json")
+    result = run(4, "--json", "-")
     assert result.exit_code == 0, result.output
     assert verdict(result) == {
-        "verdict": "passed", "fault": None, "kind": None, "line": None, "missing": None, "warnings": [], "remarks": []
+        "format": 1, "lngrad": lngrad.__version__, "verdict": "passed", "fault": None, "kind": None, "line": None,
+        "missing": None, "warnings": [], "remarks": [],
     }  # fmt: skip
+    assert run(4, "--json", "verdict.json").exit_code == 0
+    assert json.loads(Path("verdict.json").read_text()) == verdict(result)
 
 
 def test_what_only_the_compiler_orders_is_a_remark(run):
-    found = verdict(run(0, "--json", "--save", "y=out.npy"))
+    found = verdict(run(0, "--json", "-", "--save", "y=out.npy"))
     assert (found["verdict"], len(found["remarks"])) == ("passed", 1)
     assert found["remarks"][0].startswith("needs auto-sync: ")
     assert "Missing between them: PipeBarrier<PIPE_V>()" in found["remarks"][0]
     np.testing.assert_array_equal(
         np.load("out.npy"), np.full(64, 3, np.float32)
     )  # what the second run wrote stays there
-    assert not verdict(run(0, "--json", "--no-ordering"))["remarks"]
+    assert not verdict(run(0, "--json", "-", "--no-ordering"))["remarks"]
     plain = run(0)
     assert (plain.exit_code, plain.stderr.splitlines()[-1]) == (0, "remarks: 1 (--remarks prints them)")
 
 
 def test_a_fault(run):
-    result = run(1, "--json")
+    result = run(1, "--json", "-")
     found = verdict(result)
     assert result.exit_code == 1
     assert (found["verdict"], found["kind"], found["line"]) == ("fault", "RaceFault", "k.cpp:15")
@@ -98,21 +102,21 @@ def test_a_fault(run):
 
 
 def test_a_warning(run):
-    found = verdict(run(2, "--json"))
+    found = verdict(run(2, "--json", "-"))
     assert (found["verdict"], found["fault"]) == ("warned", None)
     assert "SetAtomicNone is missing" in found["warnings"][0]
     assert "warning: k.cpp:21: SetAtomicAdd" in run(2).stderr
 
 
 def test_a_kernel_that_hangs(run):
-    result = run(3, "--json", "--time-limit", "1")
+    result = run(3, "--json", "-", "--time-limit", "1")
     found = verdict(result)
     assert (result.exit_code, found["verdict"], found["kind"]) == (1, "crashed", None)
     assert found["line"] == "k.cpp:20"
 
 
 def test_a_call_that_is_not_there(run):
-    result = run(0, "--json", "-D", "CALLS_NOTHING")
+    result = run(0, "--json", "-", "-D", "CALLS_NOTHING")
     found = verdict(result)
     assert (result.exit_code, found["verdict"]) == (2, "does not compile")
     assert (found["line"].rpartition("/")[2], found["missing"]) == ("k.cpp:24", "NoSuchCall")

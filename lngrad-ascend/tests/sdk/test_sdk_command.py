@@ -126,7 +126,7 @@ def test_kernel_run_builds_and_runs_a_whole_asc_file(
 @pytest.mark.parametrize(
     "words",
     [
-        "--json", "--save x=x.npy", "--timeline t.svg", "--cycles-json c.json", "--report", "--header {asc}", "--blocks 2",
+        "--json -", "--save x=x.npy", "--timeline t.svg", "--cycles-json c.json", "--report", "--header {asc}", "--blocks 2",
         "--tiling {asc}", "--workspace 64", "--shape x=1", "--attr x=1", "--dtype float16", "--tiling-key 1", "--force",
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_classes import BOTH, GATED, LEFT, NOT_GATED, T5, TURNED, Llama, Same, form, rms  # noqa: E402
+from torch_classes import BOTH, LEFT, T5, TURNED, Llama, Same, form, rms  # noqa: E402
 
 import lngrad.torch as lngrad_torch  # noqa: E402  # torch may be missing
 from lngrad.core import fallbacks  # noqa: E402
@@ -110,7 +110,7 @@ def test_ranks_are_those_that_it_takes(name):
 def test_forms_that_are_left_have_a_reason(name, capsys):
     make, reason = LEFT[name]
     assert lngrad_torch.patch(torch.nn.Sequential(make()), verbose=True) == 0
-    assert capsys.readouterr().out.splitlines()[1].split(maxsplit=2)[2] == f"no: {reason}"
+    assert capsys.readouterr().out.splitlines()[1].split(maxsplit=2)[2].partition(" (line ")[0] == f"no: {reason}"
 
 
 def gated(self, hidden_states, gate=None, *, scale=1.0):
@@ -131,7 +131,7 @@ def test_a_forward_keeps_its_arguments():
     assert not lngrad_torch.fallbacks()
     torch.testing.assert_close(ours(x, gate), theirs(x, gate))
     torch.testing.assert_close(ours(gate=gate, hidden_states=x), theirs(x, gate))
-    assert not lngrad_torch.fallbacks()
+    assert lngrad_torch.fallbacks() == {"Norm.forward: another argument": 2}
     for options in ({"hidden_states": x, "scale": 2.0}, {"hidden_states": x, "gate": gate, "scale": 2.0}):
         check_same_bits(ours(**options), theirs(**options))
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -139,67 +139,6 @@ def test_a_forward_keeps_its_arguments():
     compiled = torch.compile(ours, backend="eager", fullgraph=True)
     check_same_bits(compiled(x, gate).detach(), ours(x, gate).detach())
     assert torch.equal(compiled(x, gate, scale=2.0), theirs(x, gate, scale=2.0))
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_gated_forms_are_turned(name, capsys):
-    """With and without a gate, in every triple of dtypes, rank and mode; the old forward where the trial was not."""
-    make, described = GATED[name]
-    theirs = drawn(make())
-    ours = copy.deepcopy(theirs)
-    assert lngrad_torch.patch(ours, verbose=True) == 1
-    assert f"yes: {described}\n" in capsys.readouterr().out
-    for of_x, of_gate, of_weight, autocast in itertools.product(DTYPES, DTYPES, DTYPES, (False, True)):
-        modules = [copy.deepcopy(module).to(of_weight).train(autocast) for module in (theirs, ours)]
-        tolerance = 0.1 if {of_x, of_gate, of_weight} & {torch.bfloat16, torch.float16} else 1e-4
-        with torch.autocast("cpu", enabled=autocast):
-            same(*modules, torch.randn(2, 3, 8).to(of_x), torch.randn(2, 3, 8).to(of_gate), tolerance=tolerance)
-            same(*modules, torch.randn(2, 3, 8).to(of_x), tolerance=tolerance)
-    for sizes in (
-        (8,),
-        (3, 8),
-        (8, 8, 8),
-        (2, 2, 3, 8),
-        (2, 1, 2, 3, 8),
-        (1,) * 9 + (8,),
-        (0, 8),
-        (2, 3, 4),
-        (2, 8, 3),
-    ):
-        same(theirs, ours, torch.randn(sizes), torch.randn(sizes), tolerance=1e-4)
-    for sizes in ((3, 8), (1,), (2, 1, 8)):  # of a gate
-        same(theirs, ours, torch.randn(2, 3, 8), torch.randn(sizes), tolerance=1e-4)
-    fallbacks._counts.clear()
-    x, gate = torch.randn(2, 2, 3, 8)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        same(theirs, ours, x, gate)
-    assert "lngrad::gated_norm" in {event.name for event in profile.events()}
-    assert not lngrad_torch.fallbacks()
-    assert lngrad_torch.unpatch(ours) == 1
-    check_same_bits(ours(x, gate).detach(), theirs(x, gate).detach())
-
-
-@pytest.mark.parametrize("name", NOT_GATED)
-def test_other_gates_stay(name, capsys):
-    make, reason = NOT_GATED[name]
-    assert lngrad_torch.patch(make(), verbose=True) == 0
-    assert f"no: {reason}\n" in capsys.readouterr().out
-
-
-def test_an_order_or_groups_for_each_rank_and_dtype():
-    """Only what computes one formula is turned."""
-
-    def forward(self, x, gate):
-        first = (x.ndim == 2) != (x.dtype is torch.float64)
-        y = (x * F.silu(gate) if first else x).unflatten(-1, (-1, self.n if x.ndim < 4 else 8))
-        return rms(y, self.eps).flatten(-2) * self.weight * (1 if first else F.silu(gate))
-
-    theirs = drawn(form(forward, weight="p", eps=1e-5, n=4))
-    ours = patched(theirs)
-    for sizes, dtype in itertools.product(
-        ((3, 8), (2, 3, 8), (2, 2, 3, 8), (2, 2, 2, 3, 8)), (torch.float32, torch.float64)
-    ):
-        same(theirs.to(dtype), ours.to(dtype), torch.randn(sizes).to(dtype), torch.randn(sizes).to(dtype))
 
 
 class Masked(torch.nn.Module):
@@ -235,38 +174,6 @@ def test_an_activation_without_a_gate_stays_the_old_forward(capsys):
     fallbacks._counts.clear()
     same(theirs, ours, x)
     assert not lngrad_torch.fallbacks()
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:Converting a tensor")
-@pytest.mark.parametrize("name", ["Mamba 2", "Qwen 3.5"])
-def test_gates_in_graphs_and_on_a_gpu(name, monkeypatch, capsys):
-    theirs = drawn(GATED[name][0]())
-    ours, (x, gate) = patched(theirs), torch.randn(2, 3, 8)
-    expected = theirs(x, gate).detach()
-    for graph in (
-        torch.compile(ours, backend="eager", fullgraph=True),
-        torch.export.export(ours, (x, gate)).module(),
-        torch.jit.trace(ours, (x, gate)),  # by the old forward
-        torch.func.functionalize(ours),
-        torch.func.vmap(ours),
-    ):
-        torch.testing.assert_close(graph(x, gate).detach(), expected)
-    assert ours.to("meta")(x.to("meta"), gate.to("meta")).shape == x.shape
-    with fake_mode():
-        fake = GATED[name][0]()
-        assert lngrad_torch.patch(fake) == 1
-        assert fake(torch.ones(3, 8), torch.ones(3, 8)).shape == (3, 8)
-    monkeypatch.setattr("lngrad.torch.patching._is_on_a_gpu", lambda module: True)
-    assert lngrad_torch.patch(theirs, verbose=True) == 0
-    assert "no: gates are computed on the CPU alone" in capsys.readouterr().out
-
-
-def test_a_switch_of_a_gate_that_is_turned_gives_the_class_back():
-    theirs = drawn(GATED["Falcon-H1"][0]())
-    ours, (x, gate) = patched(theirs), torch.randn(2, 3, 8)
-    for module in (theirs, ours):
-        module.norm_before_gate = False
-    check_same_bits(ours(x, gate), theirs(x, gate))
 
 
 class Typed(torch.nn.Module):
@@ -324,7 +231,7 @@ def test_a_class_whose_axis_the_shape_decides_stays(capsys):
         same(theirs, ours, torch.randn(shape))
 
 
-def test_a_setting_that_changes_later_gives_the_class_back():
+def test_a_setting_that_changes_later_gives_the_old_forward_back():
     def forward(self, x):
         return rms(x, self.eps) * self.weight * (2.0 if self.doubled else 1.0)
 
@@ -333,11 +240,11 @@ def test_a_setting_that_changes_later_gives_the_class_back():
     x = torch.randn(3, 8)
     for module in (theirs, ours):
         module.eps = 0.5
-    same(theirs, ours, x)
-    assert type(ours) is not type(theirs)
+    check_same_bits(ours(x), theirs(x))
+    assert any("eps was changed" in reason for reason in lngrad_torch.fallbacks())
+    ours.eps = theirs.eps = 1e-6
     for module in (theirs, ours):
         module.doubled = True
-    assert type(ours) is type(theirs)
     check_same_bits(ours(x), theirs(x))
     assert any("doubled was changed" in reason for reason in lngrad_torch.fallbacks())
 

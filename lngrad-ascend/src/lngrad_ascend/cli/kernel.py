@@ -14,11 +14,12 @@ import numpy as np
 import typer
 from typer import Argument, Option
 
+import lngrad
 from lngrad.cli.signature import with_options
 from lngrad.cli.terminal import FAILED, REFUSED, existing, fail, files_exist, say, working
 from lngrad.errors import DtypeError, FileFormatError, LngradError, ShapeError
 from lngrad.support.dtypes import DTYPES
-from lngrad_ascend.cli.options import SocName, run_file
+from lngrad_ascend.cli.options import Json, SocName, run_file, write_json
 
 if TYPE_CHECKING:
     from lngrad_ascend.cpp.isolated import Result
@@ -85,9 +86,7 @@ class RunOptions:
     cycles_json: Annotated[Path | None, Option(help="Write the same as JSON.")] = None
     report: Annotated[bool, Option("--report", help="Print what each block did.")] = False
     remarks: Annotated[bool, Option("--remarks", help="Print what is harmless here and worth a look.")] = False
-    as_json: Annotated[
-        bool, Option("--json", help="Print the verdict as JSON; docs/ascend-c-skill.md has its fields.")
-    ] = False
+    json: Json = None
     time_limit: Annotated[float, Option(help="Seconds for the kernel; compiling does not count.", min=0.01)] = 600.0
     force: Annotated[bool, Option("--force", help="Replace files that exist.")] = False
 
@@ -135,20 +134,22 @@ def kernel_run(options: RunOptions) -> None:
     try:
         result = _run_kernel(options, arrays, targets)
     except LngradError as error:
-        if options.as_json:
-            say(_verdict(str(error), type(error).__name__))
+        if options.json is not None:
+            write_json(_verdict(str(error), type(error).__name__), options.json)
+        if options.json == "-":
             raise typer.Exit(REFUSED) from None
         raise
     for line in result.output:
         say(line, err=True)
-    if options.as_json:
-        say("")  # the kernel may have left a line open
-        say(_verdict(result.fault, result.kind, result.warnings, result.remarks))
-    else:
+    if options.json is not None:
+        if options.json == "-":
+            say("")  # the kernel may have left a line open
+        write_json(_verdict(result.fault, result.kind, result.warnings, result.remarks), options.json)
+    if options.json != "-":
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)
     _write_files(result, options, targets)
-    if not options.as_json:
+    if options.json != "-":
         _say(result, options)
 
 
@@ -173,7 +174,8 @@ def _check_places(options: RunOptions, targets: list[_Target]) -> None:
     """Refuse a file that exists, or that can't be written, before anything runs."""
     from lngrad.files.writing import check_place
 
-    for path in filter(None, (*(target.path for target in targets), options.timeline, options.cycles_json)):
+    report = None if options.json in (None, "-") else Path(options.json)
+    for path in filter(None, (*(target.path for target in targets), options.timeline, options.cycles_json, report)):
         check_place(path, replace=options.force)
 
 
@@ -230,6 +232,8 @@ def _verdict(fault: str | None, kind: str, warnings: Sequence[str] = (), remarks
     )
     kinds = {"": "crashed" if fault else "warned" if warnings else "passed", "CompileError": "does not compile"}
     facts = {
+        "format": 1,
+        "lngrad": lngrad.__version__,
         "verdict": kinds.get(kind, "fault"),
         "fault": fault,
         "kind": kind or None,
@@ -247,7 +251,7 @@ def _write_files(result: Result, options: RunOptions, targets: list[_Target]) ->
 
     if options.timeline is not None and result.picture is not None:
         write_text(options.timeline, result.picture)
-    if result.fault is not None and options.as_json:
+    if result.fault is not None and options.json == "-":
         raise typer.Exit(FAILED)
     if result.fault is not None:
         fail(result.fault, FAILED)

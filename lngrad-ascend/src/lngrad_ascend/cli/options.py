@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from lngrad.cli.terminal import choice, existing, working
+from typer import Option
+
+from lngrad.cli.terminal import choice, existing, say, working
 
 
 def soc_names() -> Iterable[str]:
@@ -17,6 +19,19 @@ def soc_names() -> Iterable[str]:
 
 
 SocName = Annotated[str | None, choice("The simulated SoC.", soc_names, show_default="Ascend910B1")]
+
+
+Json = Annotated[str | None, Option("--json", metavar="FILE|-", help="Write the verdict as JSON; - prints it alone.")]
+
+
+def write_json(text: str, place: str) -> None:
+    """Write JSON to a file, or to stdout where the place is -."""
+    from lngrad.files.writing import write_text
+
+    if place == "-":
+        say(text)
+    else:
+        write_text(Path(place), text + "\n")
 
 
 def run_file(words: list[str], settings: Any, time_limit: float | None, folder: Path | None = None, **more: Any) -> int:

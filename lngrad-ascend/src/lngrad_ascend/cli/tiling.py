@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from lngrad.cli.terminal import FAILED, REFUSED, choice, fail, in_table, new_table, working
-from lngrad_ascend.cli.options import SocName
+from lngrad_ascend.cli.options import Json, SocName, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def tiling(
     soc: SocName = None,
     stack: Annotated[str, Option(help="The temporary buffer: min, max or bytes.")] = "min",
     reuse_source: Annotated[bool, Option("--reuse-source", help="isReuseSource = true.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = None,
     sweep: Annotated[bool, Option("--sweep", help="Count, over 7,040 shapes, what the sizes lead to.")] = False,
 ) -> None:
     """Say whether a temporary buffer suffices for an Ascend C tile API, and what would be safe.
@@ -61,9 +61,9 @@ def tiling(
     if not all(size.strip().isdigit() for size in shape.split(",")):
         fail(f"--shape: expected B,S,H, for example 2,32,16, got {shape!r}", REFUSED)
     report = lint(api, [int(size) for size in shape.split(",")], dtype, soc, stack, reuse_source)
-    if json:
-        typer.echo(report.to_json())
-    else:
+    if json is not None:
+        write_json(report.to_json(), json)
+    if json != "-":
         render(report, Console())
     if report.verdict in ("overrun", "assert", "unfit") or not report.fits_ub:
         raise typer.Exit(FAILED)

@@ -58,9 +58,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     kernels = KernelProcesses(get_num_threads(), limit)
     try:
         valid_max_skipped(config.getoption("--lngrad-max-skipped"))
-        norm = norm or norm_of(kernels.signature(impl), bool(files))
+        signature = kernels.signature(impl)
+        norm = norm or norm_of(signature, bool(files))
         paths = [Path(path) for path in files or ()]
-        cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES)
+        cases = chosen_cases(paths, norm, (None, None), range(seed, seed + seeds), fuzz, MAX_BYTES, signature)
     except LngradError as error:
         kernels.end()
         raise pytest.UsageError(str(error).replace("max_skipped", "--lngrad-max-skipped")) from None

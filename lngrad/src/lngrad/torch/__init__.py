@@ -32,9 +32,11 @@ from lngrad.torch.functions import (
 )
 from lngrad.torch.memory import empty_cache
 from lngrad.torch.operators import register_code_generator
-from lngrad.torch.patching import patch, unpatch
+from lngrad.torch.patching import patch, register_norm, unpatch
+from lngrad.torch.trial import Formula
 
 __all__ = [
+    "Formula",
     "LayerNorm",
     "RMSNorm",
     "add_layer_norm",
@@ -49,6 +51,7 @@ __all__ = [
     "modulated_layer_norm",
     "override",
     "patch",
+    "register_norm",
     "rms_norm",
     "unpatch",
 ]

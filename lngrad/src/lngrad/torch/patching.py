@@ -12,11 +12,13 @@ import torch
 from lngrad.core.machine import BUSY, Others
 from lngrad.torch import native
 from lngrad.torch.functions import LayerNorm, RMSNorm
-from lngrad.torch.trial import CHANNELS_FIRST, Formula, learn, undisturbed
+from lngrad.torch.trial import CHANNELS_FIRST, LAST, Formula, learn, undisturbed
 from lngrad.torch.turned import Turned, become, their_class, turned_class
 
 _OWN = {torch.nn.LayerNorm: LayerNorm, torch.nn.RMSNorm: RMSNorm}
 _BACK = {ours: theirs for theirs, ours in _OWN.items()}
+_FORWARDS = {theirs: theirs.forward for theirs in _OWN}
+_registered: dict[type, Formula] = {}
 
 
 class _Found(NamedTuple):
@@ -31,13 +33,9 @@ class _Found(NamedTuple):
 def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None = None) -> int:
     """Replace every layer and RMS normalization in a model, itself included, by lngrad's. Parameters and hooks stay.
 
-    A module whose class is torch.nn.LayerNorm becomes a LayerNorm, and one of torch.nn.RMSNorm an RMSNorm. A module of another
-    class is tried on random samples: if its forward gives layer normalization or RMS normalization, by weight or 1 + weight,
-    over the last axes or over channels (axis 1), or gated_rms_norm with its second argument as the gate, and if its derivatives
-    are those of the formula, it is replaced. It keeps its class as a base, and its forward keeps its arguments. A call that the
-    trial did not see (of another rank, other dtypes, with another argument, under the autocast of another device, a gate on a
-    GPU) goes to the forward that it had, and so do all after a setting of the module was changed; lngrad.torch.fallbacks()
-    counts them.
+    torch.nn.LayerNorm becomes a LayerNorm, torch.nn.RMSNorm an RMSNorm. The forward of any other class is read: if it is
+    pure and analytic, and layer or RMS normalization over the last axes or over axis 1, by weight or 1 + weight, it is
+    replaced. Calls that were not tried, and all while what was read has another value, go to the forward that it had.
 
     Args:
         model: Any module.
@@ -67,14 +65,33 @@ def patch(model: torch.nn.Module, *, verbose: bool = False, compiled: str | None
     for row in rows:
         if row.turns_to is not None:
             turned.append(modules[row.name])
-            become(turned[-1], row.turns_to)
-            vars(turned[-1])["lngrad_compiled"] = compiled
+            kind: Any = row.turns_to
+            is_theirs = issubclass(kind, Turned)
+            become(turned[-1], turned_class(kind.turned_from, kind.norm_formula, compiled) if is_theirs else kind)
+            if not is_theirs:
+                vars(turned[-1])["lngrad_compiled"] = compiled
     if verbose:
         print(_table(rows), end="\n\n")
         with undisturbed():
             for line in _gains(turned):
                 print(line)
     return len(turned)
+
+
+def register_norm(cls: type[torch.nn.Module], formula: Formula) -> None:
+    """Say which formula the forward of a class is, where patch cannot read it: compiled code, or autograd Functions of its own.
+
+    You answer for it: nothing is tried. Formula(weight="weight", eps="eps") is RMS normalization of the last axis, and
+    Formula("weight", "bias", 1e-5, centred=True) is LayerNorm.
+
+    Raises:
+        TypeError: cls is no class of modules, or formula no Formula.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
+        raise TypeError(f"cls: expected a class of modules, got {cls!r}")
+    if not isinstance(formula, Formula):
+        raise TypeError(f"formula: expected a Formula, got {formula!r}")
+    _registered[cls] = formula
 
 
 def unpatch(model: torch.nn.Module) -> int:
@@ -107,16 +124,14 @@ def _look(name: str, module: torch.nn.Module, known: dict[Hashable, Formula | st
     if isinstance(module, LayerNorm | RMSNorm | Turned):
         return _Found(name, kind, None, "is lngrad's already")
     turns_to, reason = _OWN.get(type(module)), ""
-    if turns_to is None:
+    if turns_to is None or type(module).forward is not _FORWARDS[type(module)]:
         if kind.startswith("torch.") and not isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
             return None
-        formula = _formula(module, known)
+        formula = _registered.get(type(module)) or _formula(module, known)
         if not isinstance(formula, Formula):
             return None if formula is None else _Found(name, kind, None, formula)
         kind_of_it: Any = type(module)
         turns_to, reason = turned_class(kind_of_it, formula), _described(formula)
-        if formula.gate and _is_on_a_gpu(module):
-            return _Found(name, kind, None, "gates are computed on the CPU alone")
     if "forward" in vars(module) and not _calls_its_class(module):
         return _Found(name, kind, None, "its forward is set on the instance")
     return _Found(name, kind, turns_to, reason)
@@ -159,18 +174,10 @@ def _calls_its_class(module: torch.nn.Module) -> bool:
 
 def _described(formula: Formula) -> str:
     kind = "" if formula.centred and not formula.offset else "layer normalization" if formula.centred else "RMS"
-    if formula.gate:
-        kind += f", {'then' if formula.norm_before_gate else 'of x'} times silu({formula.gate})"
-    kind += f", groups of {formula.group}" * bool(formula.group) + ", 1 + weight" * bool(formula.offset)
-    parts = [kind + f", {formula.rounded}" * bool(formula.rounded)]
-    for case in ("with", "without") if formula.gate else ("",):
-        taken = {x for (x, *_, gate), _ in formula.dtypes if (gate is not None) == (case == "with")}
-        left = (
-            [str(dtype)[6:] for dtype in (torch.bfloat16, torch.float16) if dtype not in taken] if taken else ["calls"]
-        )
-        if left:
-            parts.append(f"{', '.join(left)}{f' {case} {formula.gate}' * bool(case)} by its own forward")
-    return "; ".join(filter(None, parts))
+    parts = [kind + ", 1 + weight" * bool(formula.offset) + f", {formula.rounded}" * bool(formula.rounded)]
+    taken = {x for (x, *_), _ in formula.dtypes or ()}
+    left = [str(dtype)[6:] for dtype in (torch.bfloat16, torch.float16) if dtype not in taken and taken]
+    return "; ".join(filter(None, [*parts, f"{', '.join(left)} by its own forward" * bool(left)]))
 
 
 def _table(rows: list[_Found]) -> str:
@@ -190,14 +197,17 @@ def _table(rows: list[_Found]) -> str:
 
 _ROWS, _MOST_ELEMENTS = (128, 8192), 1 << 22  # of a step that is timed
 _ROUNDS, _TURN = 5, 0.002  # turns of each, and seconds of one
+_ASKED = 0.1  # seconds that show whether the machine is busy
+_BUSY = "not measured: the machine is busy"
 
 
 def _gains(modules: list[Any]) -> Iterator[str]:
     """For each class, shape, dtype and device of turned modules, a line: the time of a step over that by its own forward."""
-    seen = set()
+    seen, others = set(), Others()
+    time.sleep(_ASKED)
     for module in modules:
         leaves = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
-        shape, lead = _sample(module)
+        shape, _ = _sample(module)
         if shape is None or not leaves or leaves[0].device.type not in ("cpu", "cuda"):
             continue
         theirs = getattr(type(module), "turned_from", None) or _BACK[type(module)]
@@ -205,14 +215,26 @@ def _gains(modules: list[Any]) -> Iterator[str]:
         if row in seen:
             continue
         seen.add(row)
-        ratios, others = [], Others()
-        for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
-            number = 2 if isinstance(module, Turned) and module.formula.gate else 1
-            inputs = [torch.randn(lead(rows)).to(row[3], row[2]).requires_grad_() for _ in range(number)]
-            ratio = _ratio(module, theirs.forward, inputs, leaves)
-            ratios.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
-        found = "not measured: the machine is busy" if others.share() > BUSY else ", ".join(ratios)
+        found = _BUSY
+        if others.share() <= BUSY:  # else it will be no less so
+            others = Others()
+            ratios = _ratios(module, theirs.forward, leaves)
+            found = _BUSY if others.share() > BUSY else ratios
         yield f"{row[0]} {shape}, {str(row[2])[6:]} on {row[3]}: time of a step over that by its own forward: {found}"
+
+
+def _ratios(module: Any, theirs: Any, leaves: list[Any]) -> str:
+    shape: Any
+    shape, lead = _sample(module)
+    found = []
+    for rows in sorted({min(rows, max(1, _MOST_ELEMENTS // math.prod(shape))) for rows in _ROWS}):
+        inputs = [torch.randn(lead(rows)).to(leaves[0]).requires_grad_()]
+        try:
+            ratio = _ratio(module, theirs, inputs, leaves)
+        except Exception as error:  # of a forward that does not take such a call
+            return f"not measured: {type(error).__name__}"
+        found.append(f"{rows} rows {ratio:.2f}{' (slower)' * (ratio > 1)}")
+    return ", ".join(found)
 
 
 def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[int, ...]]]:
@@ -220,9 +242,9 @@ def _sample(module: Any) -> tuple[tuple[int, ...] | None, Callable[[int], tuple[
     if not isinstance(module, Turned):
         shape = tuple(module.normalized_shape)
         return shape, lambda rows: (rows, *shape)
-    weight: Any = getattr(module, module.formula.weight or "", None)
-    sizes = module.formula.shape or (None if weight is None else (weight.numel(),))
-    ndim, layout = max(module.formula.axes)
+    weight: Any = getattr(module, module.norm_formula.weight or "", None)
+    sizes = module.norm_formula.shape or (None if weight is None else (weight.numel(),))
+    ndim, layout = max(module.norm_formula.axes or {(2, LAST)})
     if sizes is None or layout == CHANNELS_FIRST:
         return sizes, lambda rows: (1, *(sizes or ()), rows, *[1] * (ndim - 3))
     return sizes, lambda rows: (*[1] * (ndim - 1 - len(sizes)), rows, *sizes)
@@ -235,7 +257,7 @@ def _ratio(module: Any, theirs: Any, inputs: list[Any], leaves: list[Any]) -> fl
         began = time.perf_counter()
         for _ in range(count):
             y = forward(module, *inputs)
-            torch.autograd.grad(y, [*inputs, *leaves], y.detach())
+            torch.autograd.grad(y, [*inputs, *leaves], y.detach(), allow_unused=True)
         if y.is_cuda:
             torch.cuda.synchronize(y.device)
         return (time.perf_counter() - began) / count

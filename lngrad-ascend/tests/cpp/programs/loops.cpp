@@ -24,8 +24,7 @@ extern "C" __global__ __aicore__ void loops(GM_ADDR x, GM_ADDR y, GM_ADDR tiling
     if (which == 7 || which == 9) DataCopy(a, from, 256);
     if (which == 7 || !fault) ResetLoopModePara(IN);
     if (which == 8 && GetBlockIdx() == 0) DataCopy(to[256], a, 64); // what block 1 reads through the cache
-    if (which == 8 && (SyncAll(), GetBlockIdx() == 0)) return;
-    if (which == 8 && !fault) NdDmaDci();
+    if (which == 8 && (SyncAll(), GetBlockIdx() == 0)) return; if (which == 8 && !fault) NdDmaDci();
     if (which == 8) DataCopy<float, 1>(a, to[256], NdDmaParams<float, 1>{{{1}, {1}, {64}, {}, {}}, 0.0f});
     if (PipeBarrier<PIPE_ALL>(); which == 9) SetLoopModePara(LoopModeParams{2, 1, 256, 1024, 0, 0}, OUT);
     DataCopy(to, a, which == 9 ? 64 : 256), ResetLoopModePara(OUT);

@@ -211,7 +211,7 @@ def ascendc_kernel(name: str) -> Implementation:
         options = _options(host, a, source)
         building = {name: options.pop(name) for name in ("define", "include", "headers") if name in options}
         compiled = ascendc.compile(source, kernel, **building)
-        arrays = _forward_arrays(a) if gives else _arrays(a)
+        arrays = _arrays(a, bool(gives))
         blocks = options.pop("blocks", 1)
         missing = [name for name in parameters if name in arrays and arrays[name] is None]
         if missing:
@@ -282,22 +282,15 @@ def _options(host: Host | None, a: Arguments, source: Path) -> dict[str, Any]:
     return options
 
 
-def _arrays(a: Arguments) -> dict[str, Any]:
+def _arrays(a: Arguments, is_forward: bool) -> dict[str, Any]:
     """All that a kernel may take: inputs of its own, and outputs in the declared dtypes, filled so that gaps are seen."""
-    arrays = dict.fromkeys(NAMES) | {
-        name: np.ascontiguousarray(array) for name in INPUTS if (array := getattr(a, name)) is not None
+    inputs, shapes, dtypes = {name: getattr(a, name) for name in INPUTS}, a.shapes, a.dtypes
+    if is_forward and a.case is not None:
+        inputs, shapes, dtypes = a.of_forward(), a.case.shapes_of_results(a.M), a.case.output_dtypes
+    arrays = dict.fromkeys((*NAMES, "beta")) | {
+        name: np.ascontiguousarray(array) for name, array in inputs.items() if array is not None
     }
-    return arrays | {name: np.full(shape, np.nan, numpy_dtype(a.dtypes[name])) for name, shape in a.shapes.items()}
-
-
-def _forward_arrays(a: Arguments) -> dict[str, Any]:
-    """The same of a forward."""
-    assert a.case is not None  # a forward is for `lngrad check` alone
-    arrays = {name: None if array is None else np.ascontiguousarray(array) for name, array in a.of_forward().items()}
-    shapes, dtypes = a.case.shapes_of_results(a.M), a.case.output_dtypes
-    return arrays | {
-        name: np.full(shapes[name], np.nan, numpy_dtype(dtypes[name])) for name in OF_FORWARD[1] if name in shapes
-    }
+    return arrays | {name: np.full(shape, np.nan, numpy_dtype(dtypes[name])) for name, shape in shapes.items()}
 
 
 _ASCEND_SIM = replace(  # it computes the backward alone, on one thread

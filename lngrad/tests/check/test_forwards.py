@@ -145,6 +145,18 @@ def test_gradients_of_x_and_the_residual_that_do_not_fit_are_named_by_what_is_wr
     assert [mistake.name for mistake in found.mistakes] == [name], found.results
 
 
+def test_a_wrong_forward_beside_right_gradients_fails_by_its_name():
+    found = run_at_hand("forwards:ForwardTwiceTooLarge", filter="=64 by 64")
+    assert [mistake.name for mistake in found.mistakes] == ["y 2 times"]
+    assert [output.name for output in found.results[0].outputs if not output.passed] == ["y"]
+
+
+def test_a_forward_alone_is_judged_with_its_statistics():
+    found = run_at_hand("right:forward")
+    assert found.signature.endswith("; returns y, mean and rstd; forward judged, no backward given")
+    assert (found.verdict, [output.name for output in found.results[0].outputs]) == ("PASS", ["y", "mean", "rstd"])
+
+
 def test_a_class_that_fixes_its_size_has_cases_of_it():
     found = run_at_hand("forwards:OfItsSize", filter="t*", fuzz=0)
     assert found.signature.endswith("; of 80 columns alone, which all cases have")

@@ -53,7 +53,7 @@ class CaseCalls:
         self.blocks = [(start, min(start + rows, case.M)) for start in range(0, case.M, rows)] if case.M else [(0, 0)]
         self.is_whole = len(self.blocks) == 1 or (not options.against and self.fits(OUTPUTS_OF_A_CALL))
         self.twice_fits = self.fits(OUTPUTS_OF_TWO)  # before any of it is taken
-        self.notes: list[str] = [signature.text] if signature is not None and signature.text else []
+        self.notes: list[str] = [signature.text] if signature is not None and signature.gives else []
         self.calls = 0
         self.own_eps: float | None = None
         self._drawn: DrawnInputs | None = None

@@ -86,7 +86,9 @@ class Comparison:
         """Judge what some rows have a part of, and add what they give to the true column sums."""
         own = self._own_statistics
         exact = drawn.exact if own is None else with_own_statistics(drawn.exact, own)
-        truth = scales = truth_of(self.case, exact)
+        rows = slice(drawn.start - piece.start, drawn.stop - piece.start)
+        total = _rows(piece.got, "total", piece, rows, exact.x) if self.case.residual else None
+        truth = scales = truth_of(self.case, exact, total)
         if exact.x.size:
             with np.errstate(all="ignore"):
                 is_llama, sized = self._standard == LLAMA, exact
@@ -100,7 +102,6 @@ class Comparison:
                 if is_rounded:
                     times = OF_16_BITS[self.case.dtype]
                     scales = {name: scale * times for name, scale in scales.items()}
-        rows = slice(drawn.start - piece.start, drawn.stop - piece.start)
         of_rows: dict[str, Any] = {}
         for name in (name for name in self._judges if name in OF_ROWS and name in truth):
             true, scale = truth[name], scales[name]
@@ -237,7 +238,8 @@ class _Output:
                 name=self.name, dtype=self.dtype, shape=self.shape, passed=False, rules=(rule,), off=1.0, worst_error=inf,
                 worst_ulp=inf, worst_share=inf, histogram=(),
             )  # fmt: skip
-        rules = tuple(self.standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
+        standard = STANDARDS["mixed"] if dual and not self.third.total["count"] else self.standard
+        rules = tuple(standard.judge(sums, self.dtype, self.tolerances, self.third if dual else None))
         found = OutputResult(
             name=self.name, dtype=self.dtype, shape=self.shape, passed=all(rule.holds for rule in rules), rules=rules,
             off=sums.mean("off"), worst_error=sums.most["error"], worst_ulp=sums.most["ulp"],

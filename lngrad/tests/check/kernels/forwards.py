@@ -286,6 +286,14 @@ class Function(torch.autograd.Function):
         return dx.to(dy.dtype), dw.to(dy.dtype), None
 
 
+class ForwardTwiceTooLarge(Function):
+    """Its gradients are right."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
+        return 2 * Function.forward(ctx, x, w, eps)
+
+
 class WrongFunction(Function):
     """It subtracts the row's mean twice."""
 

@@ -299,8 +299,9 @@ def _tried(
         if not found:
             error = ValueError("no array of x's shape")
             continue
-        norm, eps, share, returned = min(found, key=lambda item: item[2])
-        norms = tuple(other for other, its, share, _ in found if its == eps and share <= close)
+        fits = any(item[2] <= close for item in found)  # or else the likest but for a factor
+        norm, eps, share, returned, _ = min(found, key=lambda item: item[2] if fits else item[4])
+        norms = tuple(other for other, its, share, *_ in found if its == eps and share <= close)
         is_shown = "eps" not in way.roles and (share <= close or f"{eps:.3e}".startswith("1.000e"))
         return share / close, norms or (norm,), eps if is_shown else None, returned
     return error
@@ -308,8 +309,8 @@ def _tried(
 
 def _shares(
     library: _Library, way: _Way, dtype: str, lead: Shape, shape: Shape, own: Shape
-) -> Iterator[tuple[str, float, float, _Returned]]:
-    """(norm, epsilon, error over the largest element of a row, what is returned) of a sample, for all norms."""
+) -> Iterator[tuple[str, float, float, _Returned, float]]:
+    """(norm, epsilon, error over the largest element of a row, what is returned, error of a multiple) of a sample, by norm."""
     rng, axes, has_residual = np.random.default_rng(0), tuple(range(-len(shape), 0)), "residual" in way.roles
     has_gate = "gate" in way.roles
     deviations = np.geomspace(1, _LEAST[dtype], math.prod(lead)).reshape(*lead, *(1 for _ in shape))
@@ -336,7 +337,9 @@ def _shares(
         returned: _Returned = ("y", *_named(got[1:], right, total if has_residual else None, normalization.centred))
         pairs = [(got[0], right.y)] + [(got[at], total) for at, label in enumerate(returned) if label == "total"]
         off = [np.abs(array - true).max(axes) / np.abs(true).max(axes) for array, true in pairs]
-        yield norm, eps, float(np.max(off)), returned
+        factor = (got[0] * right.y).sum() / np.square(right.y).sum()
+        unlike = np.abs(got[0] - factor * right.y).max(axes) / np.abs(right.y).max(axes)
+        yield norm, eps, float(np.max(off)), returned, float(np.max(unlike))
 
 
 def _named(others: Sequence[Any], right: Any, total: Any, centred: bool) -> Iterator[str | None]:

@@ -335,8 +335,11 @@ class Implementation:
 
 
 def by_name(case: CheckCase, results: Any) -> Mapping[str, Any]:
-    """Results by name: as a forward has them, or a backward's in its order."""
-    return results if isinstance(results, Mapping) else dict(zip(case.operator.outputs, results, strict=True))
+    """Results by name: as they have them, or a backward's in its order."""
+    if isinstance(results, Mapping):
+        return results
+    named: Mapping[str, Any] | None = results._asdict() if hasattr(results, "_asdict") else None
+    return dict(zip(case.operator.outputs, results, strict=True)) if named is None else named
 
 
 def unprepared(function: Callable[[Arguments], Any]) -> Callable[[Arguments], PreparedCall]:

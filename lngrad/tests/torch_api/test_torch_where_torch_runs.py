@@ -9,7 +9,7 @@ from lngrad.testing import check_same_bits
 
 torch = pytest.importorskip("torch")
 
-from torch_classes import Llama  # noqa: E402
+from torch_classes import ByHand, Channels, Llama  # noqa: E402
 
 import lngrad.torch as lngrad_torch  # noqa: E402
 
@@ -122,3 +122,14 @@ def test_switches_that_are_none():
     for call in (lambda: lngrad_torch.enable(compiled="yes"), lambda: lngrad_torch.override(compiled=1)):
         with pytest.raises(TypeError, match=r"^compiled: expected True or False, got "):
             call()
+
+
+@pytest.mark.parametrize("kind", [Channels, ByHand])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_patched_norm_of_channels_first_has_the_strides_of_theirs(kind, memory_format):
+    images = torch.randn(2, 8, 5, 6).contiguous(memory_format=memory_format)
+    model = torch.nn.Sequential(kind(8))
+    expected = model(images)
+    assert lngrad_torch.patch(model) == 1
+    assert model(images).stride() == expected.stride()
+    torch.testing.assert_close(model(images), expected)

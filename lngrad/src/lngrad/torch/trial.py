@@ -39,6 +39,7 @@ class Formula(NamedTuple):
         centred, offset: As in Normalization.
         rounded: What theirs rounds on the way to a result in 16 bits, as Llama's formula does; ours rounds once.
         axes: Which axes are normalized, by the rank of x; None: the last ones.
+        keeps_strides: Whether channels first are so in the result's memory too, where they are in x's.
         dtypes: The result's dtype, by those of x, weight and bias and the device whose autocast is on, or ""; None: x's.
         watched: What the forward depends on, by its path: where it has another value, the forward is the old one.
     """
@@ -51,6 +52,7 @@ class Formula(NamedTuple):
     offset: float = 0.0
     rounded: str = ""
     axes: frozenset[tuple[int, str]] | None = None
+    keeps_strides: bool = False
     dtypes: frozenset[tuple[tuple[Any, Any, Any, str], Any]] | None = None
     watched: tuple[tuple[Any, Any], ...] = ()
 
@@ -254,8 +256,13 @@ class _Trial:
                 formula._replace(shape=None) if all(other._is_exact(formula, where) for where in accepted) else formula
             )
         watched = tuple(self.reader.watched.items())
+        results = (self.theirs(where, self.samples[where])[0] for where in accepted if where[1] == CHANNELS_FIRST)
         return formula._replace(
-            axes=frozenset(accepted), dtypes=frozenset(dtypes.items()), rounded=self.rounded, watched=watched
+            keeps_strides=all(y is not None and y.is_contiguous() for y in results),
+            axes=frozenset(accepted),
+            dtypes=frozenset(dtypes.items()),
+            rounded=self.rounded,
+            watched=watched,
         )
 
     def _accepts(

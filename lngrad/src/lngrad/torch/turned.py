@@ -202,7 +202,10 @@ def _ours(formula: Formula, name: str) -> Callable[..., Any]:
             y = _norm(rows, sizes, weight, bias, eps, None, True, formula.offset)
         else:
             y = rms_norm(rows, sizes, weight, eps, offset=formula.offset)
-        y = y.movedim(-1, 1) if layout == CHANNELS_FIRST else y
+        if layout == CHANNELS_FIRST:
+            y = y.movedim(-1, 1)
+            if formula.keeps_strides and (is_traced or x.stride(1) != 1):
+                y = y.contiguous()
         return y if result is None or y.dtype is result else y.to(result)
 
     return ours

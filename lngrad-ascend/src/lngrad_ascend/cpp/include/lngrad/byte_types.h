@@ -79,7 +79,6 @@ template <int which>
 struct is_byte_pattern<BytePattern<which>> : std::true_type {};
 template <typename T>
 constexpr bool is_pair = std::is_same_v<T, fp4x2_e2m1_t> || std::is_same_v<T, fp4x2_e1m2_t> || std::is_same_v<T, int4x2_t>;
-
 // hifloat8: the more bits the exponent takes, the fewer the fraction has. `hybrid`: far from 1 by the number's own low bits.
 inline uint8_t hifloat8_bits(float x, bool hybrid, bool saturates)
 {

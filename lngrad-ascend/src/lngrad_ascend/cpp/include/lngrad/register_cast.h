@@ -39,7 +39,6 @@ template <typename T> constexpr Format format_of()
     else return FLOAT;
 }
 template <typename T> constexpr bool is_whole = std::is_integral_v<T> || std::is_same_v<T, int4x2_t>;
-
 // A number, exactly; `bits` of a pair are four.
 template <typename T> inline auto value_of(T x)
 {
@@ -196,14 +195,21 @@ inline void ExpSub(S& dstReg, V& srcReg0, V& srcReg1, MaskReg& mask, LNGRAD_AT)
     Exp<DefaultType, mode>(dstReg, difference, floats, where);
 }
 } // namespace Reg
-
-// Limits of the element types, as scalars.
-template <typename T> struct NumericLimits {
-    static T Infinity() { return T(std::numeric_limits<float>::infinity()); }
-    static T NegativeInfinity() { return T(-std::numeric_limits<float>::infinity()); }
-    static T QuietNaN() { return T(std::numeric_limits<float>::quiet_NaN()); }
-    static T Max() { return std::is_integral_v<T> ? T(std::numeric_limits<T>::max()) : T(float(lngrad::format_of<T>().largest)); }
-    static T Lowest() { return std::is_integral_v<T> ? T(std::numeric_limits<T>::lowest()) : T(-float(lngrad::format_of<T>().largest)); }
+// Limits of the element types: as scalars, or filled into a tensor.
+template <typename T>
+struct NumericLimits {
+    using Real = std::numeric_limits<float>;
+    static constexpr float largest = static_cast<float>(lngrad::format_of<T>().largest);
+    static constexpr auto limit(float real, T whole) { return std::is_integral_v<T> ? whole : T(real); }
+#define LNGRAD_LIMIT(Name, ...) \
+    static constexpr T Name() { return __VA_ARGS__; } \
+    static void Name(const LocalTensor<T>& dst, uint32_t count) { Duplicate(dst, Name(), int32_t(count)); }
+    LNGRAD_LIMIT(Infinity, T(Real::infinity()))
+    LNGRAD_LIMIT(NegativeInfinity, T(-Real::infinity()))
+    LNGRAD_LIMIT(QuietNaN, T(Real::quiet_NaN()))
+    LNGRAD_LIMIT(Max, limit(largest, std::numeric_limits<T>::max()))
+    LNGRAD_LIMIT(Lowest, limit(-largest, std::numeric_limits<T>::lowest()))
+#undef LNGRAD_LIMIT
 };
 } // namespace AscendC
 #endif

@@ -5,7 +5,6 @@
 #include "lngrad/registers.h"
 namespace lngrad {
 using AscendC::Reg::MaskReg;
-
 // A number to compute with: whole ones wrap around, half and bfloat16_t are computed in float and rounded once.
 template <typename A> inline constexpr auto number(A value)
 {
@@ -335,7 +334,6 @@ inline void carry_lanes(MaskReg& carry, U& dstReg, U& srcReg0, U& srcReg1, const
 LNGRAD_CARRY(Add, true)
 LNGRAD_CARRY(Sub, false)
 #undef LNGRAD_CARRY
-
 // Low and high words of products.
 template <LNGRAD_T, typename U> inline void Mull(U& dstReg0, U& dstReg1, U& srcReg0, U& srcReg1, MaskReg& mask, LNGRAD_AT)
 {

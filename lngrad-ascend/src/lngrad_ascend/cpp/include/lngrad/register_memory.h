@@ -9,7 +9,6 @@ using AscendC::Reg::MaskDist;
 using AscendC::Reg::RegTensor;
 using AscendC::Reg::StoreDist;
 using AscendC::Reg::UnalignReg;
-
 // How elements lie in memory and in the register: `element` bytes each, `bytes` in memory from a multiple of `multiple` on.
 struct Distribution {
     int element, bytes, multiple, up, down; // up / down: bytes of memory for one of the register; up is 0 where any takes all
@@ -424,7 +423,6 @@ template <typename V, typename F> inline void each_index(V& index, const MaskReg
 LNGRAD_GATHER(Gather, Scatter)
 LNGRAD_GATHER(DataCopyGather, DataCopyScatter)
 #undef LNGRAD_GATHER
-
 // Masks in memory: a bit a byte of the register, 32 bytes; US and PACK: 16 bytes, each bit twice; DS: 64 bytes, every second bit.
 template <typename T, MaskDist dist> inline void load_mask(MaskReg& mask, T* src, Where where)
 {

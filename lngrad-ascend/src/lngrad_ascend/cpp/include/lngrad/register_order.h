@@ -9,7 +9,6 @@ template <typename A, bool lowest> inline A extreme() // what lanes that are off
     if constexpr (std::is_integral_v<A>) return lowest ? std::numeric_limits<A>::lowest() : std::numeric_limits<A>::max();
     else return A(lowest ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity());
 }
-
 // The result of lanes [first, first + count): of sums neighbours are added, and then neighbouring sums.
 template <AscendC::ReduceType type, typename B, typename R>
 inline B reduced(const R& src, const MaskReg& mask, int first, int count, int& place)

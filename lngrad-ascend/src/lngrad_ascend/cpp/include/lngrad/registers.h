@@ -18,7 +18,6 @@
 #define LNGRAD_TYPES(T, U) typename T = DefaultType, typename U = DefaultType // as kernels may name them
 namespace lngrad {
 constexpr int VL = 256; // bytes of a register
-
 // Bytes of the Unified Buffer, and the place of the first access to them. Python reads it as four numbers.
 struct Range {
     int64_t start, stop;
@@ -51,7 +50,7 @@ public:
         clear();
         name_ = name, where_ = where;
         perform(Op::VECTOR_BEGIN, where.line != 0 ? where : last_place(), reinterpret_cast<intptr_t>(&buffer));
-        if (int64_t(stored_.size()) != buffer.size) stored_.assign(buffer.size, 0), epoch_ = 1;
+        if (int64_t(stored_.size()) != buffer.size) forget();
         buffer_address = reinterpret_cast<uintptr_t>(buffer.bytes);
     }
     void finish()
@@ -69,7 +68,6 @@ public:
         reads_.clear(), writes_.clear(), doubts.clear(), tails_.clear();
         buffer_address = 0, accesses_ = 0;
     }
-
     // The first byte of an access in the Unified Buffer.
     int64_t place(const void* address, int64_t bytes, int64_t multiple, const char* api, Where where)
     {
@@ -91,39 +89,30 @@ public:
     {
         if (where_.line == 0) where_ = where;
         extend(writes_, start, stop, where);
-        if (start < stop) stores_.push_back({start, stop, source, where});
+        if (start < stop) last_[start / 32] = {start, stop, source, where, epoch_}, stores_ = true;
     }
     void mark(int64_t start, int64_t bytes) { std::memset(&stored_[start], epoch_, bytes); }
     // LocalMemBar: what was stored before is there.
     void order()
     {
-        if (stores_.empty()) return;
-        stores_.clear();
-        if (++epoch_ == 0) std::fill(stored_.begin(), stored_.end(), 0), epoch_ = 1;
+        if (!stores_) return;
+        stores_ = false;
+        if (++epoch_ == 0) forget();
     }
     // Whether bytes may lack a value: nobody has written them, or a store of this function is still on its way.
-    inline bool doubtful(int64_t at, int bytes) const
-    {
-        uint64_t any = 0;
-        const uint16_t* poison = buffer.poison + at;
-        for (int i = 0; i < bytes; ++i) any |= poison[i];
-        if (!stores_.empty()) {
-            const uint8_t *stored = &stored_[at], epoch = epoch_;
-            for (int i = 0; i < bytes; ++i) any |= stored[i] == epoch;
-        }
-        return any != 0;
-    }
+    bool doubtful(int64_t at, int bytes) const { return bytes == VL ? look<VL>(at, VL) : look<1>(at, bytes); }
     // The number of why a byte has no value for this register, or 0.
     uint16_t origin(int64_t at, const void* target, Where loaded)
     {
-        if (stored_[at] == epoch_) {
-            for (size_t i = stores_.size(); i-- > 0;) {
-                const Store& store = stores_[i];
-                if (store.start <= at && at < store.stop) {
-                    if (store.source == target) break; // the same register orders them
-                    return doubt({Rule::UNORDERED, store.where, loaded, 0});
+        if (stores_ && stored_[at] == epoch_) {
+            const Store* store = &last_[at / 32];
+            for (int64_t block = at / 32; block >= 0 && block > at / 32 - 2 * VL / 32; --block) {
+                if (last_[block].epoch == epoch_ && last_[block].start <= at && at < last_[block].stop) {
+                    store = &last_[block];
+                    break;
                 }
             }
+            if (store->source != target) return doubt({Rule::UNORDERED, store->where, loaded, 0}); // else the register orders them
         }
         const uint16_t poison = buffer.poison[at];
         return poison == 0 ? 0 : (poison & 255) ? poison & 255 : 1;
@@ -166,6 +155,7 @@ private:
         int64_t start, stop;
         const void* source;
         Where where;
+        uint8_t epoch;
     };
     struct Tail {
         const void* unaligned;
@@ -173,6 +163,25 @@ private:
         Where where;
     };
 
+    void forget()
+    {
+        stored_.assign(buffer.size, 0), last_.assign(buffer.size / 32 + 1, {0, 0, nullptr, {"", 0}, 0});
+        epoch_ = 1;
+    }
+    template <int unit> // a loop of fixed length is vectorised
+    bool look(int64_t at, int bytes) const
+    {
+        for (const int64_t end = at + bytes; at < end; at += unit) {
+            uint16_t missing = 0;
+            uint8_t moving = 0;
+            const uint16_t* poison = buffer.poison + at;
+            const uint8_t *stored = &stored_[at], epoch = epoch_;
+            for (int i = 0; i < unit; ++i) missing |= poison[i];
+            for (int i = 0; i < unit; ++i) moving |= stored[i] == epoch;
+            if (missing | (stores_ & moving)) return true;
+        }
+        return false;
+    }
     // Whether two ranges are one: they overlap, or touch within an allocation.
     bool joins(int64_t start, int64_t stop, const Range& range) const
     {
@@ -214,12 +223,12 @@ private:
     Where where_{"", 0};
     uint8_t epoch_ = 1;
     std::vector<uint8_t> stored_; // for each byte the epoch of its last store; bars begin a new one
-    std::vector<Store> stores_;   // since the last bar
+    std::vector<Store> last_;     // by the block where it begins, the last store
+    bool stores_ = false;         // there was one since the last bar
     std::vector<Range> reads_, writes_;
     std::vector<Tail> tails_;
 };
 inline thread_local VectorFunction* running_function = nullptr; // a plain pointer: reading it calls nothing
-
 // One vector function: what it has read and written is checked at its end.
 class VectorScope {
 public:
@@ -304,7 +313,6 @@ struct Loads {
     Loads(const Loads& other) { *this = other; }
 };
 enum class Held : uint8_t { VALUES, SOME, NOTHING }; // what lanes have a value: all, some, none
-
 // Beside the lanes of a register or a mask: for each byte why it has no value, where it is SOME.
 template <int bytes> struct Origins {
     Held held = Held::NOTHING;
@@ -412,7 +420,6 @@ template <typename R> struct is_register : std::false_type {};
 template <typename T, const RegTrait& trait> struct is_register<RegTensor<T, trait>> : std::true_type {};
 template <typename R> using if_register = std::enable_if_t<is_register<R>::value>;
 template <typename S> using if_scalar = std::enable_if_t<!is_register<S>::value>;
-
 // One byte a bit. `upto`: no bit from here on is set; `width`: of the elements that it was made for.
 struct MaskReg {
     alignas(64) uint8_t bit[VL];
@@ -507,7 +514,6 @@ template <auto function, typename... Arguments> inline void VF_CALL(Arguments&&.
     function(std::forward<Arguments>(arguments)...);
 }
 } // namespace AscendC
-
 // Behind a pack of arguments there is no room for the place of the call: it is that of the function's first access.
 template <auto function, typename... Arguments> inline void asc_vf_call(Arguments&&... arguments)
 {

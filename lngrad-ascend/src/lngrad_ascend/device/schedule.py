@@ -16,6 +16,7 @@ from lngrad_ascend.faults import DeadlockFault
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
 _READY: Barrier = ("is always up", 0)
+LOOK_AGAIN_S = 0.1
 STILL = 1 << 19  # reads of blocks that poll memory, without a change in between: more than kernels that go on make
 
 
@@ -148,7 +149,9 @@ class BlockSchedule:
                 raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
         else:
             self._gates[following].release()
-        self._gates[index].acquire()
+        # An interrupted block fails while this one runs, and may not see that it waits.
+        while not self._gates[index].acquire(timeout=LOOK_AGAIN_S) and self._failure is None:
+            pass
         if self._failure is not None:
             raise _Abandoned
         self._states[index] = RUNNING

@@ -174,3 +174,51 @@ def test_the_struct_of_an_op_host_header_alone(x):
         *defines, *arrays, "--tiling", "tiling.bin", "--tiling-key", 1, "--workspace", 32, "--blocks", 2,
     )  # fmt: skip
     check_same_bits(np.load("z.npy"), x + x)
+
+
+COMPILED = """
+struct Compiled { uint32_t cores; };
+static ge::graphStatus Parse(gert::TilingParseContext* context)
+{
+    return context->GetCompiledInfo<Compiled>()->cores = context->GetPlatformInfo()->GetCoreNumAiv(), ge::GRAPH_SUCCESS;
+}
+"""
+REFUSED = """
+    if (totalLength % 16384 != 0) {
+        const std::string text = Ops::Base::ToString(context->GetInputShape(0)->GetStorageShape());
+        OP_LOGE_FOR_INVALID_SHAPE_WITH_REASON(context->GetNodeName(), "x", text, "16384 must divide its size");
+        return ge::GRAPH_FAILED;
+    }
+"""
+
+
+def test_ascend_950_has_a_tiling_and_a_kernel_of_its_own(changed):
+    """Two files of op_host have functions and constants of the same names; A2 does not see what is 950's."""
+    host, kernels = changed / "op_host" / "arch35" / "add_custom_tiling_arch35.cpp", changed / "op_kernel"
+    host.parent.mkdir()
+    tiling = (
+        (changed / "op_host" / "add_custom.cpp").read_text().partition("namespace ge {")[0].rstrip().removesuffix("}")
+    )
+    host.write_text(f"{tiling}IMPL_OP_OPTILING(AddCustom).Tiling(TilingFunc).TilingParse<Compiled>(Parse);\n}}\n")
+    replace(
+        host,
+        ('"add_custom_tiling.h"', '"../add_custom_tiling.h"'),
+        ("const uint32_t TILE_NUM = 4;", f"const uint32_t TILE_NUM = 2;{COMPILED}"),
+        ("cores < 8 ? cores : 8", "context->GetCompileInfo<Compiled>()->cores"),
+        ("    const float* scale", f"{REFUSED}    const float* scale"),
+    )
+    shutil.copy(kernels / "add_custom.cpp", kernels / "add_custom_apt.cpp")
+    replace(kernels / "add_custom.cpp", ("#include", "#error of A2\n#include"))
+    words, saved = ["--project", changed, "--soc", "Ascend950"], [w for n in "xyz" for w in ("--save", f"{n}={n}.npy")]
+    assert "add_custom on Ascend950, 64 blocks" in run(*words, *BOTH, "--report", *saved)
+    x, y, z = (np.load(f"{name}.npy") for name in "xyz")
+    check_same_bits(z, x + y)
+    refuses(
+        "the tiling function failed: x",
+        "run",
+        *words,
+        "--shape",
+        "x=8",
+        "--shape",
+        "y=8",
+    )

@@ -76,16 +76,16 @@ def test_copies_out_loop_too():
             4,
             1,
             SyncFault,
-            r"end of kernel: SetLoopModePara \(2 times 3\) of loops.cpp:26 .*ResetLoopModePara is missing",
+            r"end of kernel: SetLoopModePara \(2 times 3\) of loops.cpp:18 .*ResetLoopModePara is missing",
         ),
         (6, 1, BoundsFault, r"gaps are -20 to 2\^40 - 1 bytes in global memory .* on Ascend950, got -24 and 0"),
         (
             7,
             1,
             BoundsFault,
-            r"SetLoopModePara \(2 times 3\) of loops.cpp:33 is in force and loops this copy: ResetLoopMode",
+            r"SetLoopModePara \(2 times 3\) of loops.cpp:22 is in force and loops this copy: ResetLoopMode",
         ),
-        (8, 2, RaceFault, "DataCopy at loops.cpp:39 of block 0 has written there. Missing between them: NdDmaDci"),
+        (8, 2, RaceFault, "DataCopy at loops.cpp:26 of block 0 has written there. Missing between them: NdDmaDci"),
     ],
 )
 def test_what_is_wrong_with_a_copy_of_950(which, blocks, fault, text):

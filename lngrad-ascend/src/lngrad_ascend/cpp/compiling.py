@@ -20,7 +20,7 @@ from lngrad.support.cache_folder import keep, kept, trusted_folder
 from lngrad.support.compilers import compiler_version, cxx_compiler, run_compiler
 from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp.headers import digest, header_files, own_headers, write_files
-from lngrad_ascend.cpp.op_host import operator_of, registers, tiling_header
+from lngrad_ascend.cpp.op_host import operator_of, registers, texts_of, tiling_header
 from lngrad_ascend.cpp.precompiled import AHEAD, TYPE_MACROS, link_precompiled
 
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-Wno-narrowing", "-w")
@@ -137,22 +137,28 @@ def _asked_for() -> frozenset[str]:
     return frozenset(re.findall(r"(?:#ifn?def|\bdefined\(?) *(\w+)", "\n".join(own_headers().values())))
 
 
-def library(text: str, source: Path, kernel: str, options: Sequence[str]) -> Path:
-    """Compile an entry file, or find its library. ``text`` includes ``source``, which must not change meanwhile."""
+def library(text: str, source: Path, kernel: str, options: Sequence[str], parts: Sequence[Path] = ()) -> Path:
+    """Compile an entry file, or find its library.
+
+    Args:
+        text: The entry's; it includes ``source``, which must not change meanwhile.
+        source, kernel: For the texts of errors.
+        options: The compiler's.
+        parts: Files that are compiled for themselves, and linked to it.
+    """
     defined = {option.removeprefix("-D").partition("=")[0] for option in options}
     macros = socs.current().soc.macros.items()
     options = [*options, *(f"-D{name}={value}" for name, value in macros if name not in defined)]
     flags = [*FLAGS, *flags_of(socs.current().soc)]
-    key = digest(
-        "\0".join([text, *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]).encode()
-    )
+    words = [text, *map(str, parts), *flags, *options, compiler_version(*compiler()), *chain(*header_files().items())]
+    key = digest("\0".join(words).encode())
     trusted = trusted_folder()
     for folder in (trusted, *_temporary):
         library = None if folder is None else _fresh(folder, key[:32])
         if library is not None:
             return library
     before = digest(source.read_bytes())
-    content, files = _compile(text, source, kernel, flags, options)
+    content, files = _compile(text, source, kernel, flags, options, parts)
     if files.get(str(source), before) != before:
         raise CompileError(f"{source}: changed while it was compiled")
     if trusted is not None:
@@ -166,7 +172,7 @@ def _header(path: Path, kernel: str, source: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace")
     if not registers(text):
         return f"#include {json.dumps(str(path))}\n"
-    structs = tiling_header([text], operator_of(kernel), source.read_text(encoding="utf-8", errors="replace"))
+    structs = tiling_header([text], operator_of(kernel), "\n".join(texts_of(source).values()))
     if not structs:
         raise CompileError(
             f"{path}: expected REGISTER_TILING_DATA_CLASS({operator_of(kernel)}, …) for {kernel}, got none"
@@ -236,8 +242,13 @@ def _folder_of_process() -> Path:
     return _temporary[0]
 
 
+def folder_for(name: str) -> Path:
+    """A folder of this name that lasts as long as compiled libraries do."""
+    return (trusted_folder() or _folder_of_process()) / name
+
+
 def _compile(
-    text: str, source: Path, kernel: str, flags: Sequence[str], options: Sequence[str]
+    text: str, source: Path, kernel: str, flags: Sequence[str], options: Sequence[str], parts: Sequence[Path]
 ) -> tuple[bytes, dict[str, str]]:
     """The library, and a digest of each file that went into it, by path."""
     with tempfile.TemporaryDirectory() as name:
@@ -247,13 +258,19 @@ def _compile(
             link_precompiled(draft / "include", compiler(), flags, options)
         entry = draft / "entry.cpp"
         entry.write_text(text, encoding="utf-8")
-        command = [*compiler(), *flags, *options, f"-I{draft / 'include'}", "-MMD", "-MF", str(draft / "files.d")]
-        done = run_compiler([*command, str(entry), "-o", str(draft / "kernel.so")])
-        if done.returncode:
-            raise CompileError(_explained(done.stderr, source, kernel, draft))
-        # The compiler's make rule names the files that it read, but for those of the system.
-        words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
-        used = [Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)]
+        command, objects, used = [*compiler(), *flags, *options, f"-I{draft / 'include'}"], list[str](), set[Path]()
+        for number, file in enumerate([*parts, entry]):
+            target = draft / ("kernel.so" if file is entry else f"part{number}.o")
+            linked = objects if file is entry else ["-c"]
+            done = run_compiler(
+                [*command, "-MMD", "-MF", str(draft / "files.d"), str(file), *linked, "-o", str(target)]
+            )
+            if done.returncode:
+                raise CompileError(_explained(done.stderr, source, kernel, draft))
+            objects.append(str(target))
+            # The compiler's make rule names the files that it read, but for those of the system.
+            words = (draft / "files.d").read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
+            used |= {Path(word.replace("\\ ", " ")) for word in re.findall(r"(?:\\ |\S)+", words)}
         files = {str(path): digest(path.read_bytes()) for path in used if draft not in path.parents}
         return (draft / "kernel.so").read_bytes(), files
 

@@ -50,12 +50,24 @@ _TOPK = (
 )  # and of TopK's
 
 
+# What the logs of op_host name of a parameter: SHAPE, and SHAPES of more than one.
+_REFUSED = [
+    f"{name}{many}"
+    for name in ["SHAPE", "SHAPEDIM", "SHAPESIZE", "DTYPE", "FORMAT", "VALUE", "LISTSIZE", "TENSORNUM"]
+    for many in ("", "S")
+]
+
+
 @cache
 def own_headers() -> dict[str, str]:
     """Return the headers that have texts of their own, by their paths in the include folder."""
     texts = {str(path.relative_to(INCLUDE)): path.read_text(encoding="utf-8") for path in sorted(INCLUDE.rglob("*.h"))}
     texts["kernel_tiling/kernel_tiling.h"] = _tiling_structs()
     texts["lngrad/numbers.h"] = numbers_header()
+    refused = (
+        f"#define OP_LOGE_FOR_INVALID_{name}{why} LNGRAD_INVALID\n" for name in _REFUSED for why in ("", "_WITH_REASON")
+    )
+    texts["lngrad/refusals.h"] = "".join(refused)
     return texts
 
 

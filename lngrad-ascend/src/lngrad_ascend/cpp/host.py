@@ -131,10 +131,13 @@ def _sizes(name: str, shape: Sequence[int], numbers: Sequence[int]) -> bytes:
     return _words(factor * max(count * size, REPEAT), factor * REPEAT)
 
 
+_VERSIONS = {1001: 0, 2002: 2, 3002: 3, 3510: 5}  # platform_ascendc::SocVersion; the others are 910B
+
+
 def _platform() -> bytes:
     soc = socs.get(None)
     cubes = soc.vector_cores // 2 if soc.arch in (2201, 3510) else soc.vector_cores
-    return struct.pack("<3q", soc.vector_cores, cubes, soc.ub_bytes)
+    return struct.pack("<5q", soc.vector_cores, cubes, soc.ub_bytes, soc.arch, _VERSIONS.get(soc.arch, 1))
 
 
 def _select_size(rows: int, columns: int, size: int, mask_size: int, reuse: int, mask_columns: int) -> Sizes:

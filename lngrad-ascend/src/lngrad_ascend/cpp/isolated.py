@@ -194,13 +194,19 @@ def _without_auto_sync(kernel: Any, blocks: int, request: Request) -> tuple[str,
 
 def _planned(request: Request, inputs: ProjectInputs) -> Request:
     """A request for a project's folder, as its op_host has it; options of the command come first."""
-    plan = Project(inputs.folder).plan(request.arrays, inputs.shapes, inputs.dtype, inputs.attributes)
+    plan = Project(inputs.folder, request.build["include"]).plan(
+        request.arrays, inputs.shapes, inputs.dtype, inputs.attributes
+    )
     for name in request.wanted:
         if plan.arrays.get(name) is None:
             known = ", ".join(word for word, array in plan.arrays.items() if array is not None)
             raise ShapeError(f"--save: expected NAME=FILE.npy with a NAME of {known}, got {name!r}")
     asked = request.build
-    build = {**plan.build, "include": asked["include"], "headers": [*plan.build["headers"], *asked["headers"]]}
+    build = {
+        **plan.build,
+        "include": [*asked["include"], *plan.build["include"]],
+        "headers": [*plan.build["headers"], *asked["headers"]],
+    }
     build["define"] = {**plan.build["define"], **asked["define"]}
     options = {**request.options, **{name: request.options[name] or value for name, value in plan.options.items()}}
     return Request(build, plan.arrays, options, max(request.workspace or plan.workspace, 32), request.wanted)

@@ -15,7 +15,7 @@ _NESTED = re.compile(r"TILING_DATA_FIELD_DEF_STRUCT\(\s*(\w+)\s*,")
 _COUNT = re.compile(r"(TILING_DATA_FIELD_DEF_ARR\([^,]*,)([^,]*),")
 _CONSTANT = re.compile(r"\bconst(?:expr)?\s+[\w:]+\s+(\w+)\s*=\s*([^;]+);|#define[ \t]+(\w+)[ \t]+([^\n/]+)")
 _COMMENT = re.compile(r"//[^\n]*|/\*(?s:.*?)\*/")
-_INCLUDED = re.compile(r'#include\s+"([^"]*)"')
+INCLUDED = re.compile(r'#include\s+"([^"]*)"')
 _DEPTH = 5  # of constants that are made of constants
 # In a path: what is for Ascend 950 alone.
 OF_950 = re.compile(r"arch35|_apt|regbase|950")
@@ -68,7 +68,7 @@ def texts_of(*places: Path) -> dict[Path, str]:
         path = files.pop(0)
         if path not in texts and path.is_file():
             texts[path] = path.read_text(encoding="utf-8", errors="replace")
-            files += [(path.parent / name).resolve() for name in _INCLUDED.findall(texts[path])]
+            files += [(path.parent / name).resolve() for name in INCLUDED.findall(texts[path])]
     return texts
 
 

@@ -9,6 +9,7 @@ import ctypes
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ import numpy as np
 
 from lngrad.errors import DtypeError, ShapeError
 from lngrad.typing import Array
+from lngrad_ascend import soc as socs
 from lngrad_ascend.cpp import bridge
-from lngrad_ascend.cpp.compiling import CompileError, library
-from lngrad_ascend.cpp.op_host import registers
+from lngrad_ascend.cpp.compiling import CompileError, folder_for, library
+from lngrad_ascend.cpp.headers import digest
+from lngrad_ascend.cpp.op_host import INCLUDED, OF_950, kernel_source, registers, texts_of
 from lngrad_ascend.cpp.protocol import DATA_TYPES
 from lngrad_ascend.device.numerics import CPP_NAMES, DTYPES
 
@@ -29,7 +32,7 @@ _CPP = {0: "float", 1: "half", 2: "int8_t", 3: "int32_t", 4: "uint8_t", 6: "int1
 TYPES = {number: np.dtype(bool) if name == "bool" else DTYPES[CPP_NAMES.index(name)] for number, name in _CPP.items()}
 CPP_TYPES = {_NAMES[number].removeprefix("DT_"): name for number, name in _CPP.items()}
 NUMBERS = {dtype.name: number for number, dtype in TYPES.items()}
-_NOT_HOST = re.compile(r"op_api|aclnn|arch35|fallback|_graph_infer")
+_NOT_HOST = re.compile(r"op_api|aclnn|fallback|_graph_infer")
 _WHOLE, _FLOAT = r"[+-]?\d+", r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 # The forms of an attribute's value, by its type in lngrad/op_host.h: in words, and as a pattern.
 _FORMS = [
@@ -39,6 +42,7 @@ _FORMS = [
     ("a word", r"\S+"),
     ("whole numbers as 1,2 or [1,2]", f"(?:{_WHOLE}(?:,{_WHOLE})*)?"),
     ("numbers as 0.5,2 or [0.5,2]", f"(?:{_FLOAT}(?:,{_FLOAT})*)?"),
+    ("1 or 0 as 1,0 or [1,0]", "(?:[01](?:,[01])*)?"),
 ]
 
 
@@ -52,20 +56,35 @@ class Launch(NamedTuple):
 
 
 class Project:
-    """A folder with op_host and op_kernel.
+    """A folder with op_host and op_kernel, for this thread's SoC.
+
+    Args:
+        folder: The operator's: one by itself, or of an operator library.
+        include: Folders to search for headers first.
 
     Raises:
         CompileError: It has no such folders, op_host does not compile, or has no operator's definition.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        sources = sorted(path for path in (folder / "op_host").glob("*.cpp") if not _NOT_HOST.search(path.name))
+    def __init__(self, folder: Path, include: Sequence[Path] = ()) -> None:
+        self.folder, self._regbase = folder.resolve(), socs.current().soc.regbase
+        hosts = self.folder / "op_host"
+        found = [*hosts.glob("*.cpp"), *hosts.glob("arch35/*.cpp")]
+        # Of two that register something, the last counts: that of 950 on it.
+        sources = sorted(
+            (path for path in found if not _NOT_HOST.search(path.name) and self._fits(path)),
+            key=lambda path: (OF_950.search(str(path.relative_to(hosts))) is not None, path),
+        )
         if not sources:
             raise CompileError(f"{folder}: expected op_host/*.cpp of an operator, got none")
-        included = ["lngrad/project.h", *(str(path.resolve()) for path in sources)]
-        text = "".join(f"#include {json.dumps(path)}\n" for path in included)
-        self._library = ctypes.PyDLL(str(library(text, sources[0].resolve(), "op_host", [f"-I{folder / 'op_host'}"])))
+        self._root = library_of(self.folder)
+        inc = self._root / "common" / "inc" if self._root else hosts
+        common = [inc, inc / "op_host", self._root] if self._root else []
+        options = [f"-I{path}" for path in (*include, hosts, *common)]
+        lone = sources if len(sources) == 1 else []
+        text = "".join(f"#include {json.dumps(path)}\n" for path in ("lngrad/project.h", *map(str, lone)))
+        parts = [path for path in sources if path not in lone] + (_linked(sources, self._root) if self._root else [])
+        self._library = ctypes.PyDLL(str(library(text, sources[0], "op_host", options, parts)))
         self._library.lngrad_bind(ctypes.py_object(bridge.answer))
         self._library.lngrad_project.restype = ctypes.c_char_p
         answer = self._ask("")
@@ -75,14 +94,18 @@ class Project:
         self.inputs, self.outputs = answer.get("input", []), answer.get("output", [])
         self.attributes = {name: _FORMS[int(kind)] for name, kind in answer.get("attr", [])}
 
+    def _fits(self, path: Path) -> bool:
+        return self._regbase or not OF_950.search(str(path.relative_to(self.folder)))
+
     def _ask(self, request: str) -> dict[str, list[list[str]]]:
         answer: dict[str, list[list[str]]] = {}
         for line in bytes(self._library.lngrad_project(request.encode())).decode().splitlines():
             word, *rest = line.split(" ")
             answer.setdefault(word, []).append(rest)
         if "failed" in answer:
-            fault = bridge.last_fault()
-            raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {fault}' if fault else ''}")
+            lines = (" ".join([word, *words]) for word, (words, *_) in answer.items() if word != "failed")
+            why = bridge.last_fault() or " ".join(lines)
+            raise CompileError(f"{self.folder}: {' '.join(answer['failed'][0])} failed{f': {why}' if why else ''}")
         return answer
 
     def plan(
@@ -95,7 +118,7 @@ class Project:
         """Work out a launch.
 
         Args:
-            given: Arrays by the names of the definition: inputs, and outputs that are not to be allotted here.
+            arguments: Arrays by the names of the definition: inputs, and outputs that are not to be allotted here.
             shapes: Of inputs that are drawn here, from a normal distribution with a fixed seed, and of outputs whose shape
                 op_host does not infer.
             dtype: Of inputs that are drawn; one that the definition does not allow becomes its first one.
@@ -110,7 +133,6 @@ class Project:
             raise DtypeError(f"--dtype: expected a dtype of {', '.join(NUMBERS)}, got {dtype!r}")
         self._check_names(arguments, shapes, attributes)
         random, arrays, lines = np.random.default_rng(0), dict(arguments), []
-        place = 0  # of the input's type among those of its definition: the outputs' is at the same
         for name, required, *allowed in self.inputs:
             if name in shapes and name not in arrays:
                 number = NUMBERS[dtype] if not allowed or str(NUMBERS[dtype]) in allowed else int(allowed[0])
@@ -118,14 +140,14 @@ class Project:
                 arrays[name] = (np.abs(values * 10) if TYPES[number].kind in "iub" else values).astype(TYPES[number])
             if name in arrays:
                 number, sizes = _number(name, arrays[name]), arrays[name].shape
-                place = place or (allowed.index(str(number)) if str(number) in allowed else 0)
                 address = arrays[name].ctypes.data  # a tiling function may read what an input holds
                 lines.append(f"input {name} {number} {address} {' '.join(map(str, sizes))}")
             elif required == "1":
                 raise ShapeError(f"{name}: expected --arg {name}=FILE.npy or --shape {name}=…, got neither")
+        column = self._column(arrays)
         for name, _, *allowed in self.outputs:
             of = arrays.get(name)
-            number = int((allowed[place:] or allowed or [str(NUMBERS[dtype])])[0]) if of is None else _number(name, of)
+            number = int((allowed[column:] or allowed or [str(NUMBERS[dtype])])[0]) if of is None else _number(name, of)
             sizes = tuple(shapes.get(name, ())) if of is None else of.shape
             lines.append(f"output {name} {number} 0 {' '.join(map(str, sizes))}")
         answer = self._ask(
@@ -141,6 +163,20 @@ class Project:
         blocks, key, workspace = (int(answer[word][0][0]) for word in ("blocks", "key", "workspace"))
         options = {"blocks": blocks, "tiling_key": key, "tiling": bytes.fromhex(answer["tiling"][0][0])}
         return Launch(self._build(ordered), ordered, options, workspace)
+
+    def _column(self, arrays: Mapping[str, Array | None]) -> int:
+        """The column of types of the definition that the inputs have; else the first that one of them has."""
+        types = [
+            (str(_number(name, array)), allowed)
+            for name, _, *allowed in self.inputs
+            if (array := arrays.get(name)) is not None
+        ]
+        count = max((len(allowed) for _, allowed in types), default=0)
+        whole = (
+            column for column in range(count) if all(allowed[column : column + 1] == [own] for own, allowed in types)
+        )
+        single = (allowed.index(own) for own, allowed in types if own in allowed[1:])
+        return next(whole, next(single, 0))
 
     def _check_names(self, arguments: Mapping[str, Array], shapes: Iterable[str], attributes: Iterable[str]) -> None:
         for name, array in arguments.items():
@@ -167,7 +203,7 @@ class Project:
     def _build(self, arrays: Mapping[str, Array | None]) -> dict[str, Any]:
         kernel = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", self.operator).lower()
         sources = sorted((self.folder / "op_kernel").glob("*.cpp"))
-        source = next((path for path in sources if path.stem == kernel), sources[0] if len(sources) == 1 else None)
+        source = kernel_source(self.folder, kernel, self._regbase) or (sources[0] if len(sources) == 1 else None)
         if source is None:
             found = ", ".join(path.name for path in sources) or "none"
             raise CompileError(f"{self.folder}: expected op_kernel/{kernel}.cpp, got {found}")
@@ -177,11 +213,38 @@ class Project:
                 continue
             number = _number(name, array)
             define |= {f"DTYPE_{name.upper()}": _CPP[number], f"ORIG_DTYPE_{name.upper()}": _NAMES[number]}
-        hosts = [*sorted((self.folder / "op_host").glob("*.*")), *sorted((self.folder / "op_kernel").glob("*.h"))]
+        hosts = [
+            *sorted(path for path in (self.folder / "op_host").rglob("*.*") if self._fits(path)),
+            *sorted((self.folder / "op_kernel").glob("*.h")),
+        ]
         headers = [
             path for path in hosts if path.suffix in (".h", ".cpp") and registers(path.read_text(errors="replace"))
         ]
-        return {"path": source, "kernel": kernel, "headers": headers, "define": define}
+        include = [self.folder / "op_kernel", *(_beside(self.folder, self._root) if self._root else ())]
+        return {"path": source, "kernel": kernel, "headers": headers, "define": define, "include": include}
+
+
+def library_of(folder: Path) -> Path | None:
+    """The operator library that a folder is of: a folder above it with common/inc/op_kernel."""
+    return next((parent for parent in folder.parents if (parent / "common" / "inc" / "op_kernel").is_dir()), None)
+
+
+def _linked(sources: Sequence[Path], root: Path) -> list[Path]:
+    """The sources of a library's own headers that these include: common/src/NAME.cpp for common/inc/NAME.h."""
+    names = dict.fromkeys(name for text in texts_of(*sources).values() for name in INCLUDED.findall(text))
+    places = (root / "common" / "src" / f"{name.removesuffix('.h')}.cpp" for name in names)
+    return [path for path in places if path.is_file()]
+
+
+def _beside(folder: Path, root: Path) -> list[Path]:
+    """Folders from which kernels include those of operators beside them as the library's build has them, by "../../name/"."""
+    place = folder_for(f"kernels-{digest(str(folder.parent).encode())[:16]}")
+    (place / "one" / "two").mkdir(parents=True, exist_ok=True)
+    kernels = {path.parent.name: path for path in folder.parent.glob("*/op_kernel")}
+    for name, kernel in {**kernels, "inc": root / "common" / "inc" / "op_kernel"}.items():
+        with suppress(FileExistsError):
+            (place / name).symlink_to(kernel, target_is_directory=True)
+    return [place / "one" / "two", place / "one", place]
 
 
 def _number(name: str, array: Array) -> int:

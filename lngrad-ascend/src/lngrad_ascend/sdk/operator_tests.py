@@ -37,7 +37,7 @@ from lngrad_ascend.cpp.op_host import (
     texts_of,
     tiling_header,
 )
-from lngrad_ascend.cpp.project import CPP_TYPES
+from lngrad_ascend.cpp.project import CPP_TYPES, library_of
 from lngrad_ascend.sdk.toolkit import cflags, is_toolkit, libs, required, write_toolkit
 from lngrad_ascend.soc import Settings
 
@@ -50,6 +50,7 @@ _SOCS = {True: re.compile(r'"[^"]*ascend(950|350)'), False: re.compile(r'"[^"]*a
 _WORD = re.compile(r'"([^"]*)"|([^\s"]+)')
 _PARAMETER = re.compile(r'put\("(\w+)"\)(?:[^;]*?\.DataType\(\{([^}]*)\})?')  # Input, Output
 _OWN_TYPE = re.compile(r"(?m)^\s*#\s*(?:define|ifdef)\s+(DTYPE_\w+)|\bdefined\s*\(?\s*(DTYPE_\w+)")
+_KERNEL = re.compile(r'#include\s+"(?!test_)[^"]*\.cpp"')  # of a test that includes its kernel
 _ERROR = re.compile(r"(?:fatal )?error: .*|[^\n:]*(?:undefined reference to|multiple definition of) .*")
 _FLAGS = ("-std=c++17", "-O1", "-g", "-w", "-D__CCE_KT_TEST__=1", "-DKERNELUT=1")
 
@@ -186,7 +187,7 @@ def _staged(folder: Path, scratch: Path) -> Path:
     """Copy the kernels of the operator and of those beside it to where they include each other. Returns the operator's."""
     root = scratch / "build" / "tbe" / "ascendc"
     (scratch / "built").mkdir(exist_ok=True)
-    library = next((parent for parent in folder.parents if (parent / "common" / "inc" / "op_kernel").is_dir()), None)
+    library = library_of(folder)
     kernels = {kernel.parent.name: kernel for kernel in folder.parent.glob("*/op_kernel")}
     if library is not None:
         kernels["inc"] = library / "common" / "inc" / "op_kernel"
@@ -236,7 +237,8 @@ def _ahead(source: Path, kernels: Path, file: Path, hosts: list[str], of: Tests)
         header.write_text(f'#include "tikicpulib.h"\n#include <gtest/gtest.h>\n{renaming(name)}')
         last = ["-include", str(header)]
     # op_host has a namespace of its own.
-    known = {path: text for path, text in texts_of(source).items() if "op_host" not in path.parts}
+    included = [file] if _KERNEL.search(source.read_text(errors="replace")) and of.soc.regbase else []
+    known = {path: text for path, text in texts_of(source, *included).items() if "op_host" not in path.parts}
     if tiling:
         test = kernel = tiling
     else:
@@ -301,7 +303,7 @@ def _build(
     of: Tests,
 ) -> str:
     """Compile one test file with its kernel, and link it with what is ``linked``, if anything. Returns the first error."""
-    own = re.search(r'#include\s+"[^"]*\.cpp"', source.read_text(errors="replace"))  # it includes its kernel
+    own = _KERNEL.search(source.read_text(errors="replace"))  # it includes its kernel
     sources = [source, *([kernel] if kernel.is_file() and not own else []), *_helpers(source, flags, of)]
     objects = [built / f"{path.stem}.o" for path in sources]
     compiler = required(cxx_compiler)

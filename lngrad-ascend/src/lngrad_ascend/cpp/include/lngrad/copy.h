@@ -72,11 +72,9 @@ void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const NdDma
     lngrad::Call& call = lngrad::issue(Op::COPY_DIMENSIONS, where);
     lngrad::put_each(call, dst.operand(), src, config.isNearestValueMode);
     const auto side = [](uint16_t of_all, uint8_t own) { return of_all == NdDmaConfig::unsetPad ? own : of_all; };
-    for (int i = 0; i < dim; ++i) {
-        const auto& loop = p.loopInfo;
-        lngrad::put_each(call, loop.loopSrcStride[i], loop.loopDstStride[i], loop.loopSize[i],
-                         side(config.loopLpSize, loop.loopLpSize[i]), side(config.loopRpSize, loop.loopRpSize[i]));
-    }
+    const auto& [from, to, size, left, right] = p.loopInfo;
+    for (int i = 0; i < dim; ++i)
+        lngrad::put_each(call, from[i], to[i], size[i], side(config.loopLpSize, left[i]), side(config.loopRpSize, right[i]));
     call.real = static_cast<double>(p.constantValue);
     lngrad::finish(call);
 }

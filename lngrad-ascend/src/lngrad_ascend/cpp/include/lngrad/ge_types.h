@@ -34,8 +34,7 @@ public:
     std::size_t GetDimNum() const { return dims_.size(); }
     int64_t GetDim(std::size_t index) const { return index < dims_.size() ? dims_[index] : 0; }
     void SetDim(std::size_t index, int64_t value) { dims_.at(index) = value; }
-    void AppendDim(int64_t value) { dims_.push_back(value); }
-    std::vector<int64_t> GetDims() const { return dims_; }
+    void AppendDim(int64_t value) { dims_.push_back(value); } std::vector<int64_t> GetDims() const { return dims_; }
     int64_t GetShapeSize() const
     {
         int64_t size = dims_.empty() ? 0 : 1;

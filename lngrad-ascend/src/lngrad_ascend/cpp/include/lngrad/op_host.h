@@ -1,6 +1,4 @@
 // The host side of an operator: its definition, and the contexts that its tiling and its shapes are worked out in.
-//
-// Registered are the first definition and tiling function of a file: lngrad/project.h runs them.
 #ifndef LNGRAD_OP_HOST_H
 #define LNGRAD_OP_HOST_H
 
@@ -8,11 +6,16 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
+#include <unordered_set>
 #include <variant>
 
 #include "tiling/tiling_api.h"
+
+namespace nlohmann { class json; } // of a library that some include, and few use: -I finds theirs
 
 namespace ge {
 
@@ -31,8 +34,7 @@ class Shape : public ge::Shape {
 public:
     using ge::Shape::Shape;
     void SetDimNum(std::size_t count) { dims_.resize(count); }
-    int64_t operator[](std::size_t index) const { return GetDim(index); }
-    bool IsScalar() const { return GetDimNum() == 0; }
+    int64_t operator[](std::size_t index) const { return GetDim(index); } bool IsScalar() const { return GetDimNum() == 0; }
     int64_t GetShapeSize() const { return IsScalar() ? 1 : ge::Shape::GetShapeSize(); }
     bool operator==(const Shape& other) const { return GetDims() == other.GetDims(); }
     bool operator!=(const Shape& other) const { return !(*this == other); }
@@ -43,11 +45,10 @@ public:
     StorageShape() = default;
     StorageShape(const Shape& shape) : origin_(shape), storage_(shape) {}
     StorageShape(std::initializer_list<int64_t> origin, std::initializer_list<int64_t> storage) : origin_(origin), storage_(storage) {}
-    const Shape& GetOriginShape() const { return origin_; }
-    const Shape& GetStorageShape() const { return storage_; }
-    const Shape& GetShape() const { return storage_; }
-    Shape& MutableOriginShape() { return origin_; }
+    const Shape& GetOriginShape() const { return origin_; } const Shape& GetStorageShape() const { return storage_; }
+    const Shape& GetShape() const { return storage_; } Shape& MutableOriginShape() { return origin_; }
     Shape& MutableStorageShape() { return storage_; }
+    bool operator==(const StorageShape& other) const { return origin_ == other.origin_ && storage_ == other.storage_; }
 
 private:
     Shape origin_, storage_;
@@ -58,35 +59,43 @@ struct Tensor : StorageShape {
     std::string name;
     ge::DataType type = ge::DataType(0);
     const void* data = nullptr;
-    ge::DataType GetDataType() const { return type; }
-    ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
-    ge::Format GetOriginFormat() const { return ge::FORMAT_ND; }
-    const StorageShape& GetShape() const { return *this; }
+    ge::DataType GetDataType() const { return type; } ge::Format GetStorageFormat() const { return ge::FORMAT_ND; }
+    ge::Format GetOriginFormat() const { return ge::FORMAT_ND; } const StorageShape& GetShape() const { return *this; }
     const Tensor& GetFormat() const { return *this; }
     int64_t GetShapeSize() const { return GetStorageShape().GetShapeSize(); }
     template <typename T>
-    const T* GetData() const { return static_cast<const T*>(data); }
+    const T* GetData() const { return static_cast<const T*>(data); } const void* GetAddr() const { return data; }
 };
 using CompileTimeTensorDesc = Tensor;
 
 struct TilingData {
-    void* GetData() { return bytes; }
-    std::size_t GetCapacity() const { return sizeof bytes; }
-    std::size_t GetDataSize() const { return used; }
-    void SetDataSize(std::size_t size) { used = size; }
+    void* GetData() const { return const_cast<uint8_t*>(bytes); } std::size_t GetCapacity() const { return sizeof bytes; }
+    std::size_t GetDataSize() const { return used; } void SetDataSize(std::size_t size) { used = size; }
+    template <typename T>
+    ge::graphStatus Append(const T& value) { return std::memcpy(bytes + used, &value, sizeof value), used += sizeof value, ge::GRAPH_SUCCESS; }
     alignas(8) uint8_t bytes[1 << 16] = {};
     std::size_t used = 0;
 };
 
+struct ContinuousVector { // a list as its bytes, of whatever type
+    std::size_t GetSize() const { return size; } const void* GetData() const { return bytes.data(); }
+    std::vector<uint8_t> bytes;
+    std::size_t size = 0;
+};
 template <typename T>
-struct TypedContinuousVector : std::vector<T> {
-    using std::vector<T>::vector;
-    std::size_t GetSize() const { return this->size(); }
-    const T* GetData() const { return this->data(); }
+struct TypedContinuousVector : ContinuousVector {
+    TypedContinuousVector() = default;
+    TypedContinuousVector(std::initializer_list<T> values) { for (const T& one : values) push_back(one); }
+    void push_back(const T& value)
+    {
+        bytes.resize(++size * sizeof value);
+        std::memcpy(&bytes[bytes.size() - sizeof value], &value, sizeof value);
+    }
+    const T* GetData() const { return reinterpret_cast<const T*>(bytes.data()); }
 };
 
-using ContinuousVector = TypedContinuousVector<int64_t>;
-using Attr = std::variant<int64_t, float, bool, std::string, TypedContinuousVector<int64_t>, TypedContinuousVector<float>>;
+template <typename T> using List = TypedContinuousVector<T>;
+using Attr = std::variant<int64_t, float, bool, std::string, List<int64_t>, List<float>, List<bool>>;
 class RuntimeAttrs {
 public:
     template <typename T> // what is there is not asked
@@ -101,6 +110,7 @@ public:
     const float* GetFloat(std::size_t index) const { return GetAttrPointer<float>(index); }
     const bool* GetBool(std::size_t index) const { return GetAttrPointer<bool>(index); }
     auto GetListInt(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<int64_t>>(index); }
+    auto GetListBool(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<bool>>(index); }
     auto GetListFloat(std::size_t index) const { return GetAttrPointer<TypedContinuousVector<float>>(index); }
     const char* GetStr(std::size_t index) const { return GetAttrPointer<char>(index); }
     std::size_t GetAttrNum() const { return values.size(); }
@@ -136,42 +146,35 @@ public:
     std::size_t GetComputeNodeInputNum() const { return inputs.size(); }
     std::size_t GetComputeNodeOutputNum() const { return outputs.size(); }
     const TilingContext* GetComputeNodeInfo() const { return this; }
-    std::size_t GetInputsNum() const { return inputs.size(); }
-    std::size_t GetOutputsNum() const { return outputs.size(); }
-    const RuntimeAttrs* GetAttrs() const { return &attrs; }
-    TilingData* GetRawTilingData() { return &raw; }
+    std::size_t GetInputsNum() const { return inputs.size(); } std::size_t GetOutputsNum() const { return outputs.size(); }
+    const RuntimeAttrs* GetAttrs() const { return &attrs; } TilingData* GetRawTilingData() { return &raw; }
     template <typename T>
     T* GetTilingData()
     {
         raw.SetDataSize(sizeof(T));
         return static_cast<T*>(raw.GetData());
     }
-    std::size_t* GetWorkspaceSizes(std::size_t count)
-    {
-        workspaces.resize(count);
-        return workspaces.data();
-    }
+    std::size_t* GetWorkspaceSizes(std::size_t count) { return workspaces.resize(count), workspaces.data(); }
+    std::size_t GetWorkspaceNum() const { return workspaces.size(); }
     platform_ascendc::PlatformAscendC* GetPlatformInfo() const { return platform_ascendc::PlatformAscendCManager::GetInstance(); }
     const void* GetCompileInfo() const { return compiled; }
     template <typename T>
     const T* GetCompileInfo() const { return static_cast<const T*>(compiled); }
-    const char* GetNodeName() const { return name.c_str(); }
-    const char* GetNodeType() const { return name.c_str(); }
+    const char* GetNodeName() const { return name.c_str(); } const char* GetNodeType() const { return name.c_str(); }
     template <typename T>
     T* GetCompiledInfo() const { return const_cast<T*>(GetCompileInfo<T>()); }
     ge::graphStatus SetBlockDim(uint32_t count) { return blocks = count, ge::GRAPH_SUCCESS; }
-    ge::graphStatus SetLocalMemorySize(uint32_t) { return ge::GRAPH_SUCCESS; }
-    uint32_t GetBlockDim() const { return blocks; }
+    ge::graphStatus SetLocalMemorySize(uint32_t) { return ge::GRAPH_SUCCESS; } uint32_t GetBlockDim() const { return blocks; }
     ge::graphStatus SetTilingKey(uint64_t value) { return key = value, ge::GRAPH_SUCCESS; }
-    uint64_t GetTilingKey() const { return key; }
-    int32_t GetDeterministic() const { return 0; }
+    uint64_t GetTilingKey() const { return key; } int32_t GetDeterministic() const { return 0; }
     ge::graphStatus SetScheduleMode(uint32_t) { return ge::GRAPH_SUCCESS; }
     ge::graphStatus SetNeedAtomic(bool) { return ge::GRAPH_SUCCESS; }
+    int NeedAtomic() const { return 0; } int GetTilingCond() const { return 0; } ge::graphStatus SetTilingCond(int) { return 0; }
 
     template <typename T>
     static T* at(const std::vector<T>& all, std::size_t i) { return i < all.size() ? const_cast<T*>(&all[i]) : nullptr; }
 };
-using TilingParseContext = TilingContext;
+struct TilingParseContext : TilingContext {};
 struct InferContext {
     TilingContext& of;
     const Shape* GetInputShape(std::size_t i) const { return i < of.inputs.size() ? &of.inputs[i].GetStorageShape() : nullptr; }
@@ -182,8 +185,7 @@ struct InferContext {
     }
     const Tensor* GetInputTensor(std::size_t i) const { return of.GetInputTensor(i); }
     Shape* GetOutputShape(std::size_t i) { return i < of.outputs.size() ? &of.outputs[i].MutableStorageShape() : nullptr; }
-    const RuntimeAttrs* GetAttrs() const { return &of.attrs; }
-    const char* GetNodeName() const { return of.GetNodeName(); }
+    const RuntimeAttrs* GetAttrs() const { return &of.attrs; } const char* GetNodeName() const { return of.GetNodeName(); }
     std::size_t GetComputeNodeInputNum() const { return of.inputs.size(); }
     ge::DataType GetInputDataType(std::size_t i) const { return i < of.inputs.size() ? of.inputs[i].type : ge::DataType(0); }
     ge::graphStatus SetOutputDataType(std::size_t i, ge::DataType type)
@@ -218,9 +220,12 @@ struct Definition {
     std::vector<Parameter> inputs, outputs;
     std::vector<std::pair<std::string, gert::Attr>> attrs;
     Tiling tiling = nullptr;
+    ge::graphStatus (*parse)(gert::TilingParseContext*) = nullptr; // fills what is compiled
+    void* compiled = nullptr;
     Shapes shapes = nullptr;
     Types types = nullptr;
 };
+inline std::string noted; // the parameter that a tiling function last refused
 inline Definition& definition()
 {
     static Definition known;
@@ -264,6 +269,7 @@ public:
     LNGRAD_ATTR(Bool, bool)
     LNGRAD_ATTR(String, std::string)
     LNGRAD_ATTR(ListInt, gert::TypedContinuousVector<int64_t>)
+    LNGRAD_ATTR(ListBool, gert::TypedContinuousVector<bool>)
     LNGRAD_ATTR(ListFloat, gert::TypedContinuousVector<float>)
 
 private:
@@ -313,8 +319,12 @@ struct Registration {
     Registration& Tiling(lngrad::Tiling tiling) { return definition().tiling = tiling, *this; }
     Registration& InferShape(lngrad::Shapes shapes) { return definition().shapes = shapes, *this; }
     Registration& InferDataType(lngrad::Types types) { return definition().types = types, *this; }
-    template <typename Info, typename... Values>
-    Registration& TilingParse(Values&&...) { return *this; }
+    template <typename Info>
+    Registration& TilingParse(ge::graphStatus (*parse)(gert::TilingParseContext*))
+    {
+        static Info info;
+        return definition().compiled = &info, definition().parse = parse, *this;
+    }
     LNGRAD_SAID(Registration, InputsDataDependency)
     Registration& TilingInputsDataDependency(std::initializer_list<int>) { return *this; }
 };
@@ -355,8 +365,23 @@ protected:
     AiCoreParams aicoreParams_;
     uint64_t blockDim_ = 0, workspaceSize_ = 0, tilingKey_ = 0;
 };
-template <typename Context>
-bool IsRegbaseSocVersion(const Context*) { return false; }
+inline bool IsRegbaseSocVersion(const void*) { return platform_ascendc::PlatformAscendC().GetCurNpuArch() == NpuArch::DAV_3510; }
+inline uint32_t GetUbBlockSize(const void*) { return 32; }
+inline uint32_t GetVRegSize(const void*) { return 256; }
+using fp16_t = half;
+inline uint32_t GetCacheLineSize(const void*) { return 256; }
+constexpr int64_t UNKNOWN_RANK = -2, UNKNOWN_SIZE = -1;
+inline void SetUnknownRank(gert::Shape& shape) { shape = gert::Shape({UNKNOWN_RANK}); }
+inline bool IsUnknownRank(const gert::Shape& shape) { return shape.GetDimNum() == 1 && shape[0] == UNKNOWN_RANK; }
+inline void SetUnknownShape(int64_t rank, gert::Shape& shape) { shape = gert::Shape(std::vector<int64_t>(rank, UNKNOWN_SIZE)); }
+inline bool IsUnknownShape(const gert::Shape& s) { const auto all = s.GetDims(); return std::count(all.begin(), all.end(), -1) > 0; }
+inline std::string ToString(int type) { return std::to_string(type); }
+inline std::string ToString(const gert::Shape& shape)
+{
+    std::string text;
+    for (int64_t size : shape.GetDims()) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+    return text + "]";
+}
 
 } // namespace Ops::Base
 namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namespace Ops::Base; } }
@@ -368,10 +393,15 @@ namespace Ops::Cv { using namespace Ops::Base; namespace OpTiling { using namesp
 #define IMPL_OP_OPTILING(Name) IMPL_OP(Name)
 #define IMPL_OP_INFERSHAPE(Name) IMPL_OP(Name)
 
-// Logs go nowhere; a check that fails returns.
+// Logs go nowhere, but for what is said of a parameter; a check that fails returns.
 #define OP_LOGD(...)
 #define OP_LOGI(...)
+#define OP_LOGW(...)
 #define OP_LOGE(...)
+#define OP_LOGE_WITHOUT_REPORT(...)
+#define REPORT_INNER_ERR_MSG(...)
+#define LNGRAD_INVALID(node, name, ...) lngrad::noted = name
+#include "lngrad/refusals.h"
 #define OP_CHECK_IF(condition, log, result) do { if (condition) { log; result; } } while (0)
 #define OP_CHECK_NULL_WITH_CONTEXT(context, pointer) do { if ((pointer) == nullptr) return ge::GRAPH_FAILED; } while (0)
 #define OP_TILING_CHECK(condition, log, result) do { if (condition) { log; result; } } while (0)

@@ -39,7 +39,8 @@ inline void take(gert::TilingContext& context, const std::string& line)
     if (side == "attr") {
         for (auto& [known, value] : definition().attrs) {
             std::string text;
-            if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) || !(words >> text)) continue;
+            if (known != name || take_list<int64_t>(value, words) || take_list<float>(value, words) ||
+                take_list<bool>(value, words) || !(words >> text)) continue;
             if (std::holds_alternative<float>(value)) value = std::stof(text);
             else if (std::holds_alternative<bool>(value)) value = text == "1";
             else if (std::holds_alternative<std::string>(value)) value = text;
@@ -85,7 +86,10 @@ inline std::string work(const std::string& request)
         for (int64_t size : one.GetStorageShape().GetDims()) out << " " << size;
         out << "\n";
     }
-    if (known.tiling != nullptr && known.tiling(&context) != ge::GRAPH_SUCCESS) return "failed the tiling function\n";
+    context.compiled = known.compiled;
+    gert::TilingParseContext parsing{context};
+    if (known.parse != nullptr && known.parse(&parsing) != ge::GRAPH_SUCCESS) return "failed the function of TilingParse\n";
+    if (known.tiling != nullptr && known.tiling(&context) != ge::GRAPH_SUCCESS) return "failed the tiling function\n" + noted;
     std::size_t workspace = 0;
     for (std::size_t one : context.workspaces) workspace += one;
     out << "blocks " << context.blocks << "\nkey " << context.key << "\nworkspace " << workspace << "\ntiling ";

@@ -98,12 +98,9 @@ void ResetCtrlSpr(Where where = Where::here()) { SetCtrlSpr<first, last>(0, wher
 template <class T>
 class TensorDesc {
 public:
-    void SetShapeAddr(uint64_t* shape) { shape_ = shape; }
-    uint64_t GetDim() { return dim_; }
-    uint64_t GetIndex() { return index_; }
-    uint64_t GetShape(uint32_t axis) { return shape_[axis]; }
-    __gm__ T* GetDataPtr() { return data_; }
-    GlobalTensor<T> GetDataObj() { return memory_at(data_); }
+    void SetShapeAddr(uint64_t* shape) { shape_ = shape; } uint64_t GetDim() { return dim_; }
+    uint64_t GetIndex() { return index_; } uint64_t GetShape(uint32_t axis) { return shape_[axis]; }
+    __gm__ T* GetDataPtr() { return data_; } GlobalTensor<T> GetDataObj() { return memory_at(data_); }
 
 private:
     friend class ListTensorDesc;
@@ -141,8 +138,7 @@ class AscendCUtils {
 public:
     static int32_t GetBitSize(int32_t bytes) { return bytes * ONE_BYTE_BIT_SIZE; }
     static void SetOverflow(uint64_t) {} // what is too large is infinity here, in either mode
-    static int64_t GetRsvdCnt() { return gathered; }
-    static int32_t GetC0Size() { return DEFAULT_C0_SIZE; }
+    static int64_t GetRsvdCnt() { return gathered; } static int32_t GetC0Size() { return DEFAULT_C0_SIZE; }
     static int32_t GetC0Count(const int32_t bytes) { return GetC0Size() / bytes; }
     static int32_t GetDefaultBlockNum() { return DEFAULT_BLK_NUM; }
     template <typename T, bool isSetMask = true>
@@ -238,8 +234,7 @@ LNGRAD_ROUNDED(CeilDiv, (value + unit - 1) / unit)
 LNGRAD_ROUNDED(CeilAlign, (value + unit - 1) / unit * unit)
 LNGRAD_ROUNDED(FloorDiv, value / unit)
 LNGRAD_ROUNDED(FloorAlign, value / unit * unit)
-constexpr uint32_t GetUbBlockSize() { return 32; }
-constexpr uint32_t GetVRegSize() { return 256; }
+constexpr uint32_t GetUbBlockSize() { return 32; } constexpr uint32_t GetVRegSize() { return 256; }
 } // namespace Ops::Base
 
 namespace lngrad {

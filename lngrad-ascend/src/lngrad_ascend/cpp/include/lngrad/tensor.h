@@ -71,8 +71,7 @@ public:
         SetPosition(pos);
     }
 
-    const Operand& operand() const { return operand_; }
-    operator const Operand&() const { return operand_; }
+    const Operand& operand() const { return operand_; } operator const Operand&() const { return operand_; }
 
     static constexpr int64_t per_byte = std::is_same_v<T, int4b_t> ? 2 : 1;
 
@@ -82,8 +81,7 @@ public:
         lngrad::perform(Op::LOCAL_SET_SIZE, where, operand_, size);
         operand_.nbytes = int64_t(size) * sizeof(T);
     }
-    void SetShapeInfo(const ShapeInfo& info) { shape_ = info; }
-    const ShapeInfo& GetShapeInfo() const { return shape_; }
+    void SetShapeInfo(const ShapeInfo& info) { shape_ = info; } const ShapeInfo& GetShapeInfo() const { return shape_; }
     void SetBufferLen(uint32_t size, Where where = Where::here()) { SetSize(size, where); }
 
     LocalTensor operator[](const uint32_t offset) const
@@ -134,8 +132,7 @@ public:
 
     int32_t GetPosition() const { return position_; }
     void SetPosition(TPosition position) { position_ = static_cast<int32_t>(position); }
-    void SetUserTag(int32_t tag) { tag_ = tag; }
-    int32_t GetUserTag() const { return tag_; }
+    void SetUserTag(int32_t tag) { tag_ = tag; } int32_t GetUserTag() const { return tag_; }
 
     static int64_t whole(T value)
     {

@@ -208,22 +208,16 @@ struct NdDmaLoopInfo {
     uint8_t loopLpSize[dim] = {}, loopRpSize[dim] = {};
 };
 template <typename T, uint8_t dim>
-struct NdDmaParams {
-    NdDmaLoopInfo<dim> loopInfo;
-    T constantValue;
-};
+struct NdDmaParams { NdDmaLoopInfo<dim> loopInfo; T constantValue; };
 struct NdDmaConfig {
     static constexpr uint16_t unsetPad = 0xffff;
     bool isNearestValueMode = false;
     uint16_t loopLpSize = unsetPad, loopRpSize = unsetPad;
     bool ascOptimize = false;
 };
-inline constexpr NdDmaConfig kDefaultNdDmaConfig = {};
-template <uint8_t dim>
-using MultiCopyLoopInfo = NdDmaLoopInfo<dim>;
-template <typename T, uint8_t dim>
-using MultiCopyParams = NdDmaParams<T, dim>;
-using MultiCopyConfig = NdDmaConfig;
+inline constexpr NdDmaConfig kDefaultNdDmaConfig = {}; using MultiCopyConfig = NdDmaConfig;
+template <uint8_t dim> using MultiCopyLoopInfo = NdDmaLoopInfo<dim>; // the older names
+template <typename T, uint8_t dim> using MultiCopyParams = NdDmaParams<T, dim>;
 
 struct CopyRepeatParams {
     uint16_t dstStride = 0, srcStride = 0, dstRepeatSize = 8, srcRepeatSize = 8;

@@ -2,21 +2,24 @@
 #ifndef LNGRAD_PLATFORM_ASCENDC_H
 #define LNGRAD_PLATFORM_ASCENDC_H
 
+#include <string>
+
 #include "lngrad/host.h"
 
-enum class NpuArch { DAV_1001 = 1001, DAV_2002 = 2002, DAV_2201 = 2201, DAV_3002 = 3002, DAV_3510 = 3510, DAV_RESV = 0xFFFF };
+enum class NpuArch { DAV_1001 = 1001, DAV_2002 = 2002, DAV_2201 = 2201, DAV_3002 = 3002, DAV_3510 = 3510, DAV_5102 = 5102, DAV_RESV = 0xFFFF };
 namespace platform_ascendc {
 
 enum class CoreMemType { L0_A = 0, L0_B, L0_C, L1, UB, HBM, L2 };
 
-enum class SocVersion { ASCEND910 = 0, ASCEND910B, ASCEND310P, ASCEND310B, ASCEND910_93, ASCEND950, RESERVED_VERSION = 99999 };
+enum class SocVersion { ASCEND910 = 0, ASCEND910B, ASCEND310P, ASCEND310B, ASCEND910_93, ASCEND950, MC62CM12A, RESERVED_VERSION = 99999 };
 
 class PlatformAscendC {
 public:
     PlatformAscendC() = default;
     PlatformAscendC(const PlatformAscendC*) {} // one is as the other
-    SocVersion GetSocVersion() const { return SocVersion::ASCEND910B; }
-    NpuArch GetCurNpuArch() const { return NpuArch::DAV_2201; }
+    SocVersion GetSocVersion() const { return SocVersion(ask().version); }
+    NpuArch GetCurNpuArch() const { return NpuArch(ask().arch); }
+    bool GetPlatformRes(const std::string&, const std::string&, std::string&) const { return false; }
     uint32_t GetCoreNumAiv() const { return static_cast<uint32_t>(ask().cores); }
     uint32_t GetCoreNumAic() const { return static_cast<uint32_t>(ask().cubes); }
     uint32_t GetCoreNum() const { return GetCoreNumAiv(); }
@@ -29,7 +32,7 @@ public:
 
 private:
     struct Answer {
-        int64_t cores = 0, cubes = 0, unified_buffer = 0;
+        int64_t cores = 0, cubes = 0, unified_buffer = 0, arch = 0, version = 0;
     };
     static Answer ask()
     {

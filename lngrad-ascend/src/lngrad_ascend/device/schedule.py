@@ -145,7 +145,10 @@ class BlockSchedule:
             self._threads.append(thread)
             try:
                 thread.start()
-            except RuntimeError as reason:  # a limit on threads
+            except RuntimeError as reason:
+                if reason.__context__ is not None:  # an interrupt inside a lock of threading's
+                    raise reason.__context__ from None
+                # A limit on threads.
                 raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
         else:
             self._gates[following].release()

@@ -200,7 +200,16 @@ def torch_formula(dy, x, mean, rstd, gamma, normalized_shape):
     return dx, total(dy * xhat), total(dy)
 
 
-KERNELS = (plain, masked, recomputed, ignoring, from_variance, trees, kahan, blocks, threaded, kept_buffers, other_strides,
+def with_torchs_names(grad_output, input, mean, invstd, weight, normalized_shape):
+    return plain(grad_output, input, mean, invstd, weight, normalized_shape)
+
+
+def with_llm_c_s_names(dout, inp, w, mu, rsigma, normalized_shape):
+    return plain(dout, inp, mu, rsigma, w, normalized_shape)
+
+
+KERNELS = (plain, with_torchs_names, with_llm_c_s_names,
+           masked, recomputed, ignoring, from_variance, trees, kahan, blocks, threaded, kept_buffers, other_strides,
            into_outputs, torch_autograd, torch_formula)  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from lngrad.check.implementations.implementation import (
 )
 from lngrad.check.implementations.libraries import jax_float64, set_torch_threads, statistics_of_x, xla_flushes
 from lngrad.check.implementations.ours import on_device, require_triton, where_triton_runs
-from lngrad.check.implementations.users import imported, on_host, users_function
+from lngrad.check.implementations.users import imported, is_backward, on_host, users_function
 from lngrad.check.inputs import true_grads
 from lngrad.core import reference
 from lngrad.core.norms import NORMS, norm_with
@@ -108,7 +108,7 @@ def forward(name: str) -> Implementation:
 
 def implementation_of(target: Any, name: str, has_backward: bool = True) -> Implementation:
     """What a function, a module or a class computes; a function with a parameter dy is a backward. Raises as `forward`."""
-    if inspect.isfunction(target) and "dy" in inspect.signature(target).parameters:
+    if inspect.isfunction(target) and is_backward(target):
         return users_function(name, target=target)
     has_backward = has_backward and getattr(target, "has_backward", True) is not False
     owned, best = _libraries_of(target), None
@@ -138,7 +138,7 @@ def triton_function(name: str) -> Implementation:
     `forward`."""
     require_triton()
     target = imported(name)
-    if inspect.isfunction(target) and "dy" not in inspect.signature(target).parameters:
+    if inspect.isfunction(target) and not is_backward(target):
         row = implementation_of(target, name, has_backward=False)
     else:
         row = users_function(name, on_gpu=True, target=target)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -54,6 +54,16 @@ _PARAMETERS = (
     "dtotal", "summand", "residual", "alpha", "offset", "gate", "norm_before_gate", "weight",
 )  # fmt: skip
 _RESULTS = "dx", "dgamma", "dbeta", "dgate"
+# Names that torch, llm.c and Apex have for them.
+_ALIASES = {
+    **dict.fromkeys(("grad_output", "grad_out", "dout", "grad", "dY"), "dy"), **dict.fromkeys(("input", "inp", "X"), "x"),
+    "mu": "mean", **dict.fromkeys(("invstd", "rsigma"), "rstd"), "w": "weight",
+}  # fmt: skip
+
+
+def is_backward(function: Any) -> bool:
+    """Whether a function takes dy, by one of its names."""
+    return "dy" in {_ALIASES.get(name, name) for name in inspect.signature(function).parameters}
 
 
 def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Implementation:
@@ -77,7 +87,7 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
 
     def backward(a: Arguments) -> Any:
         arguments = a.map(on_device) if on_gpu else a
-        possible = {name: getattr(arguments, name) for name in wanted} | threads
+        possible = {name: getattr(arguments, of) for name, of in wanted.items()} | threads
         guards = _outputs(a, written)
         outputs = {
             name: guard and (on_device(guard.array) if on_gpu else guard.array) for name, guard in guards.items()
@@ -89,7 +99,10 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
             raise NotApplicable(str(reason) or f"{name} does not implement it") from None
         results = dict.fromkeys(a.operator.outputs) if returned is None and written else named(returned, name, a)
         for label, array in possible.items():
-            if getattr(array, "is_cuda", False) and as_numpy(array.cpu()).tobytes() != getattr(a, label).tobytes():
+            if (
+                getattr(array, "is_cuda", False)
+                and as_numpy(array.cpu()).tobytes() != getattr(a, wanted[label]).tobytes()
+            ):
                 raise Fault(OVERWRITTEN, f"it changed its input {label}")
         results |= {label: on_host(array) for label, array in outputs.items() if array is not None}
         for label, guard in guards.items():
@@ -105,11 +118,13 @@ def users_function(name: str, on_gpu: bool = False, target: Any = None) -> Imple
     return Implementation(name, unprepared(backward), norms=NORMS, set_threads=switch, signature=signature)
 
 
-def _call_of(wanted: Sequence[str]) -> str:
+def _call_of(wanted: Mapping[str, str]) -> str:
     names = {"gamma": "weight", "normalized_shape": "shape", "output_mask": "(True, True, True)"}
     known = {*names, "weight", "dy", "x", "mean", "rstd", "variance", "eps"}
     return (
-        f"kernel({', '.join(f'{name}={names.get(name, name)}' for name in wanted)})" if known.issuperset(wanted) else ""
+        f"kernel({', '.join(f'{name}={names.get(of, of)}' for name, of in wanted.items())})"
+        if known.issuperset(wanted.values())
+        else ""
     )
 
 
@@ -140,11 +155,11 @@ def _of_file(path: Path) -> Any:
     return module
 
 
-def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool]:
-    """Which arguments and which outputs a function takes, and whether it takes threads."""
+def _parameters_of(name: str, function: Any) -> tuple[dict[str, str], list[str], bool]:
+    """Which arguments, by its names for them, and which outputs a function takes, and whether it takes threads."""
     parameters = inspect.signature(function).parameters
     catches = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = (*_PARAMETERS, *_RESULTS, "threads")
+    known = (*_PARAMETERS, *_ALIASES, *_RESULTS, "threads")
     for label, parameter in parameters.items():
         if (
             label not in known
@@ -154,7 +169,8 @@ def _parameters_of(name: str, function: Any) -> tuple[list[str], list[str], bool
             raise BackendUnavailable(
                 f"--impl: {name}: parameters: expected some of {', '.join(_PARAMETERS)}, got {label}"
             )
-    wanted = [name for name in _PARAMETERS if (catches and name != "weight") or name in parameters]
+    wanted = {name: name for name in _PARAMETERS if (catches and name != "weight") or name in parameters}
+    wanted |= {alias: name for alias, name in _ALIASES.items() if alias in parameters}
     return wanted, [name for name in _RESULTS if name in parameters], "threads" in parameters
 
 

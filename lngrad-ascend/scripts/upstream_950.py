@@ -86,6 +86,8 @@ def section(records: list[dict[str, str]]) -> str:
         f"{record['part'].removeprefix('operator ')} | {record['note']} |"
         for record in norms
     )
+    waiting = sum(record["part"] == "not run" for record in records)
+    left = f"\n{waiting} more folders were not run.\n" if waiting else ""
     tests = [record for record in records if record["part"] == "test"]
     reasons = Counter((record["note"], mode) for record in tests for mode in MODES if record[mode])
     texts = sorted({text for text, _ in reasons}, key=lambda text: -reasons[text, "checked"])
@@ -93,13 +95,13 @@ def section(records: list[dict[str, str]]) -> str:
     return f"""
 ## Ascend 950
 
-All folders of ops-nn whose tests are built for Ascend 950, by what their kernels are written with. `lngrad kernel test` takes
+Folders of ops-nn whose tests are built for Ascend 950, by what their kernels are written with. `lngrad kernel test` takes
 950 for them by itself, or with `--soc Ascend950`. Every test: [upstream-950.csv](../benchmarks/results/upstream-950.csv).
 
 | kernels of | folders | compile | clean checked | tests | clean device | tests |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
-
+{left}
 The norms:
 
 | operator | checked | device | of | does not compile |

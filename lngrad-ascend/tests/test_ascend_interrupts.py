@@ -16,10 +16,10 @@ import pytest
 
 from lngrad.core.problem import Grads
 from lngrad.testing import Case, check_same_bits, make_inputs
-from lngrad_ascend import ascendc
+from lngrad_ascend import ascendc, soc
 from lngrad_ascend.cpp import bridge
 from lngrad_ascend.cpp.session import run_block
-from lngrad_ascend.device.schedule import BlockSchedule
+from lngrad_ascend.device.schedule import RUNNING, WAITING, BlockSchedule, _Abandoned
 from lngrad_ascend.sdk import attach
 from lngrad_ascend.soc import Settings
 
@@ -88,6 +88,13 @@ def test_a_launch(codes):
     launch()
     for array, expected in zip(grads, right, strict=True):
         check_same_bits(array, expected)
+
+
+def test_a_block_that_waits_after_another_was_interrupted_goes_on():
+    blocks = BlockSchedule(2, soc.get(), lambda index: None)
+    blocks._states[:], blocks._failure = [WAITING, RUNNING], KeyboardInterrupt()
+    with pytest.raises(_Abandoned):
+        blocks._switch(1, 0)
 
 
 def test_a_call_of_a_c_program(monkeypatch):

@@ -16,6 +16,7 @@ from lngrad_ascend.faults import DeadlockFault
 NEW, RUNNING, WAITING, ENDED = "has not started", "runs", "waits", "has ended"
 Barrier = tuple[object, int]  # a flag, and how often it has been used before
 _READY: Barrier = ("is always up", 0)
+LOOK_AGAIN_S = 0.1
 STILL = 1 << 19  # reads of blocks that poll memory, without a change in between: more than kernels that go on make
 
 
@@ -144,11 +145,16 @@ class BlockSchedule:
             self._threads.append(thread)
             try:
                 thread.start()
-            except RuntimeError as reason:  # a limit on threads
+            except RuntimeError as reason:
+                if reason.__context__ is not None:  # an interrupt inside a lock of threading's
+                    raise reason.__context__ from None
+                # A limit on threads.
                 raise RuntimeError(f"launch: expected a thread for block {following}, got: {reason}") from None
         else:
             self._gates[following].release()
-        self._gates[index].acquire()
+        # An interrupted block fails while this one runs, and may not see that it waits.
+        while not self._gates[index].acquire(timeout=LOOK_AGAIN_S) and self._failure is None:
+            pass
         if self._failure is not None:
             raise _Abandoned
         self._states[index] = RUNNING

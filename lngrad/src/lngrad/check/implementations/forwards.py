@@ -299,8 +299,8 @@ def _tried(
         if not found:
             error = ValueError("no array of x's shape")
             continue
-        fits = any(item[2] <= close for item in found)  # or else the likest but for a factor
-        norm, eps, share, returned, _ = min(found, key=lambda item: item[2] if fits else item[4])
+        multiples = [item for item in found if item[4] <= close]  # of the right y, if it is not that itself
+        norm, eps, share, returned, _ = min(multiples or found, key=lambda item: item[2])
         norms = tuple(other for other, its, share, *_ in found if its == eps and share <= close)
         is_shown = "eps" not in way.roles and (share <= close or f"{eps:.3e}".startswith("1.000e"))
         return share / close, norms or (norm,), eps if is_shown else None, returned

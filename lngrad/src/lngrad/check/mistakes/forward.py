@@ -152,24 +152,20 @@ FORWARDS = (
          norm="add_rms_norm"),
     _row("17", "total without the residual", "x alone is normalized and returned as the total: add the residual before.",
          (_total, None, 0.0), "total = alpha * x", norm="deep_norm"),
-    _row("18", "total without alpha", "the total is x + residual: DeepNorm's is alpha·x + residual.", (_total, 1.0, 1.0),
-         "total = x + residual", norm="deep_norm"),
-    _row("19", "x returned for the total", "y is right, and what is returned as the total is x: return alpha·x + residual.",
+    _row("18", "x returned for the total", "y is right, and what is returned as the total is x: return alpha·x + residual.",
          lambda call: None if call.raw.residual is None else {"total": wide(call.raw.x)}, "y, total = y, x",
          norm="add_rms_norm"),
-    _row("20", "residual added in {dtype}", "alpha·x + residual is rounded to {dtype} before it is normalized and returned: "
+    _row("19", "residual added in {dtype}", "alpha·x + residual is rounded to {dtype} before it is normalized and returned: "
          "add in float32.", _narrow_total, 'total = (x + residual).astype("{dtype}").astype(x.dtype)', DTYPES,
          "add_layer_norm"),
-    _row("21", "variance over N - 1 and eps outside the root", "rstd is 1/(√variance + eps) with the variance over N − 1, as "
+    _row("20", "variance over N - 1 and eps outside the root", "rstd is 1/(√variance + eps) with the variance over N − 1, as "
          "with torch's std: say correction=0, and add eps under the root.",
          (_root, lambda variance, eps, N: 1 / (np.sqrt(np.maximum(variance, 0) * N / max(N - 1, 1)) + eps)),
          "rstd = 1 / (x.std(1, ddof=1, keepdims=True) + eps)"),
-    _row("22", "square of rstd in y", "1/(variance + eps) is the factor: the root is missing.",
+    _row("21", "square of rstd in y", "1/(variance + eps) is the factor: the root is missing.",
          (_root, lambda variance, eps, N: 1 / (variance + eps)), "rstd = 1 / (variance + eps)"),
-    _row("23", "rstd of the sum of squares", "rstd is taken of the sum of squares over the row: divide it by N.",
+    _row("22", "rstd of the sum of squares", "rstd is taken of the sum of squares over the row: divide it by N.",
          (_root, lambda variance, eps, N: 1 / np.sqrt(N * variance + eps)), "rstd = 1 / np.sqrt(variance * x.shape[1] + eps)"),
-    _row("24", "variance returned for rstd", "y is right, and the variance is returned where rstd is expected.",
+    _row("23", "variance returned for rstd", "y is right, and the variance is returned where rstd is expected.",
          lambda call: {RETURNED + "rstd": call.variance}, "y, rstd = y, variance"),
-    _row("25", "√(variance + eps) returned for rstd", "y is right, and √(variance + eps) is returned: rstd is its reciprocal.",
-         lambda call: {RETURNED + "rstd": 1 / wide(call.inputs.rstd)}, "y, rstd = y, np.sqrt(variance + eps)"),
 )  # fmt: skip

@@ -154,7 +154,7 @@ def _multiples(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
 
 
 def _rows(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
-    """Another rstd or another mean in each row, or both: (x − m)·r·gamma + beta, with m and r fitted."""
+    """Another rstd or another mean in each row: (x − m)·r·gamma + beta, with m or r fitted."""
     t, inputs = call.terms, call.inputs
     of_xhat, of_beta = _parts(call)
     gamma = call.y(replace(inputs, beta=None), xhat=np.ones(np.shape(inputs.x))).reshape(t.M, -1)
@@ -169,14 +169,6 @@ def _rows(call: ForwardCase, fit: Fit) -> Iterator[Explanation]:
     size = np.maximum(row_sum(second**2), TINY)
     apart = (row_sum(second * (first - target)) / size / t.rstd)[:, 0]
     yield from _named(call, fit, "mean", means_like(t, apart, (SLACK / np.sqrt(size) / t.rstd)[:, 0]))
-    cross = row_sum(first * second)
-    whole = np.maximum(squares * size - cross**2, TINY)
-    factor = (row_sum(first * target) * size - row_sum(second * target) * cross) / whole
-    shift = (row_sum(second * target) * squares - row_sum(first * target) * cross) / whole
-    computed = factor * of_xhat + shift * gamma + of_beta
-    if t.M > 1 and fit.explains(computed) and fit.is_left_little(computed, fit.true):
-        sentence = "each row of y has another mean and another rstd: statistics of other elements, or of other rows."
-        yield fit.explanation("another mean and rstd", sentence, "(x − **mean′**)·**rstd′**·gamma + beta")
 
 
 def _named(call: ForwardCase, fit: Fit, name: str, statistics: Statistics) -> Iterator[Explanation]:

@@ -46,9 +46,10 @@ MEMORY = "memory alone"
 def kind_of(folder: Path) -> str:
     """What an operator's kernel for 950 is written with."""
     kernel = chosen_tests(folder, REGBASE).kernel
-    text = "\n".join(
-        texts_of(*[path for path in (kernel, folder / "op_kernel" / "arch35") if path and path.exists()]).values()
-    )
+    places = [path for path in (kernel, folder / "op_kernel" / "arch35") if path and path.exists()]
+    text = "\n".join(texts_of(*places).values())
+    beside = (folder.parent / name / "op_kernel" for name in set(re.findall(r'#include "(?:\.\./)+(\w+)/', text)))
+    text += "\n".join(texts_of(*filter(Path.is_dir, beside)).values())
     return next((kind for kind, words in KINDS.items() if words.search(text)), MEMORY)
 
 

@@ -292,7 +292,7 @@ of CANN is changed. Every test with its message:
 `checked` reports as errors what CANN's own checker reports, and looks for races; `device` accepts what the hardware runs
 without an error. {len(part("left out"))} more folders build no tests for A2, or
 only those of Ascend 950's register API.
-{left}{_others_table(records)}
+{left}{_others_table(records)}{(RESULTS / "upstream-950.md").read_text()}
 ## Tests that fail in checked mode
 
 | tests | reason |

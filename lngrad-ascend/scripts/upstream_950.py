@@ -46,9 +46,10 @@ MEMORY = "memory alone"
 def kind_of(folder: Path) -> str:
     """What an operator's kernel for 950 is written with."""
     kernel = chosen_tests(folder, REGBASE).kernel
-    text = "\n".join(
-        texts_of(*[path for path in (kernel, folder / "op_kernel" / "arch35") if path and path.exists()]).values()
-    )
+    places = [path for path in (kernel, folder / "op_kernel" / "arch35") if path and path.exists()]
+    text = "\n".join(texts_of(*places).values())
+    beside = (folder.parent / name / "op_kernel" for name in set(re.findall(r'#include "(?:\.\./)+(\w+)/', text)))
+    text += "\n".join(texts_of(*filter(Path.is_dir, beside)).values())
     return next((kind for kind, words in KINDS.items() if words.search(text)), MEMORY)
 
 
@@ -86,6 +87,8 @@ def section(records: list[dict[str, str]]) -> str:
         f"{record['part'].removeprefix('operator ')} | {record['note']} |"
         for record in norms
     )
+    waiting = sum(record["part"] == "not run" for record in records)
+    left = f"\n{waiting} more folders were not run.\n" if waiting else ""
     tests = [record for record in records if record["part"] == "test"]
     reasons = Counter((record["note"], mode) for record in tests for mode in MODES if record[mode])
     texts = sorted({text for text, _ in reasons}, key=lambda text: -reasons[text, "checked"])
@@ -93,13 +96,13 @@ def section(records: list[dict[str, str]]) -> str:
     return f"""
 ## Ascend 950
 
-All folders of ops-nn whose tests are built for Ascend 950, by what their kernels are written with. `lngrad kernel test` takes
+Folders of ops-nn whose tests are built for Ascend 950, by what their kernels are written with. `lngrad kernel test` takes
 950 for them by itself, or with `--soc Ascend950`. Every test: [upstream-950.csv](../benchmarks/results/upstream-950.csv).
 
 | kernels of | folders | compile | clean checked | tests | clean device | tests |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
-
+{left}
 The norms:
 
 | operator | checked | device | of | does not compile |

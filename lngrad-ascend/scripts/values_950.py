@@ -102,7 +102,8 @@ OPERATORS = {
     ),
     "layer_norm_v3": Operator(
         lambda i: {"x": i.x, "gamma": i.gamma, "beta": i.beta}, _forward("y", "mean", "rstd"),
-        attributes={"epsilon": str(EPS)}, shapes=((64, 256), (7, 1000), (64, 1), (2, 20000), (3, 60000)),
+        attributes={"epsilon": str(EPS), "begin_norm_axis": "1", "begin_params_axis": "1"},
+        shapes=((64, 256), (7, 1000), (64, 1), (2, 20000), (3, 60000)),
     ),
     "add_layer_norm_grad": Operator(
         lambda i: {"dy": i.dy, "x1": i.x, "x2": i.residual, "rstd": i.rstd, "mean": i.mean, "gamma": i.gamma, "dsum": i.dtotal},

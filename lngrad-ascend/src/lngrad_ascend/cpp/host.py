@@ -171,7 +171,8 @@ def _welford_size(rows: int, columns: int, size: int, size2: int, reuse: int, in
     return -(-rows * columns // VECTOR) * least, least
 
 
-def _welford_finalize_size(columns: int, size: int, reuse: int) -> Sizes:
+def _welford_finalize_size(*shape: int) -> Sizes:
+    columns = shape[-3]  # before the bytes of the type and isReuseSource
     return 4 * 2 * (VECTOR + max(columns, VECTOR)), 4 * 4 * VECTOR
 
 

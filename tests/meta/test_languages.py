@@ -87,4 +87,6 @@ def test_a_chinese_page_marks_links_to_english_ones(page):
 
 def test_there_are_pairs():
     names = {page.name for page in CHINESE}
-    assert {f"{name}.zh-CN.md" for name in ("README", "ascend", "ascend-tile", "ascend-sdk", "ascend-c", "registers")} == names
+    assert {
+        f"{name}.zh-CN.md" for name in ("README", "ascend", "ascend-tile", "ascend-sdk", "ascend-c", "registers")
+    } == names

@@ -390,15 +390,16 @@ def appear(path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("with_renameat2", [True, False])
 @pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_appears_meanwhile_is_not_replaced_and_the_results_are_kept(
-    tmp_path, suffix, what, with_renameat2, monkeypatch
+    tmp_path, suffix, what, with_renameat2, replace, monkeypatch
 ):
     if not with_renameat2:
         monkeypatch.setattr("lngrad.files.writing.ctypes.CDLL", lambda *_, **__: object())
     path, array = tmp_path / f"out{suffix}", sample((4, 3), "float32")
     with pytest.raises(FileFormatError, match=rf"^{path}: .*; the content is in out\.\w{{8}}{suffix}$"):
-        write_while(path, array, lambda: appear(path, what))
+        write_while(path, array, lambda: appear(path, what), replace=replace)
     assert (path / "mine.txt" if what == "folder" else path).read_text() == "mine"
     (kept,) = entries(tmp_path) - {path.name}
     check_same_bits(read_tensors(tmp_path / kept, ("dx",)).arrays["dx"], array)

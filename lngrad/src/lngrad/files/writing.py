@@ -63,6 +63,7 @@ def new_output(path: Path, tensors: Tensors, *, replace: bool = False, sync: boo
         _check_place(path, tensors, replace, at)
 
     check()
+    replace = replace and os.path.lexists(path)  # what appears later is not what --force was meant for
     output = whole(path, replace=replace, sync=sync, check=check)
     with _errors_of(path), output as temporary, closing(writers[path.suffix](temporary, tensors)) as writer:
         yield writer

@@ -68,7 +68,7 @@ def as_array(name: str, array: Any) -> Any:
             raise DtypeError(f"{name}: expected an array of numbers alone, got {kind} with a mask")
         try:
             view = np.asarray(array)
-        except ValueError as reason:  # NumPy's: an address of 0, among others
+        except (TypeError, ValueError) as reason:  # NumPy's: an address of 0, among others
             raise ShapeError(f"{name}: its __array_interface__ can't be read: {reason}") from None
         return _view(name, view)
     if hasattr(array, "__dlpack__"):

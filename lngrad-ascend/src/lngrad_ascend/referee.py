@@ -105,13 +105,13 @@ def _graph_backward(a: Arguments) -> Any:
     options: dict[str, Any] = {"output_mask": a.output_mask, "epsilon": a.eps, "pd_gamma_dtype": a.dtypes["dgamma"]}
     variance, mean = _graph_statistics(a, a.variance)
     with soc.use("Ascend950"):  # the one product of the op's page
-        return graph.LayerNormGrad(a.dy, a.x, variance, mean, a.gamma, **options)
+        return Grads(*graph.LayerNormGrad(a.dy, a.x, variance, mean, a.gamma, **options))
 
 
 def _graph_v3_backward(a: Arguments) -> Any:
     options: dict[str, Any] = {"output_mask": a.output_mask, "pd_gamma_dtype": a.dtypes["dgamma"]}
     rstd, mean = _graph_statistics(a, a.rstd)
-    return graph.LayerNormGradV3(a.dy, a.x, rstd, mean, a.gamma, **options)
+    return Grads(*graph.LayerNormGradV3(a.dy, a.x, rstd, mean, a.gamma, **options))
 
 
 def _graph_statistics(a: Arguments, statistic: Array) -> Iterator[Array]:

@@ -481,7 +481,7 @@ def test_other_memory_of_the_process_is_none_of_the_launch(tmp_path):
     )
     for place in (np.zeros(8, np.float32), np.memmap(tmp_path / "memory", np.float32, "w+", shape=8)):
         with pytest.raises(BoundsFault, match="belong to no array of the launch"):
-            launch(lambda y, at=place: kernel(at.ctypes.data, y), 1, np.zeros(8, np.float32))
+            launch(lambda y, at=place: kernel(ascendc.GlobalAddress(at), y), 1, np.zeros(8, np.float32))
 
 
 @pytest.mark.parametrize(

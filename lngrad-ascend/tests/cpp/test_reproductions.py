@@ -119,8 +119,5 @@ def test_a_kernel_may_have_the_name_of_a_function_of_c(tmp_path):
     assert y[0] == 1
 
 
-def test_a_macro_of_one_s_own_that_meets_our_headers_is_told_as_the_compiler_has_it():
-    with pytest.raises(ascendc.CompileError) as caught:
-        ascendc.compile(HERE / "using_std.cpp", "k", define={"ALL": "1"})
-    assert "is not declared; as an Ascend C API" not in str(caught.value)
-    assert "types.h:" in str(caught.value)
+def test_a_macro_of_one_s_own_changes_no_word_of_our_headers():
+    ascendc.compile(HERE / "using_std.cpp", "k", define={"ALL": "1", "N": "64"})

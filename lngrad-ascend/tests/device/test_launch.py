@@ -140,7 +140,7 @@ def test_a_leak_is_found_at_the_end_of_the_kernel():
 def test_what_launch_refuses():
     with pytest.raises(ShapeError, match="block_num: expected 1 to 65535, got 0"):
         asc.launch(doubled, 0)
-    with pytest.raises(DtypeError, match=r"arrays\[0\]: expected a NumPy array, got list"):
+    with pytest.raises(DtypeError, match=r"arrays\[0\]: expected a NumPy array or a number, got list"):
         asc.launch(doubled, 1, [1.0])
     with pytest.raises(ShapeError, match=r"arrays\[0\]: global memory must be contiguous"):
         asc.launch(doubled, 1, np.zeros((4, 4), F).T)

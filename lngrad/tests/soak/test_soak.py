@@ -54,7 +54,8 @@ def test_the_formula_shares_no_code_with_the_reference():
         modules |= {
             f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
         }
-        assert not modules & {"lngrad.core.reference", "lngrad.testing", "lngrad.core.formulas"}, path.name
+        if path.stem != "faults":  # which compares with calls that nothing interrupts
+            assert not modules & {"lngrad.core.reference", "lngrad.testing", "lngrad.core.formulas"}, path.name
         if path.stem == "formula":
             assert {name for name in modules if name.startswith(("lngrad", "soak"))} == {
                 "lngrad.typing",
